@@ -1,5 +1,7 @@
-"""Quorum: queues on several nodes, with selectors. `quorum.connect(url)`, `quorum.sync.connect(url)`; many messages at
-a time, as Arrow: `quorum.bulk.BulkClient(url)`."""
+"""Quorum: replicated queues with selectors.
+
+Clients: `quorum.connect(url)` for asyncio, `quorum.sync.connect(url)` for blocking calls, and
+`quorum.bulk.BulkClient(url)` for many messages at a time, as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """The client is imported when it is first asked for: a member that never publishes does without it."""
+    """Import the client at its first use, because a member does not need it."""
     if name in __all__:
         from quorum import client
 

@@ -1,4 +1,5 @@
-"""Reading and writing many messages at a time, exactly once, as Arrow record batches: `BulkClient(url)`."""
+"""The bulk client `BulkClient(url)`: reads and writes many messages at a time, exactly once, as Arrow record
+batches."""
 
 from quorum.client.bulk import BulkClient
 from quorum.client.bulk_records import (

@@ -1,8 +1,9 @@
 """A node's configuration: flags over `QUORUM_...` environment variables over a TOML file over defaults.
 
-Checked as a whole before anything is started; every finding is told at once, each in a line that names the key, the
-value and what is allowed. The shared secret itself is never a value here, only the file it stands in: flags and
-environments are readable by other processes. docs/configuration.md holds `reference()`, and a test compares the two.
+The whole configuration is checked before the node starts. All findings are reported at once, one a line, with the key,
+the value and what is allowed. The configuration names only the file of the shared secret, never the secret itself,
+because other processes can read flags and environments. docs/configuration.md contains the output of `reference()`; a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 ENV_PREFIX = "QUORUM_"
 MAX_JOINING_NAME = 51
-"""Of the 64 bytes of a member's id, its data directory's mark takes 13."""
+"""Longest name of a joining node: its data directory's mark takes 13 of the 64 bytes of the member's id."""
 MIN_SECRET_BYTES = 32
-"""A member answers a stranger with a proof that it knows the secret: a short one could be guessed from that."""
+"""A member proves to every peer that it knows the secret; a stranger could guess a short one from that proof."""
 
 
 def _address(value: str) -> str:
@@ -50,7 +51,7 @@ Address = Annotated[str, AfterValidator(_address)]
 
 def _place(value: str) -> str:
     if not _PLACE.fullmatch(value):
-        raise ValueError(f"{value!r} is no entry; wanted: GROUP:INDEX, as in 0:1234")
+        raise ValueError(f"{value!r} is not an entry; allowed: GROUP:INDEX, such as 0:1234")
     return value
 
 
@@ -59,7 +60,7 @@ EntryPlace = Annotated[str, AfterValidator(_place)]
 
 
 class MemberAddresses(BaseModel):
-    """Where the other members, and clients, find a member."""
+    """A member's addresses for the other members and for clients."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,7 +69,7 @@ class MemberAddresses(BaseModel):
 
 
 class NodeConfig(BaseSettings):
-    """One member. Make it with `load`."""
+    """The configuration of one member; `load` makes it."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -171,7 +172,7 @@ class NodeConfig(BaseSettings):
                 f"name is {self.name!r}, which is not among members: {', '.join(sorted(self.members))}"
             )
         if self.join and len(self.members) > 1:
-            raise ValueError(f"join is set; members has to be {self.name!r} alone, with its own addresses")
+            raise ValueError(f"join is set; members may then have only {self.name!r}, with its own addresses")
         if self.join and len(self.name) > MAX_JOINING_NAME:
             raise ValueError(f"join is set; name has at most {MAX_JOINING_NAME} characters then")
         addresses = [address for each in self.members.values() for address in (each.peer, each.client)]
@@ -202,7 +203,7 @@ class NodeConfig(BaseSettings):
 
     @property
     def client_address(self) -> str:
-        """Where this member listens for clients."""
+        """The address at which this member listens for clients."""
         return self.listen or self.members[self.name].client
 
     def read_secret(self) -> bytes:
@@ -216,7 +217,7 @@ class NodeConfig(BaseSettings):
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise ConfigError(
-                f"secret_file {self.secret_file} has mode {mode:04o}: others than its owner can use it; "
+                f"secret_file {self.secret_file} has mode {mode:04o}, so that others can use it; "
                 f"allowed: 0400 or 0600 (chmod 0400 {self.secret_file})"
             )
         if len(secret) < MIN_SECRET_BYTES:
@@ -244,7 +245,7 @@ class NodeConfig(BaseSettings):
 
 
 def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:
-    """A checked configuration. flags: what the command line sets; None values are left out. Raises ConfigError."""
+    """Load and check a configuration. flags: settings of the command line; None is ignored. Raises ConfigError."""
 
     class Loaded(NodeConfig):
         @classmethod
@@ -267,7 +268,7 @@ def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> No
     except ValidationError as error:
         raise ConfigError("\n".join(f"{origin}: {finding}" for finding in _findings(error))) from error
     except SettingsError as error:
-        raise ConfigError(f"QUORUM_MEMBERS is no JSON object: {error.__cause__ or error}") from error
+        raise ConfigError(f"QUORUM_MEMBERS is not a JSON object: {error.__cause__ or error}") from error
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{origin} cannot be read: {error}") from error
 

@@ -1,6 +1,6 @@
-"""What an operator can put right, and is told in one line without a traceback.
+"""Errors that an operator can correct; they are reported in one line without a traceback.
 
-OperatorError       base: the text says what is wrong, with what value, and what is allowed
+OperatorError       base: the text names the fault, the value, and what is allowed
 ├── ConfigError         a configuration file, variable or flag
 └── ClusterError        a local cluster of processes: it does not start, answer or stop
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 
 class OperatorError(Exception):
-    """What went wrong is outside the program and can be put right by who runs it."""
+    """An error with a cause outside of the program, which the operator can correct."""
 
 
 class ConfigError(OperatorError):
-    """A configuration that cannot be taken. One line a finding."""
+    """An invalid configuration. The text has one line for each finding."""
 
 
 class ClusterError(OperatorError):
-    """A local cluster that does not do what was asked of it."""
+    """A local cluster that does not start, answer or stop as requested."""

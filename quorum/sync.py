@@ -1,7 +1,7 @@
-"""The blocking facade: the asyncio client, run on an event loop in a thread of its own.
+"""The blocking client: a facade for the asyncio client, which runs on an event loop in its own thread.
 
-Same names, same arguments, same errors; nothing here decides anything. Methods may be called from several
-threads. `Consumer` and what it yields come from the asyncio client; their waiting methods are wrapped.
+Names, arguments and errors are the same; this module only forwards calls. Several threads may call its methods.
+Messages and deliveries are those of the asyncio client; `Consumer` wraps the methods that wait.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs on the loop and waits. A KeyboardInterrupt here cancels the work there."""
+        """Run work on the loop and wait for it. A KeyboardInterrupt here cancels the work there."""
         if not self._thread.is_alive() or self._loop.is_closed():
             work.close()
             raise ClosedError("the client has been closed")
@@ -53,11 +53,11 @@ class _Loop:
             raise
 
     def follow(self, awaited: asyncio.Future[T]) -> concurrent.futures.Future[T]:
-        """A thread-safe future of the loop's. Cancelling it leaves the loop's alone."""
+        """A thread-safe future that follows one of the loop. Cancelling it does not cancel the loop's future."""
         followed: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def copy(done: asyncio.Future[T]) -> None:
-            # read even if nobody waits any more: asyncio reports an exception that was never looked at
+            # always retrieved, because asyncio logs an exception that was never retrieved
             error = asyncio.CancelledError() if done.cancelled() else done.exception()
             if not followed.set_running_or_notify_cancel():
                 return
@@ -70,7 +70,7 @@ class _Loop:
         return followed
 
     def stop(self) -> None:
-        """Ends what still runs on the loop, then the loop and its thread."""
+        """End the remaining tasks, then the loop and its thread."""
         if not self._thread.is_alive():
             return
         asyncio.run_coroutine_threadsafe(_end_other_tasks(), self._loop).result()
@@ -80,7 +80,7 @@ class _Loop:
 
 
 class _Settling:
-    """What becomes of messages: the same words for what a consumer was handed and for what a client has got."""
+    """The settling methods, which a consumer and a client (for messages of `get`) share."""
 
     def __init__(self, loop: _Loop, wrapped: AioConsumer | aio.Client) -> None:
         self._loop = loop
@@ -111,7 +111,7 @@ class _Settling:
 
 
 class Consumer(_Settling):
-    """Messages of one queue: `for message in consumer`, or `for delivery in consumer.deliveries()`."""
+    """The messages of one queue: `for message in consumer`, or `for delivery in consumer.deliveries()`."""
 
     def __init__(self, loop: _Loop, consumer: AioConsumer) -> None:
         super().__init__(loop, consumer)
@@ -135,7 +135,7 @@ class Consumer(_Settling):
         return _iterate(self._loop, self._consumer.deliveries())
 
     def next_delivery(self, timeout_ms: int | None = None) -> Delivery | None:
-        """The next batch; None when the consumer has ended or nothing came for timeout_ms."""
+        """The next batch; None when the consumer has ended, or if no batch arrives within timeout_ms."""
 
         async def wait() -> Delivery | None:
             try:
@@ -179,7 +179,7 @@ class Client(_Settling):
         try:
             self._loop.run(self._client.close(timeout_ms=timeout_ms))
         except ClosedError:
-            return  # closed before
+            return  # closed already
         self._loop.stop()
 
     def __enter__(self) -> Self:
@@ -211,7 +211,7 @@ class Client(_Settling):
     def send_batch(
         self, queue: str, batch: aio.Batch, *, timeout_ms: int | None = None
     ) -> concurrent.futures.Future[int]:
-        """Waits for room in the window only; the future answers the confirm."""
+        """Publish and wait only for room in the window. Returns a future of the confirm."""
         return self._loop.follow(self._loop.run(self._client.send_batch(queue, batch, timeout_ms=timeout_ms)))
 
     def consume(
@@ -225,7 +225,7 @@ class Client(_Settling):
         consumer_tag: str | None = None,
         timeout_ms: int | None = None,
     ) -> Consumer:
-        """Attaches at once."""
+        """Attach a consumer at once and return it."""
 
         async def attach() -> AioConsumer:
             consumer = self._client.consume(
@@ -333,7 +333,7 @@ async def _end_other_tasks() -> None:
 
 
 def connect(url: str, **options: int) -> Client:
-    """A blocking client for quorum://host:port,host:port, connected. Options as for `quorum.connect`."""
+    """A connected blocking client for quorum://host:port,host:port. Options as for `quorum.connect`."""
     return Client(url, **options)
 
 

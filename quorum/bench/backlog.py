@@ -1,8 +1,8 @@
-"""`quorum bench backlog`: what messages that nobody consumes cost, and what a member's restart costs meanwhile.
+"""`quorum bench backlog`: the cost of messages that are not consumed, and of a member's restart with them.
 
-Publishes everything with confirms and without consumers; looks at memory and disk of the members; kills one member with
-SIGKILL and starts it again; then settles everything. Memory is what a member's process has grown by since the queue was
-declared, the largest of all members; disk is what its directory has grown by.
+The bench publishes all messages with confirms and without consumers. It measures memory and disk of the members, kills
+one member with SIGKILL and restarts it, and then settles all messages. Memory is the growth of a member's process since
+the queue was declared, the largest of all members; disk is the growth of its directory.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LIMIT_S = 7_200.0
 """A phase that takes longer has failed."""
 PROGRESS_S = 5.0
 SETTLE_S = 3.0
-"""Members write and page out what they have; then their memory is looked at."""
+"""Pause before memory is measured, in which members write and page out their data."""
 IDLE_LIMIT_S = 5.0
-"""A consumer ends when nothing has come for so long."""
+"""A consumer ends after this time without a message."""
 RESTART_POLL_S = 0.02
 RESTART_LIMIT_S = 300.0
 
@@ -99,7 +99,7 @@ def table(result: BacklogResult) -> Table:
 
 
 def run(plan: Plan, note: Note) -> BacklogResult:
-    """The whole bench on a cluster of its own, which is taken away afterwards."""
+    """Run the whole bench on its own cluster, which is removed afterwards."""
     count = -(-plan.backlog // (plan.batch * plan.producers)) * plan.batch * plan.producers
     plan = replace(plan, backlog=count)  # whole batches, as many from each producer
     with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:
@@ -132,7 +132,7 @@ def tenths(start: float, tallies: Sequence[Tally], messages: Sequence[int]) -> t
 
 
 def directory_bytes(directory: Path) -> int:
-    """What the files take on the disk."""
+    """Disk space of the directory's files."""
     return sum(512 * path.stat().st_blocks for path in directory.rglob("*") if path.is_file())
 
 
@@ -161,7 +161,7 @@ async def _drain(plan: Plan, places: Places, url: str, note: Note) -> float:
 async def _work(
     loads: Sequence[Load], url: str, progress: Callable[[int], None]
 ) -> tuple[float, list[Tally]]:
-    """Runs load processes to their ends; when they began, and what they did."""
+    """Run load processes to their end. Returns their start time and their tallies."""
     workers: list[Worker] = []
     try:
         for load in loads:
@@ -189,13 +189,13 @@ async def _watch(url: str, progress: Callable[[int], None]) -> None:
 
 
 def _restart(cluster: LocalCluster, note: Note) -> float:
-    """Seconds until a killed member serves again and has applied all that was committed before."""
+    """Kill a member and restart it. Returns the seconds until it serves and has applied all earlier commits."""
     name = cluster.names[-1]
     status = cluster.status(cluster.names[0])
     if status is None:
-        raise BenchFailed("no member says where the groups stand")
+        raise BenchFailed("no member reports the groups' commit indexes")
     wanted = {group.group: group.commit_index for group in status.groups}
-    note(f"killing {name}, and starting it again")
+    note(f"killing {name}, and restarting it")
     cluster.kill(name)
     began = time.monotonic()
     cluster.start([name])

@@ -1,4 +1,4 @@
-"""`quorum bench MODE`: the command's options, and nothing else. `python -m quorum.bench` is the same."""
+"""`quorum bench MODE`: the command's options. `python -m quorum.bench` is the same."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ BACKLOG_MESSAGES = 10_000_000
 TRANSFER_MESSAGES = 2_000_000
 SPARK_MESSAGES = 1_000_000
 TRANSFER_BATCH, TRANSFER_RATE = 10, 1_000
-"""A hundred batches a second: some thousand values for a 99th percentile, and no load to speak of."""
+"""A hundred batches a second: some thousand values for a 99th percentile, with negligible load."""
 SELECTORS_RATE = 500
-"""Messages a second that go to a hundred consumers one by one: members of one small machine keep up with it."""
+"""Messages a second, each for one of a hundred consumers; members on one small machine can sustain it."""
 
 
 class BenchMode(StrEnum):
@@ -46,13 +46,13 @@ def bench(
             min=0, help=f"messages in a batch; 0: {Plan().batch}, in mode transfer {TRANSFER_BATCH}"
         ),
     ] = 0,
-    window: Annotated[int, typer.Option(min=1, help="batches a producer has under way")] = Plan().window,
+    window: Annotated[int, typer.Option(min=1, help="unconfirmed batches of a producer")] = Plan().window,
     producers: Annotated[
         int, typer.Option(min=0, help="one in three on the leader; 0: three, in mode backlog one")
     ] = 0,
     consumers: Annotated[int, typer.Option(min=1, help="on followers in turn")] = Plan().consumers,
-    seconds: Annotated[float, typer.Option(min=0.1, help="measured time")] = Plan().seconds,
-    warmup: Annotated[float, typer.Option(min=0.0, help="time before it, not measured")] = Plan().warmup_s,
+    seconds: Annotated[float, typer.Option(min=0.1, help="measured seconds")] = Plan().seconds,
+    warmup: Annotated[float, typer.Option(min=0.0, help="seconds of warm-up before it")] = Plan().warmup_s,
     members: Annotated[
         int, typer.Option(min=0, help=f"member processes; 0: {Plan().members}, in mode spark one")
     ] = 0,
@@ -77,16 +77,16 @@ def bench(
     filter_enabled: Annotated[
         bool, typer.Option("--filter-enabled", help="five fields a message, four selectors")
     ] = False,
-    lazy: Annotated[bool, typer.Option("--lazy", help="the queue leaves the memory at once")] = False,
+    lazy: Annotated[bool, typer.Option("--lazy", help="the queue is paged out of memory at once")] = False,
     rounds: Annotated[
-        int, typer.Option(min=1, help="how often a member is brought up (mode transfer)")
+        int, typer.Option(min=1, help="number of times that a member is rebuilt (mode transfer)")
     ] = Plan().rounds,
     alone: Annotated[
         bool, typer.Option("--alone", help="without a cluster, on this machine alone (mode selectors)")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="a JSON object as the last line")] = False,
 ) -> None:
-    """Measures a cluster of real member processes, started for this and taken away again."""
+    """Measure a cluster of real member processes, which is started for the bench and removed afterwards."""
     console = Console(stderr=as_json)
     if mode == BenchMode.backlog:
         backlog, producers = messages or BACKLOG_MESSAGES, producers or 1

@@ -1,8 +1,8 @@
 """One load process: `python -m quorum.bench.load PLAN`, where PLAN is a `plan.Load` as JSON.
 
-It opens its sessions, prints "ready", reads "go START END" (monotonic seconds, the same clock in all processes of a
-machine), works at once, counts what falls between START and END, and prints its `plan.Tally` as JSON. Batches
-are encoded before it is ready; nothing here touches a single message.
+The process opens its sessions, prints "ready", and reads "go START END" (monotonic seconds, the same clock in all
+processes of a machine). It starts at once, counts the messages between START and END, and prints its `plan.Tally` as
+JSON. Batches are encoded before it is ready; no code here handles single messages.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from quorum.client.values import FieldValue
 
 REGIONS = ("north", "east", "south", "west")
 DIFFERENT_BATCHES = 4
-"""Encoded batches a producer sends in turn: field values differ between messages, not only within a batch."""
+"""Encoded batches that a producer sends in turn, so that field values also differ between batches."""
 STOP_PATIENCE_S = 30.0
-"""How long a producer waits at the end for what is under way."""
+"""Time that a producer waits for unconfirmed batches at the end."""
 CONNECT_TIMEOUT_MS = 30_000
 
 
 def make_batches(load: Load) -> list[PreparedBatch]:
-    """Encoded once. With fields: five application properties a message, of five kinds of use."""
+    """Encode the batches. With fields, each message has five application properties for five kinds of use."""
     generator = random.Random(load.number)
     body = bytes(generator.randrange(256) for _ in range(load.body_bytes))
     if not load.with_fields:
@@ -53,7 +53,7 @@ def _fields(generator: random.Random) -> dict[str, FieldValue]:
 
 
 class Clockwork:
-    """The measured span, known once the parent says go."""
+    """The measured time span, which the parent process sends with "go"."""
 
     def __init__(self) -> None:
         self.start = self.end = 0.0
@@ -61,7 +61,7 @@ class Clockwork:
         self.tally = Tally()
 
     async def go(self) -> None:
-        """Tells the parent, waits for its word, and begins to note CPU time at the start."""
+        """Report "ready", wait for "go", and record CPU time from the start on."""
         print("ready", flush=True)
         loop = asyncio.get_running_loop()
         words = (await loop.run_in_executor(None, sys.stdin.readline)).split()
@@ -76,7 +76,7 @@ class Clockwork:
         self.cpu_at_start = time.process_time()
 
     def count(self, messages: int, now: float) -> bool:
-        """Counts if `now` is in the measured span."""
+        """Count messages if `now` is in the measured span."""
         if not self.start <= now < self.end:
             return False
         self.tally.messages += messages
@@ -94,7 +94,7 @@ class Clockwork:
 
 
 async def produce(clients: Sequence[Client], load: Load, clock: Clockwork) -> None:
-    """All sessions of a process until the end."""
+    """Run all producer sessions of the process until the end."""
     batches = make_batches(load)
     await clock.go()
     try:
@@ -104,7 +104,7 @@ async def produce(clients: Sequence[Client], load: Load, clock: Clockwork) -> No
 
 
 async def _produce(client: Client, load: Load, clock: Clockwork, batches: Sequence[PreparedBatch]) -> None:
-    """Keeps `window` batches under way, or sends at a fixed rate, measured from when a batch was due."""
+    """Keep `window` batches unconfirmed, or send at a fixed rate and measure from when each batch was due."""
     room = asyncio.Semaphore(load.window)
     failures: list[BaseException] = []
     sent = 0
@@ -144,7 +144,7 @@ async def _produce(client: Client, load: Load, clock: Clockwork, batches: Sequen
 
 
 async def consume(client: Client, load: Load, clock: Clockwork) -> None:
-    """Settles whole deliveries as they come, until the end."""
+    """Settle whole deliveries as they arrive, until the end."""
     consumer = client.consume(load.queue, load.selector, prefetch=load.prefetch)
     if load.attach_at_start:
         await clock.go()
@@ -166,7 +166,7 @@ async def consume(client: Client, load: Load, clock: Clockwork) -> None:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + clock.end - time.monotonic()):
                 await settle_all()
         except TimeoutError:
-            pass  # the measured time is over, or nothing comes any more
+            pass  # the measured time is over, or no more messages arrive
         clock.finish()
 
 
@@ -185,7 +185,7 @@ async def work(load: Load) -> Tally:
             await consume(clients[0], load, clock)
         lost = sum(client.reconnect_count for client in clients)
         if lost:
-            raise SystemExit(f"sessions were lost {lost} times: nothing to measure")
+            raise SystemExit(f"sessions were lost {lost} times: the figures would not be valid")
     return clock.tally
 
 

@@ -1,4 +1,4 @@
-"""What a bench is to do, and what comes out. Plain records that travel as JSON between its processes."""
+"""The plan and the results of a bench, as plain records that its processes exchange as JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FIELD_SELECTORS = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Defaults are the standard bench: 256 bytes, batches of 500, 8 batches under way for each producer.
+    """The plan. Defaults are the standard bench: 256 bytes, batches of 500, 8 unconfirmed batches for each producer.
 
     rate: messages a second, all producers together; 0: as fast as the window allows.
-    backlog: messages published before `consume` measures. lazy: the queue keeps next to nothing in memory.
-    rounds: how often `transfer` takes a member's log away.
+    backlog: messages published before `consume` measures. lazy: the queue keeps almost nothing in memory.
+    rounds: number of times that `transfer` removes a member's log.
     """
 
     mode: Mode = "both"
@@ -63,10 +63,10 @@ class Load:
     selector: str | None = None
     batches_per_s: float = 0.0
     total_batches: int = 0  # of each session; 0: until told to stop
-    sessions: int = 1  # of a producer: so many, each with a window of its own
+    sessions: int = 1  # of a producer; each has its own window
     attach_at_start: bool = False  # a consumer that must not take anything before the measured time
     idle_limit_s: float = (
-        0.0  # a consumer that ends once nothing has come for so long; 0: at the end of the time
+        0.0  # a consumer ends after this time without a message; 0: at the end of the measured time
     )
 
     def to_json(self) -> str:
@@ -79,10 +79,10 @@ class Load:
 
 @dataclass(slots=True)
 class Tally:
-    """What one load process did in the measured time. latencies_us: publish to confirm, one a batch.
+    """The counts of one load process in the measured time. latencies_us: publish to confirm, one for each batch.
 
-    last_at: monotonic time of the last message counted. tenths_at: of a producer with a total, when it had the first
-    tenth of its batches confirmed, the second, and so on.
+    last_at: monotonic time of the last counted message. tenths_at: for a producer with a total, the times at which each
+    tenth of its batches was confirmed.
     """
 
     messages: int = 0
@@ -106,7 +106,7 @@ class Result:
 
     @property
     def messages(self) -> int:
-        """What the bench is about: settled messages, or confirmed ones when nothing consumes."""
+        """The bench's main count: settled messages, or confirmed ones without consumers."""
         return self.published if self.plan.mode == "publish" else self.settled
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Result:
 
 
 def percentile_ms(latencies_us: Sequence[int], share: float) -> float | None:
-    """Nearest rank; None where nothing was measured."""
+    """A percentile by nearest rank, in milliseconds; None without values."""
     if not latencies_us:
         return None
     ordered = sorted(latencies_us)

@@ -1,8 +1,8 @@
-"""Starts members and load processes, measures, and adds up.
+"""Starts members and load processes, measures, and adds up the results.
 
-Placement: two producers on followers of the queue's group for each one on its leader; consumers on followers
-in turn (a delivery is read from its own node's log and costs the leader nothing). CPU is that of the member
-processes, user and system, over the measured time only.
+For each producer on the leader of the queue's group there are two on followers. Consumers are on followers in turn,
+because a follower reads deliveries from its own log, at no cost for the leader. CPU time is that of the member
+processes, user and system, only over the measured time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ START_DELAY_S = 0.2
 EXIT_LIMIT_S = 3.0
 BACKLOG_LIMIT_S = 600.0
 MOST_PRODUCER_PROCESSES = 6
-"""More producers than this share a process for each address, a session each: beyond the machine's cores processes only
-take time from the members."""
+"""If there are more producers, they share one process for each address, with a session each: more processes than cores
+only take time from the members."""
 
 Note = Callable[[str], None]
 
 
 class BenchFailed(Exception):
-    """A load process ended badly, or nothing was measured."""
+    """A load process failed, or there is no valid measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Places:
     followers: tuple[str, ...]
 
     def producer(self, number: int) -> str:
-        """Follower, follower, leader, and so on."""
+        """The producer's address: follower, follower, leader, and so on."""
         if not self.followers or number % 3 == 2:
             return self.leader
         return self.followers[(number - number // 3) % len(self.followers)]
@@ -92,7 +92,7 @@ class Worker:
         return Tally(**json.loads(line))
 
     async def stop(self) -> None:
-        """Lets it end by itself; one that does not is killed."""
+        """Wait until the process ends by itself; kill it if it does not."""
         try:
             async with asyncio.timeout(EXIT_LIMIT_S):
                 await self._process.wait()
@@ -154,7 +154,7 @@ def loads_for(plan: Plan, places: Places) -> list[Load]:
 
 
 async def measure(plan: Plan, places: Places, pids: Sequence[int], note: Note) -> Result:
-    """Runs the load of a plan against members that are up and a queue that exists."""
+    """Run the load of a plan against running members and an existing queue."""
     if plan.mode == "consume":
         note(f"publishing {plan.backlog:,} messages to consume")
         await publish_backlog(plan, places)
@@ -195,7 +195,9 @@ def add_up(
     published = sum(tally.messages for load, tally in pairs if load.role == "producer")
     settled = sum(tally.messages for load, tally in pairs if load.role == "consumer")
     measured_s = plan.seconds
-    if plan.mode == "consume" and settled >= plan.backlog:  # all was taken before the time was over
+    if (
+        plan.mode == "consume" and settled >= plan.backlog
+    ):  # all messages were taken before the end of the time
         measured_s = max(tally.last_at for tally in tallies) - start
     result = Result(
         plan=plan,
@@ -213,7 +215,7 @@ def add_up(
 
 
 async def publish_backlog(plan: Plan, places: Places) -> None:
-    """Fills the queue with plan.backlog messages, rounded up to whole batches, as many from each producer."""
+    """Fill the queue with plan.backlog messages, rounded up to whole batches, the same number from each producer."""
     each = -(-plan.backlog // (plan.batch * plan.producers))
     workers: list[Worker] = []
     try:
@@ -234,7 +236,7 @@ async def publish_backlog(plan: Plan, places: Places) -> None:
 
 
 async def prepare(plan: Plan, url: str) -> Places:
-    """Declares the queue and finds out who leads its group."""
+    """Declare the queue and find the leader of its group."""
     arguments: dict[str, object] = {"x-filter-enabled": True} if plan.filter_enabled else {}
     if plan.lazy:
         arguments["x-queue-mode"] = "lazy"
@@ -253,7 +255,7 @@ def places_of(addresses: Mapping[str, str], leader: str) -> Places:
 
 
 def run(plan: Plan, note: Note) -> Result:
-    """The whole bench on a cluster of its own, which is taken away afterwards."""
+    """Run the whole bench on its own cluster, which is removed afterwards."""
     if plan.selectors and plan.consumers < len(plan.selectors):
         plan = replace(plan, consumers=len(plan.selectors))
     with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:

@@ -1,7 +1,7 @@
-"""What selectors cost on one machine alone: finding receivers, attaching to a long queue, returns, memory.
+"""The cost of selectors on the state machine alone: finding receivers, attaching to a long queue, returns, memory.
 
-Processor time inside the machine, and evaluations, which do not depend on how busy the computer is. Whatever is
-measured is checked: a message that is not delivered, or a match that is not found, fails the bench.
+The figures are processor time inside the machine, and evaluations, which do not depend on the computer's load. The
+bench checks everything that it measures: it fails if a message is not delivered or a match is not found.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Cost = TypeVar("Cost")
 
 SEED = 1
 ATTACHED_AT_ONCE = 100
-"""Attachments in an entry."""
+"""Number of attachments in an entry."""
 RECEIVERS = 10
-"""Messages in an entry, each for another consumer: what is compared between numbers of selectors is the finding."""
+"""Number of messages in an entry, each for another consumer, so that the cost of finding receivers dominates."""
 ENTRIES_IN_TURN = 10
 CREDIT = 1_000_000_000
 SPARSE_CREDIT = 1_000
@@ -46,11 +46,11 @@ BLOCK = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured; the defaults are the bench.
+    """The extent of the measurements; the defaults are the bench.
 
-    selectors: how many different ones. entries, batches: measured ones of 10 messages (whole turns) and of 500.
-    backlogs: waiting messages that a consumer is attached to. returning: consumers of the returns, before
-    `return_backlog` messages; returns: how many of them. stored: messages whose memory is counted.
+    selectors: numbers of different selectors. entries: measured entries of 10 messages (whole turns); batches: of 500.
+    backlogs: waiting messages to which a consumer is attached. returning: consumers of the returns, before
+    `return_backlog` messages; returns: their number. stored: messages whose memory is counted.
     """
 
     selectors: tuple[int, ...] = (10, 100, 1_000, 10_000)
@@ -66,7 +66,7 @@ class Sizes:
     stored: int = MEASURED_BLOCKS * BLOCK
 
     def up_to(self, messages: int) -> Sizes:
-        """The same with at most so many messages waiting; 0: as it is."""
+        """The same sizes with at most this number of waiting messages; 0: unchanged."""
         if not messages:
             return self
         most = max(messages, self.batch)
@@ -88,8 +88,8 @@ def encoded(selector: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DispatchCost:
-    """us, evaluations: of a message in entries of ten. batch_...: in batches for receivers at random.
-    attach_us: of each consumer, on the empty queue. first_ms: of the first entry, and what it leaves for later ones."""
+    """us, evaluations: for a message in entries of ten. batch_...: in batches for random receivers.
+    attach_us: for each consumer, on the empty queue. first_ms: for the first entry and the work it leaves for later."""
 
     us: float
     evaluations: float
@@ -100,7 +100,7 @@ class DispatchCost:
 
 
 class Receivers:
-    """An empty queue where `count` consumers with different selectors wait, and what has arrived there."""
+    """An empty queue with `count` waiting consumers with different selectors, and the messages that arrived."""
 
     def __init__(self, count: int, selectors: Sequence[bytes]) -> None:
         self._count = count
@@ -114,15 +114,15 @@ class Receivers:
         self.attach_us = attach_s * 1e6 / count
 
     def small(self) -> tuple[float, float]:
-        """A message for each of ten consumers arrives."""
+        """Publish one message for each of ten consumers."""
         return self._arrive(self._generator.sample(range(self._count), min(RECEIVERS, self._count)))
 
     def large(self, size: int) -> tuple[float, float]:
-        """A batch arrives, each message for one of all consumers at random."""
+        """Publish a batch, each message for a random consumer."""
         return self._arrive([self._generator.randrange(self._count) for _ in range(size)])
 
     def _arrive(self, numbers: Sequence[int]) -> tuple[float, float]:
-        """Publishes a batch as one entry; microseconds and evaluations for a message."""
+        """Publish a batch as one entry. Returns microseconds and evaluations for each message."""
         queue, before = self._queue, self._queue.evaluations
         steps = [queue.publish([(len(numbers), encode_rows(numbers, self._generator))]), *queue.go_on()]
         delivered = sum(step.delivered for step in steps)
@@ -134,8 +134,8 @@ class Receivers:
 
 
 def dispatch(sizes: Sizes, selectors: Sequence[bytes]) -> dict[int, DispatchCost]:
-    """By the number of consumers. They are measured in turns, so that whatever else slows the computer down for some
-    seconds slows down all of them."""
+    """Costs by the number of consumers. The numbers are measured in turns, so that other load on the computer affects
+    all of them."""
     all_receivers = {count: Receivers(count, selectors) for count in sizes.selectors}
     first_ms: dict[int, float] = {}
     for count, receivers in all_receivers.items():
@@ -171,7 +171,7 @@ def _middle(arrived: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class AttachCost:
-    """Of all entries until every match was delivered and nothing is left to do; first_ms: until the first match."""
+    """Costs of all entries until every match is delivered and no work is left; first_ms: until the first match."""
 
     ms: float
     first_ms: float
@@ -181,8 +181,7 @@ class AttachCost:
 
 
 def fill(queue: LocalQueue, batches: Batches, messages: int, start: int = 0) -> int:
-    """Publishes whole batches from batch `start` on, until at least so many messages were published; how many it
-    has published."""
+    """Publish whole batches from batch `start` on until at least `messages` are published. Returns their number."""
     end = -(-messages // batches.size)
     for first in range(start, end, BATCHES_PER_ENTRY):
         numbers = range(first, min(first + BATCHES_PER_ENTRY, end))
@@ -191,7 +190,7 @@ def fill(queue: LocalQueue, batches: Batches, messages: int, start: int = 0) -> 
 
 
 def attach(queue: LocalQueue, selector: str, wanted: int) -> AttachCost:
-    """Attaches one consumer, lets it have what matches, and detaches it again."""
+    """Attach one consumer, deliver all its matches, and detach it again."""
     before = queue.evaluations
     _, step = queue.attach([("sparse", encoded(selector))], SPARSE_CREDIT)
     steps: list[Step] = [step, *queue.go_on()]
@@ -220,15 +219,15 @@ def attach(queue: LocalQueue, selector: str, wanted: int) -> AttachCost:
 
 @dataclass(frozen=True, slots=True)
 class ReturnCost:
-    """us: the median of the entries. evaluations: of all of them."""
+    """us: median of the entries. evaluations: of all entries."""
 
     us: float
     evaluations: int
 
 
 def returns(sizes: Sizes) -> ReturnCost:
-    """One message after the other comes back to a queue where many consumers with different selectors have seen
-    everything and hold a message each."""
+    """Return one message after the other to a queue whose many consumers, with different selectors, have scanned it to
+    the end and hold one message each."""
     queue = LocalQueue()
     apart = sizes.return_backlog // sizes.returning
     texts = [unique_text(number * apart) for number in range(sizes.returning)]
@@ -238,7 +237,7 @@ def returns(sizes: Sizes) -> ReturnCost:
         attaches += queue.attach(consumers[first : first + ATTACHED_AT_ONCE], SPARSE_CREDIT)[0]
     batches = Batches(sizes.batch)
     fill(queue, batches, 1)
-    queue.go_on()  # all have seen the first batch, and what comes from now on they see as it comes
+    queue.go_on()  # all have scanned the first batch, and see later messages as they arrive
     waiting = fill(queue, batches, sizes.return_backlog, start=1) + batches.size
     queue.go_on()
     if queue.waiting != waiting - sizes.returning:
@@ -249,7 +248,7 @@ def returns(sizes: Sizes) -> ReturnCost:
         step = queue.give_back(consumers[number][0], attaches[number], 1)
         receivers = [effect.consumer_tag for effect in step.deliveries]
         if receivers != [consumers[number][0]]:
-            raise BenchFailed(f"a message that came back went to {receivers}")
+            raise BenchFailed(f"a returned message was delivered to {receivers}")
         times.append(step.cpu_s * 1e6)
     return ReturnCost(statistics.median(times), queue.evaluations - before)
 
@@ -259,14 +258,14 @@ def returns(sizes: Sizes) -> ReturnCost:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCost:
-    """Bytes of a message: by the queue's own account, and as allocated."""
+    """Bytes of a message: by the queue's own accounting, and as allocated."""
 
     accounted: float
     allocated: float
 
 
 def memory(sizes: Sizes, *, with_unique: bool) -> MemoryCost:
-    """What waiting messages take, without the log that a member has on its disk."""
+    """Memory of waiting messages, without the log that a member has on disk."""
     batches = Batches(sizes.batch, with_unique=with_unique)
     gc.collect()
     tracemalloc.start()
@@ -287,7 +286,7 @@ def memory(sizes: Sizes, *, with_unique: bool) -> MemoryCost:
 
 @dataclass(frozen=True, slots=True)
 class AloneResult:
-    """dispatch: by kind of selector and their number. unique, low_cardinality: by the messages waiting.
+    """dispatch: by kind of selector and their number. unique, low_cardinality: by the number of waiting messages.
     plain_memory: of messages without the unique string; memory: with it."""
 
     dispatch: Mapping[str, Mapping[int, DispatchCost]]
@@ -333,7 +332,7 @@ def _by_number(costs: Mapping[int, Cost], figure: Callable[[Cost], float]) -> di
 
 
 def measure(sizes: Sizes, note: Note) -> AloneResult:
-    """Everything, one after the other."""
+    """Run all measurements one after the other."""
     note("memory of a message")
     plain_memory, whole_memory = memory(sizes, with_unique=False), memory(sizes, with_unique=True)
     costs: dict[str, dict[int, DispatchCost]] = {}

@@ -1,7 +1,7 @@
-"""What selectors cost through a cluster: many consumers with different ones, and attaching to a long queue.
+"""The cost of selectors through a cluster: many consumers with different selectors, and attaching to a long queue.
 
-Consumers are sessions of this process, on followers as in the other benches. A message carries when its batch was
-*due*, so that a stall shows in everything that it delays; nothing is encoded while it is measured.
+Consumers are sessions of this process, on followers as in the other benches. A message carries the time at which its
+batch was *due*, so that a stall shows in all messages that it delays. Batches are encoded before the measurement.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from quorum.client import Client, Consumer, Message, PreparedBatch, connect, enc
 CONSUMERS = 100
 SESSIONS = 4
 RECEIVERS = 10
-"""Messages in a batch, each for another consumer."""
+"""Number of messages in a batch, each for another consumer."""
 DIFFERENT_BATCHES = 100
 PREFETCH = 100
 MATCHES = 10
@@ -48,7 +48,7 @@ BACKLOG = 1_000_000
 BACKLOG_BATCH = 500
 PULSE_BATCH, PULSE_BATCHES_PER_S = 10, 100.0
 ROUNDS = 5
-"""How often a consumer is attached to the long queue; what is told is the median."""
+"""Number of times that a consumer is attached to the long queue; the result is the median."""
 LIMIT_S = 600.0
 """A phase that takes longer has failed."""
 
@@ -57,9 +57,9 @@ DUE = struct.Struct("<d")
 
 @dataclass(frozen=True, slots=True)
 class ClusterSizes:
-    """consumers: with different selectors; what was published to them may take `patience_s` to arrive. messages:
-    waiting where a consumer is attached, `rounds` times; before that members have `settle_s` to write what they have.
-    """
+    """consumers: number of consumers with different selectors; messages for them may take `patience_s` to arrive.
+    messages: number of waiting messages to which a consumer is attached `rounds` times; before that, members have
+    `settle_s` to write their data."""
 
     consumers: int = CONSUMERS
     messages: int = BACKLOG
@@ -71,7 +71,7 @@ class ClusterSizes:
 
 @dataclass(slots=True)
 class Arrivals:
-    """Messages that were due in the measured time and have come: from due to delivered."""
+    """Delivered messages that were due in the measured time, with the times from due to delivered."""
 
     start: float = 0.0
     end: float = 0.0
@@ -86,8 +86,8 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class ClusterResult:
-    """latencies_us: publish (when it was due) to delivery. firsts_s, lasts_s: from attaching to the first and to the
-    last match, one a round. before, meanwhile: publish to confirm on another queue."""
+    """latencies_us: from the time when a publish was due to its delivery. firsts_s, lasts_s: from attaching to the
+    first and to the last match, one for each round. before, meanwhile: publish to confirm on another queue."""
 
     sizes: ClusterSizes
     seconds: float
@@ -127,7 +127,7 @@ class ClusterResult:
 async def measure(
     plan: Plan, sizes: ClusterSizes, places: Places, url: str, pids: Sequence[int], note: Note
 ) -> ClusterResult:
-    """Both parts, against members that are up and a queue that exists."""
+    """Run both parts against running members and an existing queue."""
     note(f"{sizes.consumers} consumers, {plan.rate:,} messages a second: {plan.seconds:g} s")
     arrivals, server_cpu_s, client_cpu_s = await _dispatch(plan, sizes, places, pids)
     note(f"publishing {sizes.messages:,} messages with unique strings")
@@ -156,7 +156,7 @@ async def measure(
 
 
 class TimedBatch:
-    """A batch encoded once, whose bodies begin with when it was due."""
+    """A batch that is encoded once; its bodies begin with the time at which it was due."""
 
     def __init__(self, numbers: Sequence[int], body_bytes: int, generator: random.Random) -> None:
         self._body_bytes = max(body_bytes, DUE.size)
@@ -224,8 +224,8 @@ async def _paced(
     pids: Sequence[int],
     receiving: Sequence[asyncio.Task[None]],
 ) -> tuple[Arrivals, float, float]:
-    """Publishes at the plan's rate; waits until everything has arrived. What came, the members' time and that
-    of this process."""
+    """Publish at the plan's rate and wait until all messages have arrived. Returns the arrivals, the members' CPU time
+    and that of this process."""
     receivers = min(RECEIVERS, sizes.consumers)
     interval_s = receivers / plan.rate
     arrivals.start = time.monotonic() + plan.warmup_s
@@ -248,7 +248,7 @@ async def _paced(
 
 
 async def _until(is_done: Callable[[], bool], tasks: Sequence[asyncio.Task[None]], patience_s: float) -> None:
-    """Until it is so, somebody has failed, or patience is over."""
+    """Wait until `is_done`, a task has failed, or `patience_s` has passed."""
     deadline = time.monotonic() + patience_s
     while not is_done() and time.monotonic() < deadline:
         done, _ = await asyncio.wait(tasks, timeout=0.01, return_when=asyncio.FIRST_COMPLETED)
@@ -260,15 +260,15 @@ async def _until(is_done: Callable[[], bool], tasks: Sequence[asyncio.Task[None]
 def _require_sessions(clients: Sequence[Client]) -> None:
     lost = sum(client.reconnect_count for client in clients)
     if lost:
-        raise BenchFailed(f"sessions were lost {lost} times: nothing to measure")
+        raise BenchFailed(f"sessions were lost {lost} times: the figures would not be valid")
 
 
 # ---- a long queue
 
 
 class WaitingBatches:
-    """Batches of messages with five fields, encoded once; of each further one only the unique strings are written
-    over. `matches` messages of `total`, evenly spread, match the selector."""
+    """Batches of messages with five fields. A batch is encoded once; for each further one only the unique strings are
+    overwritten. `matches` messages of `total`, evenly spread, match the selector."""
 
     def __init__(self, size: int, total: int, matches: int, body_bytes: int) -> None:
         self.size = size
@@ -297,7 +297,7 @@ class WaitingBatches:
 
 
 async def _publish_waiting(plan: Plan, sizes: ClusterSizes, places: Places, url: str) -> None:
-    """Fills the queue from one session for each producer of the plan."""
+    """Fill the queue from one session for each producer of the plan."""
     async with connect(url) as client:
         await client.declare(WAITING, {"x-filter-enabled": True})
         await client.declare(OTHER)
@@ -337,8 +337,8 @@ async def _within(doing: Awaitable[Any]) -> None:
 async def _attach(
     plan: Plan, sizes: ClusterSizes, places: Places, url: str
 ) -> tuple[list[float], list[float], Phase, Phase]:
-    """Seconds to the first and to the last match, round by round; publishes to another queue before each
-    and meanwhile."""
+    """Measure attaching. Returns the seconds to the first and to the last match of each round, and the latencies of
+    publishes to another queue before the rounds and during them."""
     async with connect(url) as client:
         addresses = {member.name: member.client_address for member in (await client.cluster_status()).members}
         leader = (await client.describe(OTHER)).queue.leader
@@ -375,7 +375,7 @@ async def _attach(
 
 
 async def _find(client: Client) -> tuple[float, float]:
-    """Attaches a consumer until it has all matches, which then go back."""
+    """Attach a consumer until it has all matches, which are then returned."""
     began = time.monotonic()
     first_s, found = 0.0, 0
     async with client.consume(WAITING, UNIQUE_SELECTOR, prefetch=10 * MATCHES) as consumer:

@@ -1,8 +1,8 @@
-"""What the messages of `quorum bench selectors` carry, and the selectors that look at it.
+"""The fields of the messages of `quorum bench selectors`, and the selectors on them.
 
-Waiting messages have five fields: two strings of few values, one that is unique, an integer and a double. Their batches
-are encoded once; of each further one only the numbers and the letters that differ are written over, some numpy calls
-for a batch, so that ten million messages are made in seconds.
+Waiting messages have five fields: two strings with few values, a unique string, an integer and a double. A batch is
+encoded once; for each further one, some numpy calls overwrite only the numbers and letters that differ. Ten million
+messages therefore take only seconds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from quorum_selectors.expression import FieldValue
 PREFIX = "application-properties."
 REGIONS = ("north", "east", "south", "west", "centre", "coast", "hills", "lakes")
 KINDS = 50
-"""Different values of the second string of few values."""
+"""Number of values of the second string with few values."""
 AMOUNTS = 1_000
 """The integers are 0..AMOUNTS-1."""
 DIGITS = 10
 WANTED = "order-wanted-key"
-"""What a message has instead of its own unique string where the selector on it shall match; of the same length."""
+"""The string of the messages that the unique selector matches, in place of their unique string; of the same length."""
 RARE_REGION, RARE_AMOUNT = REGIONS[0], 777
-"""Each is common by itself; both together stand only where the other selector shall match."""
+"""Each value is common by itself; only messages that the other selector matches have both."""
 UNIQUE_SELECTOR = f"order = '{WANTED}'"
 LOW_CARDINALITY_SELECTOR = f"region = '{RARE_REGION}' AND amount = {RARE_AMOUNT}"
 
@@ -38,7 +38,7 @@ def unique_text(number: int) -> str:
 
 
 def waiting_row(ordinal: int) -> dict[str, FieldValue]:
-    """The fields of a waiting message, as far as they follow from its place in its batch."""
+    """The fields of a waiting message that follow from its position in its batch."""
     return {
         f"{PREFIX}region": REGIONS[ordinal % len(REGIONS)],
         f"{PREFIX}kind": f"kind-{ordinal * 7 % KINDS}",
@@ -49,7 +49,7 @@ def waiting_row(ordinal: int) -> dict[str, FieldValue]:
 
 
 def spread_matches(size: int, total: int, matches: int) -> dict[int, list[int]]:
-    """So many of `total` messages in batches of `size`, evenly spread: the batches, and the places in there."""
+    """Spread `matches` evenly over `total` messages in batches of `size`. Returns batch number -> positions in it."""
     found: dict[int, list[int]] = {}
     for i in range(matches):
         place = (2 * i + 1) * total // (2 * matches)
@@ -72,7 +72,7 @@ class Batches:
         found = {column.key: column for column in columns.decode(memoryview(self._data), size).columns}
         self._amounts: NDArray[Any] = found[
             f"{PREFIX}amount"
-        ].values  # views: to write here is to write the bytes
+        ].values  # a view: writing to it changes the bytes
         self._prices: NDArray[Any] = found[f"{PREFIX}price"].values
         self._texts: NDArray[np.uint8] | None = None
         strings = found[f"{PREFIX}order"].strings if with_unique else None
@@ -84,13 +84,13 @@ class Batches:
         self._powers = 10 ** np.arange(DIGITS - 1, -1, -1, dtype=np.int64)
 
     def columns(self, number: int) -> bytes:
-        """Those of one batch."""
+        """The columns of one batch."""
         numbers = np.arange(number * self.size, (number + 1) * self.size, dtype=np.int64)
         spread = (numbers * 2_654_435_761 >> 8) & 0xFFFFFF  # the same in every run
         amounts = spread % AMOUNTS
         amounts[self._is_rare_region & (amounts == RARE_AMOUNT)] += 1
         matches = self._matches.get(number, [])
-        # the rare region stands in every so many messages: the last one before
+        # the rare region occurs at regular distances: take its last occurrence before the place
         amounts[[ordinal // len(REGIONS) * len(REGIONS) for ordinal in matches]] = RARE_AMOUNT
         self._amounts[:] = amounts
         self._prices[:] = spread / 100
@@ -104,13 +104,13 @@ class Batches:
         return encoded
 
 
-# ---- many consumers, each with messages of its own
+# ---- many consumers, each with its own messages
 
 KINDS_OF_SELECTORS = ("equal", "range", "like", "mixed")
 
 
 def selector_of(kind: str, number: int) -> str:
-    """The selector of consumer `number`; it is TRUE for the rows `row_for` gives for it, and for no others."""
+    """The selector of consumer `number`. It is TRUE for the rows of `row_for(number)` and for no others."""
     texts = {
         "equal": f"customer = 'c{number:05}'",
         "range": f"amount BETWEEN {number * 10} AND {number * 10 + 9}",

@@ -1,6 +1,6 @@
 """One queue without a network: the machine that every member runs, fed entry by entry in this process.
 
-What is measured is the processor time inside `apply`; encoding, which a node does once for all members, is done before.
+The bench measures the processor time inside `apply`. Encoding, which a node does once for all members, comes before.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from quorum.bench.run import BenchFailed
 QUEUE = 1
 PRODUCER = b"selectors bench!"
 CONSUMERS_A_SESSION = 4_096
-"""Each session has a client address of its own: one address may have as many consumers as are left free."""
+"""Each session has its own client address, because one address may have only as many consumers as are left free."""
 BODY_BYTES = 256
 START_MS = 1_000_000
 MS_PER_ENTRY = 1
 
 
 class StoredColumns:
-    """The columns of all entries, as a member's log has them: what the machine drops is read from here."""
+    """The columns of all entries, in place of a member's log; the machine reads columns that it has dropped from
+    here."""
 
     def __init__(self) -> None:
         self._stored: dict[tuple[int, int], bytes] = {}
@@ -57,7 +58,7 @@ class StoredColumns:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One entry that was applied, and the processor time that took."""
+    """An applied entry, with its processor time."""
 
     applied: Applied
     cpu_s: float
@@ -68,14 +69,14 @@ class Step:
 
     @property
     def delivered(self) -> int:
-        """Messages handed out."""
+        """Number of delivered messages."""
         return sum(run.count for effect in self.deliveries for run in effect.runs)
 
 
 class LocalQueue:
     """One queue that filters by all application properties, and the entries that a leader would propose.
 
-    One session publishes. It has the first consumers, too; further sessions have the next ones.
+    One session publishes and also has the first consumers; further sessions have the next ones.
     """
 
     def __init__(self) -> None:
@@ -106,13 +107,13 @@ class LocalQueue:
         return Step(applied, cpu_s)
 
     def _open(self, session: bytes) -> None:
-        """Opens a session from a client address of its own."""
+        """Open a session from its own client address."""
         number = len(self._sent)
         self._apply([(Origin(session, 1, 0), RegisterProducer(Address(1, 1, 1), UNKNOWN + number))])
         self._sent[session] = 0
 
     def do(self, commands: Sequence[Command], session: bytes = PRODUCER) -> Step:
-        """The session's next commands, as one entry."""
+        """Apply the session's next commands as one entry."""
         operations: list[tuple[Origin | None, Command]] = []
         for n, command in enumerate(commands, self._sent[session] + 1):
             operations.append((Origin(session, 1, n), command))
@@ -120,7 +121,7 @@ class LocalQueue:
         return self._apply(operations)
 
     def publish(self, batches: Sequence[tuple[int, bytes]]) -> Step:
-        """Batches, each its number of messages and their columns, as one entry."""
+        """Publish batches, each (number of messages, columns), as one entry."""
         commands: list[Command] = []
         for place, (count, data) in enumerate(batches):
             first = self._next_client_sequence
@@ -130,7 +131,7 @@ class LocalQueue:
         return self.do(commands)
 
     def attach(self, consumers: Sequence[tuple[str, bytes]], credit: int) -> tuple[list[int], Step]:
-        """Consumers, each a tag and an encoded selector, as one entry; their attachments."""
+        """Attach consumers, each (tag, encoded selector), as one entry. Returns their attachments and the step."""
         number = len(self._session_of) // CONSUMERS_A_SESSION
         session = b"consumers %6d" % number if number else PRODUCER
         if session not in self._sent:
@@ -141,36 +142,36 @@ class LocalQueue:
         return [reply.attach for reply in replies if isinstance(reply, AttachedReply)], step
 
     def cancel(self, tag: str) -> Step:
-        """Detaches a consumer; what it holds comes back."""
+        """Detach a consumer; its messages are returned."""
         return self.do([Cancel(QUEUE, tag, True)], self._session_of.pop(tag))
 
     def give_back(self, tag: str, attach: int, delivery_tag: int) -> Step:
-        """Returns one message."""
+        """Return one message to the queue."""
         command = Return(QUEUE, tag, attach, ((delivery_tag, delivery_tag),))
         return self.do([command], self._session_of[tag])
 
     def go_on(self) -> list[Step]:
-        """Wakes, as a leader proposes them, until nothing is due."""
+        """Apply wakes, as a leader proposes them, until no work is due."""
         steps = []
         while (due := self.machine.next_wake()) is not None and due <= self._now_ms:
             steps.append(self._apply([(None, Wake())]))
         return steps
 
-    # ---- what is known of it
+    # ---- figures
 
     @property
     def evaluations(self) -> int:
-        """How often a selector was asked about a message so far."""
+        """Number of evaluations of selectors on messages so far."""
         return self.machine.queues[QUEUE].groups.fields.evaluated
 
     @property
     def memory_bytes(self) -> int:
-        """What the queue's blocks take, columns included, by their own account."""
+        """Memory of the queue's blocks by their own accounting, columns included."""
         storage = queries.storage(self.machine, QUEUE, 0)
         assert storage is not None
         return storage.warm_bytes
 
     @property
     def waiting(self) -> int:
-        """Messages that are ready."""
+        """Number of ready messages."""
         return self.machine.queues[QUEUE].messages.ready_count

@@ -1,4 +1,4 @@
-"""`quorum bench selectors`: what selectors cost on one machine alone, and through a cluster."""
+"""`quorum bench selectors`: the cost of selectors on the state machine alone and through a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quorum.cli.local_cluster import LocalCluster
 
 @dataclass(frozen=True, slots=True)
 class SelectorsResult:
-    """cluster: None where only the machine alone was measured."""
+    """The results. cluster: None if only the state machine was measured."""
 
     plan: Plan
     alone: AloneResult
@@ -49,7 +49,7 @@ def table(result: SelectorsResult) -> Group:
     rest = _table("bench selectors", ("what", "value"))
     alone = result.alone.to_dict()
     rest.add_row(
-        "a message comes back", f"{alone['return_us']} µs, {alone['return_evaluations']:,} evaluations"
+        "a message is returned", f"{alone['return_us']} µs, {alone['return_evaluations']:,} evaluations"
     )
     rest.add_row("memory of a message without its unique string", f"{alone['bytes_per_message']} bytes")
     rest.add_row("memory of the unique string", f"{alone['bytes_per_unique_string']} bytes")
@@ -107,8 +107,8 @@ def _attach_table(alone: AloneResult) -> Table:
 
 
 def run(plan: Plan, note: Note, *, alone: bool) -> SelectorsResult:
-    """The machine alone, then a cluster of its own, which is taken away afterwards. plan.backlog: the most messages
-    that wait; 0: as many as there are in the bench."""
+    """Measure the state machine alone, then a cluster, which is removed afterwards. plan.backlog: highest number of
+    waiting messages; 0: the bench's own."""
     began = time.monotonic()
     machine = selectors_alone.measure(Sizes().up_to(plan.backlog), note)
     cluster: ClusterResult | None = None

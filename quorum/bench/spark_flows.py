@@ -1,14 +1,12 @@
-"""`quorum bench spark`: how many rows a second the Spark source and sink move, against one local member.
+"""`quorum bench spark`: rows a second of the Spark source and sink, against one local member.
 
-Spark runs in this process, with two workers. Each figure is of rows of a queue's messages of one size, without
-properties: all columns but `properties` are read, bodies included. The first read and write warm Spark up and are not
-counted.
+Spark runs in this process, with two workers. The messages have one size and no properties. All columns but `properties`
+are read, bodies included. The first read and write warm Spark up and are not counted.
 
-- read: a batch read of everything into nowhere (Spark's `noop` sink), from the first plan to the last row; the best of
-  three.
-- stream: a query that takes everything, so many messages a trigger, into nowhere: the median of the batches that were
-  full, from one batch's trigger to its commit.
-- write: rows that Spark makes up, as one batch, until it is published; the best of three.
+- read: a batch read of all messages into Spark's `noop` sink, from the first plan to the last row; the best of three.
+- stream: a query that takes all messages, with a fixed number for each trigger, into the `noop` sink; the median of the
+  full batches, from a batch's trigger to its commit.
+- write: rows that Spark generates, as one batch, until it is published; the best of three.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ WARM_ROWS = 50_000
 PER_TRIGGER = 50_000
 SINK_QUEUE = "written"
 FIRST_BATCHES = 2
-"""Of a stream: they start processes."""
+"""First batches of a stream, which are not counted because they start processes."""
 PARTITIONS = 4
 COLUMNS = (
     "queue STRING, sequence BIGINT, raft_index BIGINT, enqueued TIMESTAMP, message_id STRING, correlation_id STRING, "
@@ -47,16 +45,16 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SparkResult:
-    """Seconds of each round; of the stream, of each full batch that counts."""
+    """Seconds of each round; for the stream, of each full batch that counts."""
 
     plan: Plan
     read_s: list[float]
     stream_s: list[float]
     write_s: list[float]
     stream_ms: dict[str, float]
-    """What a full batch of the stream spends where, as Spark tells it: the median of each of its stages."""
+    """Time of each stage of a full batch of the stream, as Spark reports it: the medians."""
     server_cpu_s: dict[str, float]
-    """Of the member, in each part, for all its rounds."""
+    """CPU time of the member in each part, for all rounds."""
 
     def to_dict(self) -> dict[str, Any]:
         rows = self.plan.backlog
@@ -95,7 +93,7 @@ def table(result: SparkResult) -> Table:
 
 
 def run(plan: Plan, note: Note) -> SparkResult:
-    """The whole bench on a cluster of its own, which is taken away afterwards."""
+    """Run the whole bench on its own cluster, which is removed afterwards."""
     from quorum.spark import session
 
     with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:

@@ -1,10 +1,11 @@
-"""`quorum bench transfer`: what a member that has lost everything costs the others while it is brought up again.
+"""`quorum bench transfer`: the cost for the others while a member that has lost its log is rebuilt.
 
-Publishes a backlog, kills a member that does not lead the queue's group, takes its log away and starts it: it is sent
-the group's snapshot and every body that this refers to. All the time one publisher at the leader sends small batches at
-a fixed rate, each timed from when it was *due* to its confirm. Three times are compared: all members are well; one is
-away; it is being brought up. Several rounds of them are put together: where a disk stands still for a moment now and
-then, one round says more of the moment than of the service.
+The bench publishes a backlog, kills a member that does not lead the queue's group, removes its log and starts it. The
+member gets the group's snapshot and every body that the snapshot refers to. All the time one publisher at the leader
+sends small batches at a fixed rate. Each is timed from when it was *due* to its confirm.
+
+Three phases are compared: all members run; one is down; it is being rebuilt. Several rounds are combined, because a
+single stall of the disk would dominate one round.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from quorum.cli.local_cluster import LocalCluster
 from quorum.client import connect, encode_batch
 
 SETTLE_S = 3.0
-"""Members write and page out what they have, and elect; then it is measured."""
+"""Pause before a measurement, in which members write, page out and elect a leader."""
 POLL_S = 0.1
 LIMIT_S = 1_800.0
 """A transfer that takes longer has failed."""
 WINDOW = 1_024
-"""Batches under way at most: more than any stall that does not fail the bench."""
+"""Highest number of unconfirmed batches; enough for every stall that does not fail the bench."""
 
 
 @dataclass(slots=True)
 class Phase:
-    """Publish to confirm of the batches that were due in it, in all rounds."""
+    """Times from publish to confirm of the batches that were due in this phase, in all rounds."""
 
     seconds: float = 0.0
     latencies_us: list[int] = field(default_factory=list)
 
 
 class Pulse:
-    """A publisher at a fixed rate whose latencies go to the phase that holds when a batch is due."""
+    """A publisher at a fixed rate. A batch's latency belongs to the phase in which the batch was due."""
 
     def __init__(
         self, endpoint: str, body_bytes: int, batch: int, batches_per_s: float, queue: str = QUEUE
@@ -61,7 +62,7 @@ class Pulse:
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
-        """Until `stop`; raises what a publish has failed with."""
+        """Publish until `stop`. Raises the error of a failed publish."""
         async with connect(f"quorum://{self._endpoint}") as client:
             due = time.monotonic()
             while not self._is_over and self._failure is None:
@@ -90,7 +91,7 @@ class Pulse:
 
     @contextmanager
     def noting(self, phase: Phase) -> Iterator[None]:
-        """What is due in this time goes to `phase`; at other times nothing is noted."""
+        """Record batches that are due in the block to `phase`; others are not recorded."""
         began, self._phase = time.monotonic(), phase
         try:
             yield
@@ -167,9 +168,9 @@ def table(result: TransferResult) -> Table:
 
 
 def run(plan: Plan, note: Note) -> TransferResult:
-    """The whole bench on a cluster of its own, which is taken away afterwards."""
+    """Run the whole bench on its own cluster, which is removed afterwards."""
     if plan.members < 3:
-        raise BenchFailed("with fewer than 3 members nothing is confirmed while one is away")
+        raise BenchFailed("with fewer than 3 members nothing is confirmed while one is away; use 3 or more")
     with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:
         note(f"starting {plan.members} members")
         with LocalCluster(Path(directory), members=plan.members) as cluster:
@@ -197,7 +198,7 @@ async def _measure(plan: Plan, cluster: LocalCluster, note: Note) -> TransferRes
                 note(f"all members are well: {plan.seconds:g} s{count}")
                 await _measure_phase(pulse, well, plan.seconds, publishing)
                 await asyncio.to_thread(cluster.kill, lost)
-                log.rename(folder / f"lost-{number}")  # removing takes the disk's time
+                log.rename(folder / f"lost-{number}")  # renamed, because removing files loads the disk
                 await asyncio.sleep(SETTLE_S + plan.warmup_s)
                 note(f"{lost} is away: {plan.seconds:g} s{count}")
                 await _measure_phase(pulse, away, plan.seconds, publishing)
@@ -222,10 +223,10 @@ async def _measure_phase(pulse: Pulse, phase: Phase, seconds: float, publishing:
 async def _bring_up(
     cluster: LocalCluster, name: str, pulse: Pulse, phase: Phase, publishing: asyncio.Task[None]
 ) -> None:
-    """From the member's start until it has everything that was committed by then."""
+    """Start the member and wait until it has everything that was committed at its start."""
     status = await asyncio.to_thread(cluster.status, _another(cluster.names, name))
     if status is None:
-        raise BenchFailed("no member says where the groups stand")
+        raise BenchFailed("no member reports the groups' commit indexes")
     wanted = {group.group: group.commit_index for group in status.groups}
     with pulse.noting(phase):
         await asyncio.to_thread(cluster.start, [name])
@@ -236,7 +237,7 @@ async def _bring_up(
 
 
 def _log_bytes(log: Path) -> int:
-    """What a log takes on the disk, without what is put by for a full one."""
+    """Disk space of a log, without its reserve for a full disk."""
     return directory_bytes(log) - sum(512 * path.stat().st_blocks for path in log.glob("reserve-*"))
 
 

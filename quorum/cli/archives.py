@@ -25,12 +25,12 @@ MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="of Spark's JVM 
 
 
 WAIT_S = 1
-"""Between looks whether somebody has pressed Ctrl-C."""
+"""Seconds between checks for Ctrl-C."""
 
 
 @contextmanager
 def _spark(name: str, memory: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    """A session for one command. What the user wrote wrongly is a complaint, a failed query its cause."""
+    """A Spark session for one command. A wrong option or a failed query becomes a Complaint with its cause."""
     from quorum.spark import OptionError, plain_failures, session
     from quorum.spark.java import java_home
     from quorum.spark.session import LOCAL
@@ -40,7 +40,7 @@ def _spark(name: str, memory: str, master: str | None, conf: list[str] | None) -
     note("starting Spark")
     with plain_failures():
         spark = session(f"quorum pipeline {name}", master or LOCAL, **settings)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's own would talk to the JVM in between
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's own handler would call the JVM
     try:
         with plain_failures():
             yield spark
@@ -53,16 +53,16 @@ def _spark(name: str, memory: str, master: str | None, conf: list[str] | None) -
 def archive(
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE...")],
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="the archive; goes on with one that is there")
+        Path, typer.Option("--to", metavar="DIR", help="the archive; an existing one is continued")
     ],
-    once: Annotated[bool, typer.Option("--once", help="what is there now, then end")] = False,
+    once: Annotated[bool, typer.Option("--once", help="archive the present messages, then end")] = False,
     leave: Annotated[
-        bool, typer.Option("--leave", help="leave the messages in their queues, and miss what is held")
+        bool, typer.Option("--leave", help="leave the messages in their queues; checked-out ones are missed")
     ] = False,
     subscription: Annotated[
         str, typer.Option(help="name of the subscription that takes the messages")
     ] = "archive",
-    selector: Annotated[str, typer.Option("--selector", "-s", help="JMS selector; others stay")] = "",
+    selector: Annotated[str, typer.Option("--selector", "-s", help="JMS selector; other messages stay")] = "",
     fields: Annotated[
         str, typer.Option(metavar="LIST", help="application properties as columns: 'color STRING'")
     ] = "",
@@ -71,7 +71,8 @@ def archive(
     pass_lost: Annotated[
         bool,
         typer.Option(
-            "--pass-lost", help="go on where an unfinished batch's messages were given back to their queue"
+            "--pass-lost",
+            help="continue although an unfinished batch's messages were returned to their queue",
         ),
     ] = False,
     memory: MemoryOption = "1g",
@@ -79,7 +80,8 @@ def archive(
     conf: ConfOption = None,
     url: UrlOption = None,
 ) -> None:
-    """Queues into Parquet files, each message once (docs/spark.md). Runs until Ctrl-C, or with --once to the end."""
+    """Write queues to Parquet files, each message once (docs/spark.md). Runs until Ctrl-C, or with --once to the
+    end."""
     from quorum.spark.archive import Archive
     from quorum.spark.errors import OptionError
     from quorum.spark.java import java_home
@@ -100,7 +102,7 @@ def archive(
     heap(memory)
     java_home()
     try:
-        wanted.check()  # all this before Spark starts, which takes seconds
+        wanted.check()  # before Spark starts, because that takes seconds
     except OptionError as error:
         raise Complaint(str(error)) from None
     with connect(url) as client:
@@ -123,7 +125,8 @@ def archive(
 
 
 def _interrupts() -> threading.Event:
-    """Set by the first Ctrl-C from now on: amid a call to the JVM it would be told by all that is in between."""
+    """An event that the first Ctrl-C sets. KeyboardInterrupt inside a call to the JVM would print several
+    tracebacks."""
     interrupted = threading.Event()
 
     def note_it(number: int, frame: object) -> None:
@@ -148,7 +151,7 @@ def selectivity(
         bool,
         typer.Option(
             "--cluster",
-            help="what the queues' consumers and durable subscriptions select now; --url implies it",
+            help="the present selectors of the queues' consumers and durable subscriptions; --url implies it",
         ),
     ] = False,
     queue: Annotated[list[str] | None, typer.Option("--queue", help="only of this queue")] = None,
@@ -158,7 +161,7 @@ def selectivity(
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """How many archived messages selectors match, what their fields cost, and which ones to keep."""
+    """Count the archived messages that selectors match, the cost of their fields, and the fields worth keeping."""
     texts = list(selector or ())
     if selectors is not None:
         texts += [line for line in selectors.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -177,7 +180,7 @@ def selectivity(
         if asks_cluster:
             now = of_cluster(url or default_url(), queue or queues_of(directory))
             for name in now.absent:
-                note(f"the cluster has no queue {name}; nobody selects from it")
+                note(f"the cluster has no queue {name}, so it has no selectors")
         found = judge(archived, [*wanted, *now.asked], now.names)
     if as_json:
         print_json({"queues": [_plain(each) for each in found]})
@@ -194,7 +197,7 @@ def _plain(found: QueueSelectivity) -> dict[str, Any]:
 
 
 def _show(found: QueueSelectivity) -> None:
-    """Tables as wide as they need to be: they go into files, too."""
+    """Print tables at their full width, because they may be written to files."""
     whole = found.messages
     print(f"{found.queue}: {whole:,} messages\n")
     print("     matched     share  selector")
@@ -202,7 +205,7 @@ def _show(found: QueueSelectivity) -> None:
         users = f"  ({', '.join(each.users)})" if each.users else ""
         print(f"{each.matched:>12,}  {_share(each.matched, whole)}  {each.selector}{users}")
     if not found.selectors:
-        print("              none selects anything")
+        print("              no selectors")
     print("\n   selectors   matched      NULL    distinct  bytes in memory  a message  field")
     for field in found.fields:
         if not field.archived:

@@ -1,4 +1,4 @@
-"""`quorum cluster up|down|start|join|status`: a local cluster, for development; with members.py, any cluster."""
+"""`quorum cluster up|down|start|join|status`: a local cluster for development. members.py has those for any cluster."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from quorum.client.records import ClusterStatus, DiskInfo, GroupInfo
 
 app = typer.Typer(
-    help="A cluster's members; and a local cluster of processes, for development.", no_args_is_help=True
+    help="Manage a cluster's members, or a local cluster of processes for development.", no_args_is_help=True
 )
 members.register(app)
 
-DirectoryOption = Annotated[Path, typer.Option("--dir", help="where the cluster's files are")]
+DirectoryOption = Annotated[Path, typer.Option("--dir", help="directory of the cluster's files")]
 
 COLOURS = (36, 33, 35, 32, 34, 31)
 """ANSI foreground colours of the members' prefixes, in order of name."""
@@ -43,7 +43,7 @@ DEFAULT_MEMBERS = 3
 
 
 class Prefixer:
-    """Writes members' lines to stdout, each with its member's name in a colour of its own."""
+    """Writes members' lines to stdout, with the member's name in its own colour."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         is_coloured = ("NO_COLOR" not in os.environ) and (sys.stdout.isatty() or "FORCE_COLOR" in os.environ)
@@ -65,19 +65,19 @@ def up(
     count: Annotated[
         int | None,
         typer.Option(
-            "--members", min=1, max=15, help="how many; 3, or as many as the directory holds already"
+            "--members", min=1, max=15, help="number of members; 3, or the number that the directory holds"
         ),
     ] = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65520, help="clients' port of the first member, the next ones follow"),
+        typer.Option(min=1, max=65520, help="clients' port of the first member; the others follow"),
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="end when all members serve; they go on")
+        bool, typer.Option("--detach", "-d", help="end when all members serve; they keep running")
     ] = False,
 ) -> None:
-    """Starts members and shows their output, until Ctrl-C; or leaves them running with --detach."""
+    """Start members and show their output until Ctrl-C; with --detach, leave them running."""
     from quorum.cli.local_cluster import STATE_FILE, LocalCluster
 
     prefixer: Prefixer | None = None
@@ -93,7 +93,7 @@ def up(
     cluster = LocalCluster(directory, count, client_ports=ports, sink=None if detach else sink)
     if cluster.running():
         raise ClusterError(
-            f"{directory} has members that run already ({', '.join(cluster.running())}); "
+            f"members of {directory} are running already ({', '.join(cluster.running())}); "
             f"`quorum cluster down --dir {directory}` stops them, "
             f"`quorum cluster start NODE --dir {directory}` starts one that is down"
         )
@@ -102,7 +102,7 @@ def up(
     if ports is not None and [member.client.rpartition(":")[2] for member in cluster.members] != list(
         map(str, ports)
     ):
-        raise ClusterError(f"{directory} holds a cluster on other ports ({cluster.url}); leave --port out")
+        raise ClusterError(f"{directory} holds a cluster on other ports ({cluster.url}); omit --port")
     prefixer = Prefixer(cluster.names)
     _run(cluster, detach)
 
@@ -114,7 +114,7 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         asked.append(number)
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # also where a shell has them ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # also if the shell ignores them
         signal.signal(number, on_signal)
     try:
         cluster.start()
@@ -136,7 +136,7 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         print(f"stop them with: quorum cluster down --dir {cluster.directory}", flush=True)
         return
     try:
-        print(serving, flush=True)  # from here on, whoever reads it may ask us to stop
+        print(serving, flush=True)  # after this line its reader may stop this process
         status = _watch(cluster, count)
     except KeyboardInterrupt:
         status = 0
@@ -149,7 +149,7 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
 
 
 def _watch(cluster: LocalCluster, count: int) -> int:
-    """Until every member has ended by itself (or by `cluster down`). 0 if all ended well."""
+    """Wait until every member has ended by itself or by `cluster down`. 0 if all ended with status 0."""
     told: dict[str, int] = {}
     while len(told) < count:
         for name, status in cluster.ended().items():
@@ -165,8 +165,8 @@ def down(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     purge: Annotated[bool, typer.Option("--purge", help="remove the members' data too")] = False,
 ) -> None:
-    """Stops the members and leaves nothing behind but their data. Status 1 if a member still runs that was not
-    started by `quorum cluster`; then nothing is removed."""
+    """Stop the members; their data stays. Status 1 if a member still runs that `quorum cluster` did not start; then
+    nothing is removed."""
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
@@ -188,7 +188,7 @@ def start(
     names: Annotated[list[str], typer.Argument(metavar="NODE...", help="members that are down")],
     directory: DirectoryOption = DEFAULT_DIRECTORY,
 ) -> None:
-    """Starts members of a local cluster that are down; they go on when this command has ended."""
+    """Start members of a local cluster that are down; they keep running after this command."""
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
@@ -200,7 +200,7 @@ def start(
 
 @app.command()
 def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
-    """Starts one more member of a local cluster and adds it; it goes on when this command has ended."""
+    """Start one more node of a local cluster and add it as a member; it keeps running after this command."""
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
@@ -215,10 +215,10 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
     try:
         members.add(new.client, url=cluster.url)
     except BaseException:
-        # it may vote already: without it the others might have no majority
+        # it may be a voter already, and without it the others may have no majority
         print(
-            f"{new.name} goes on running, since it may be a member by now; `quorum cluster status` says so, "
-            f"`quorum cluster remove {new.name}` takes it out",
+            f"{new.name} keeps running, because it may be a member by now; `quorum cluster status` shows that, "
+            f"`quorum cluster remove {new.name}` removes it",
             file=sys.stderr,
         )
         raise
@@ -231,17 +231,17 @@ def status(
     directory: Annotated[Path | None, typer.Option("--dir", help="a local cluster's directory")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Members and Raft groups, as the node that answers sees them; a member's answer goes before one of a node that is
-    none (any more). Status 1 if a group has no leader."""
+    """Show members and Raft groups as the answering node sees them. A member's answer is preferred to one of a node
+    that is not a member (any more). Status 1 if a group has no leader."""
     if directory is not None:
         from quorum.cli.local_cluster import LocalCluster
 
         if url is not None:
-            raise Complaint("--url and --dir name two places; give one")
+            raise Complaint("--url and --dir both name a cluster; give one of them")
         url = LocalCluster.open(directory).url
     seen = members.ask_any(url or default_url())
     if seen is None:
-        with connect(url) as client:  # waits, and says why if nobody comes
+        with connect(url) as client:  # waits for a member, and reports why none answers
             seen = client.cluster_status()
     if as_json:
         print_json(_plain(seen))
@@ -270,7 +270,7 @@ def _plain(seen: ClusterStatus) -> dict[str, object]:
 
 
 def _disk(disk: DiskInfo | None) -> tuple[str, str]:
-    """Room and sync time, for people."""
+    """Free space and sync time, for people."""
     if disk is None:
         return "?", "?"
     free, sync = f"{disk.free_bytes / 1e9:.1f} GB free", f"{disk.sync_p99_us / 1000:.1f} ms"
@@ -282,7 +282,7 @@ def _disk(disk: DiskInfo | None) -> tuple[str, str]:
 
 
 def _condition(group: GroupInfo) -> str:
-    """How the answering node's own data of a group is, for people."""
+    """The condition of the answering node's own data of a group, for people."""
     found = []
     if group.disputed:
         found.append(f"[red]not served: {group.disputed}[/red]")
@@ -324,7 +324,7 @@ def _tables(seen: ClusterStatus) -> None:
     console.print(table)
     if seen.standing == "removed":
         console.print(
-            f"[red]{seen.answering_node} is no member of the cluster any more[/red]: ask another member (--url)",
+            f"[red]{seen.answering_node} is not a member of the cluster any more[/red]; ask another one (--url)",
             highlight=False,
         )
     own = f"data of {seen.answering_node}"

@@ -1,4 +1,4 @@
-"""cluster.json of a local cluster's directory: what it may hold. A person may have edited it, so it is checked."""
+"""Reads and checks cluster.json of a local cluster's directory, because a person may have edited it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ClusterFile:
 
 
 def read_cluster_file(file: Path) -> ClusterFile:
-    """ClusterError says what is wrong in it and what is allowed."""
+    """Read the file. ClusterError names the wrong value and what is allowed."""
     try:
         state = _object(json.loads(file.read_text(encoding="utf-8")), "the file")
         members = _object(state.get("members"), "members")
@@ -72,7 +72,7 @@ def _setting(key: str, value: Any) -> str | int:
 
 
 def _kind(value: Any) -> str:
-    """In the words of JSON."""
+    """The value's type, in the words of JSON."""
     if value is None:
         return "missing"
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "an array"}

@@ -1,4 +1,4 @@
-"""What the commands share: where the service is, how values are written on a command line, how errors are told."""
+"""Functions that the commands share: the service's URL, values on a command line, and error output."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DEFAULT_URL = "quorum://127.0.0.1:7400"
 
 OWN_PACKAGES = ("quorum", "fifo", "quorum_selectors")
 PATIENCE_S = 3.0
-"""A command that has nothing to show for so long says what it waits for."""
+"""After this time without output a command reports what it waits for."""
 EXPLAIN_LIMIT_MS = 2_000
 DEFECT = 70
-"""Exit status where something went wrong that no user can put right."""
+"""Exit status for a defect of Quorum, which no user can correct."""
 
 UrlOption = Annotated[
     str | None,
@@ -38,12 +38,12 @@ UrlOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
 SelectorOption = Annotated[
-    str | None, typer.Option("--selector", "-s", help="JMS selector; others are not shown")
+    str | None, typer.Option("--selector", "-s", help="JMS selector; only matching messages are shown")
 ]
 FilterPropertyOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--property", "-p", metavar="NAME=VALUE", help="AMQP filter on a property; all given have to match"
+        "--property", "-p", metavar="NAME=VALUE", help="AMQP filter on a property; all filters must match"
     ),
 ]
 FilterApplicationOption = Annotated[
@@ -55,7 +55,7 @@ FilterApplicationOption = Annotated[
 
 
 class Complaint(Exception):
-    """What the user wrote cannot be done. Told in one line; the exit status is `status`."""
+    """A request of the user that cannot be carried out. It is reported in one line; `status` is the exit status."""
 
     def __init__(self, message: str, status: int = 2) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class Complaint(Exception):
 
 
 def connect(url: str | None) -> Client:
-    """A connection to the service that `--url` names. Says so if it takes long."""
+    """A connection to the service that `--url` names. Reports on stderr if it takes long."""
     from quorum import sync
     from quorum.client.errors import UnavailableError
 
@@ -78,7 +78,7 @@ def connect(url: str | None) -> Client:
 
 @contextmanager
 def still_trying(missing: str) -> Iterator[None]:
-    """Says what is missing if the block takes long."""
+    """Report what is missing if the block takes longer than PATIENCE_S."""
     notice = threading.Timer(PATIENCE_S, note, [f"{missing}; still trying"])
     notice.daemon = True
     notice.start()
@@ -89,7 +89,7 @@ def still_trying(missing: str) -> Iterator[None]:
 
 
 def explain(client: Client) -> str:
-    """Why nothing may be happening: the groups without a leader, or that nobody answers. Empty where all is well."""
+    """A possible cause of a delay: groups without a leader, or no answer from the service. Empty if there is none."""
     from quorum.client.errors import QuorumError
 
     try:
@@ -117,7 +117,7 @@ def default_url() -> str:
 
 
 def pairs(given: Iterable[str] | None, what: str) -> dict[str, FieldValue]:
-    """NAME=VALUE texts as a dict. A value that is a JSON boolean, number or text is that, any other is itself."""
+    """NAME=VALUE texts as a dict. A JSON boolean, number or string is parsed; any other value is text."""
     found: dict[str, FieldValue] = {}
     for text in given or ():
         name, equals, value = text.partition("=")
@@ -130,7 +130,7 @@ def pairs(given: Iterable[str] | None, what: str) -> dict[str, FieldValue]:
 
 
 def scalar(text: str) -> FieldValue:
-    """true, 12, 1.5 and "quoted" are what JSON says; everything else is text as it stands."""
+    """Parse true, 12, 1.5 and "quoted" as JSON; everything else is text."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -141,7 +141,7 @@ def scalar(text: str) -> FieldValue:
 def filter_argument(
     properties: list[str] | None, application_properties: list[str] | None
 ) -> dict[str, dict[str, FieldValue]] | None:
-    """The property filter of --property and --application-property; None without any."""
+    """The property filter of --property and --application-property; None if neither is given."""
     if not properties and not application_properties:
         return None
     return {
@@ -155,25 +155,25 @@ def print_json(value: Any) -> None:
 
 
 def is_told(error: Exception) -> bool:
-    """Whether an error is meant for users: the system's, or one that our packages raise on purpose."""
+    """Whether an error is meant for users: one of the system, or one that Quorum's packages raise on purpose."""
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in OWN_PACKAGES
 
 
 def printable(text: str) -> str:
-    """The text with escapes for what a terminal would obey: control and formatting characters, line ends too."""
+    """The text with control and formatting characters escaped, line ends too, so that a terminal does not obey them."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def note(message: str) -> None:
-    """To stderr: what a person may want to know while a command goes on."""
+    """Write progress for a person to stderr."""
     for line in message.split("\n"):
         print(printable(line), file=sys.stderr, flush=True)
 
 
 def complain(message: str) -> None:
-    """To stderr, each line marked as an error."""
+    """Write a message to stderr, with each line marked as an error."""
     is_coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     mark = "\x1b[31merror:\x1b[0m" if is_coloured else "error:"
     for line in message.split("\n"):

@@ -19,7 +19,7 @@ def inspect_file(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Shows what a file of a log says, one record a line, and changes nothing. Status 1 if something in it is bad."""
+    """Show the records of a log file, one a line, and change nothing. Status 1 if a record is bad."""
     from quorum.log.inspection import FileKind, inspect_manifest, inspect_snapshot, kind_of
 
     if file.is_dir():
@@ -27,11 +27,11 @@ def inspect_file(
             f"{file} is a directory; name one of the files in it, or use `quorum check`", CANNOT_CHECK
         )
     if file.exists() and not file.is_file():
-        raise Complaint(f"{file} is no regular file; name a file of a node's log", CANNOT_CHECK)
+        raise Complaint(f"{file} is not a regular file; name a file of a node's log", CANNOT_CHECK)
     kind = kind_of(file)
     if kind is None:
         kinds = "segment, index, snapshot, reserve, MANIFEST"
-        text = f"{file} is no file of a log ({kinds}), or its first bytes are damaged"
+        text = f"{file} is not a file of a log ({kinds}), or its first bytes are damaged"
         raise Complaint(text, DAMAGED)
     if kind in (FileKind.SEGMENT, FileKind.INDEX):
         raise typer.Exit(_segment(file, as_json))
@@ -76,8 +76,8 @@ def check(
     directory: Annotated[Path, typer.Argument(help="a member's data_dir; the member must not run")],
     as_json: JsonOption = False,
 ) -> None:
-    """Checks every byte of a member's data while it is stopped. Status 0: all is good; 1: damage was found; 2: it
-    cannot be checked."""
+    """Check every byte of a stopped member's data. Status 0: no damage; 1: damage was found; 2: the data cannot be
+    checked."""
     from quorum.node.maintenance.offline_check import CannotCheck
     from quorum.node.maintenance.offline_check import check as check_directory
 
@@ -88,7 +88,7 @@ def check(
     if as_json:
         print_json({**asdict(report), "good": report.is_good})
         raise typer.Exit(0 if report.is_good else DAMAGED)
-    print(f"{report.directory}: {report.member or 'of nobody known'}")
+    print(f"{report.directory}: {report.member or 'member unknown'}")
     print(f"  segments   {report.segments:>12}    {report.record_bytes} bytes in {report.records} records")
     print(f"  last LSN   {report.last_lsn:>12}")
     print(f"  groups     {report.groups:>12}")

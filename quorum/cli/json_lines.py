@@ -1,8 +1,8 @@
 """Messages as JSON, one a line: {"body" or "body_base64", "properties", "application_properties"}.
 
-A body that is UTF-8 text stands in "body", any other in "body_base64". Properties have AMQP's names; of the values, an
-integer is exact, a number with a point or exponent is a double, and {"base64": ...} is bytes. What `consume` writes,
-`publish` reads. With positions, "sequence", "redelivered" and "delivery_count" are added; reading ignores those.
+A body that is UTF-8 text is in "body", any other in "body_base64". Properties have AMQP's names. An integer value is
+exact, a number with a point or exponent is a double, and {"base64": ...} is bytes. `publish` reads the format that
+`consume` writes. With positions, "sequence", "redelivered" and "delivery_count" are added; reading ignores them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ POSITION = ("sequence", "redelivered", "delivery_count")
 
 
 class LineError(ValueError):
-    """A line that holds no message."""
+    """A line that is not a message."""
 
 
 class Received(Protocol):
-    """What a delivered and a browsed message have in common."""
+    """The common part of a delivered and a browsed message."""
 
     @property
     def body(self) -> bytes: ...
@@ -42,7 +42,7 @@ class Received(Protocol):
 
 
 def to_line(message: Received, positions: bool = False) -> str:
-    """One message as a line, without its end."""
+    """One message as a line, without a line end."""
     value: dict[str, Any] = {}
     body = message.body
     try:
@@ -81,14 +81,14 @@ def from_line(line: str | bytes) -> Message:
 
 def _body(value: Mapping[str, Any]) -> bytes:
     if ("body" in value) == ("body_base64" in value):
-        raise LineError("give body or body_base64, one of them")
+        raise LineError("give either body or body_base64")
     if "body" in value:
         if not isinstance(value["body"], str):
-            raise LineError("body is no text; give body_base64 for bytes")
+            raise LineError("body is not a text; give body_base64 for bytes")
         try:
             return value["body"].encode("utf-8")
         except UnicodeEncodeError as error:
-            raise LineError("body holds half a surrogate pair, which is no text") from error
+            raise LineError("body has half a surrogate pair, which is not valid text") from error
     return _base64("body_base64", value["body_base64"])
 
 
@@ -97,7 +97,7 @@ def _section(value: Mapping[str, Any], key: str) -> dict[str, Any]:
     if section is None:
         return {}
     if not isinstance(section, dict):
-        raise LineError(f"{key} is no object")
+        raise LineError(f"{key} is not an object")
     return section
 
 
@@ -106,13 +106,13 @@ def _value(name: str, value: Any) -> FieldValue:
         return value
     if isinstance(value, dict) and list(value) == ["base64"]:
         return _base64(name, value["base64"])
-    raise LineError(f'{name!r} is no boolean, number, text or {{"base64": ...}}')
+    raise LineError(f'{name!r} is not a boolean, number, text or {{"base64": ...}}')
 
 
 def _base64(name: str, text: Any) -> bytes:
     if not isinstance(text, str):
-        raise LineError(f"{name} is no base64 text")
+        raise LineError(f"{name} is not base64 text")
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise LineError(f"{name} is no base64 text: {error}") from error
+        raise LineError(f"{name} is not base64 text: {error}") from error

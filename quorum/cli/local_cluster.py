@@ -2,15 +2,15 @@
 
 Everything is under one directory:
 
-    cluster.json                names, addresses, and that this directory is ours to remove
+    cluster.json                names and addresses; it marks a directory that `remove` may delete
     secret                      random, made once
     NAME/node.toml              the member's configuration
     NAME/data/                  its log
-    NAME/output.log             what it has written to stdout and stderr
+    NAME/output.log             its stdout and stderr
     NAME/member.pid             pid and start time, while it runs
 
-Nothing goes through a shell. Members run in sessions of their own; whoever starts them stops them, by `stop`, by
-leaving the `with` block, or from another process by `LocalCluster.open(directory).stop()`.
+No command goes through a shell. Members run in their own process sessions. The program that starts them stops them: by
+`stop`, by leaving the `with` block, or from another process by `LocalCluster.open(directory).stop()`.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)
-"""Below what Linux gives to outgoing connections, so that a port stays free while its member is down."""
+"""Below the ports that Linux gives to outgoing connections, so that a port stays free while its member is down."""
 START_LIMIT_S = 60.0
 STOP_GRACE_S = 10.0
 POLL_S = 0.05
 CALL_LIMIT_S = 2.0
 OUTSIDE = ("waiting", "removed")
-"""What a node says of itself that is no member of the cluster."""
+"""Standings of a node that is not a member of the cluster."""
 OUTSIDE_S = 2.0
-"""A node that starts may say so until it has read its log."""
+"""Seconds for which a starting node may report such a standing, until it has read its log."""
 STATE_FILE = "cluster.json"
 
 Progress = Callable[[str], None]
@@ -60,7 +60,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LocalMember:
-    """A member's name and addresses; `folder` holds what is its own."""
+    """A member's name and addresses; `folder` holds its files."""
 
     name: str
     client: str
@@ -89,10 +89,10 @@ class LocalMember:
 
 
 class LocalCluster:
-    """`members` processes under `directory`, begun anew, or gone on with if the directory holds a cluster already.
+    """`members` processes under `directory`: a new cluster, or the one that the directory holds already.
 
-    settings: further keys of each node's configuration. client_ports: for members in order of name; free ones if
-    not given. sink: hears each line of each member's output as well.
+    settings: further keys of each node's configuration. client_ports: for members in order of name; free ports if not
+    given. sink: also gets each line of each member's output.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class LocalCluster:
 
     @classmethod
     def open(cls, directory: Path, *, sink: LineSink | None = None) -> LocalCluster:
-        """The cluster that is already there. Raises ClusterError if there is none."""
+        """The cluster that the directory holds. ClusterError if it holds none."""
         file = directory / STATE_FILE
         if not file.exists():
             raise ClusterError(f"there is no cluster in {directory} (no {STATE_FILE})")
@@ -131,7 +131,9 @@ class LocalCluster:
         if not 1 <= count <= MAX_MEMBERS:
             raise ClusterError(f"{count} members; allowed: 1..{MAX_MEMBERS}")
         if client_ports is not None and len(client_ports) != count:
-            raise ClusterError(f"{len(client_ports)} client ports for {count} members; give one each")
+            raise ClusterError(
+                f"{len(client_ports)} client ports for {count} members; give one for each member"
+            )
         if self.directory.exists() and any(self.directory.iterdir()):
             raise ClusterError(f"{self.directory} is not empty and holds no cluster; name another directory")
         for port in client_ports or ():
@@ -172,7 +174,7 @@ class LocalCluster:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """One command at a time changes who the members are. It begins with what is in the directory then."""
+        """Lock the set of members, so that one command at a time changes it, and read it again from the directory."""
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -182,8 +184,8 @@ class LocalCluster:
             os.close(descriptor)
 
     def prepare(self, name: str | None = None) -> LocalMember:
-        """Makes a folder and a configuration for one more node, to be started and then added; or a new configuration,
-        and an empty folder, for a member that is down and shall be replaced under its name."""
+        """Make a folder and a configuration for a new node, to be started and then added. With the name of a member
+        that is down: a new configuration and an empty folder, to replace it under its name."""
         with self._changing():
             if name in self._members:
                 member = self.member(name)
@@ -202,7 +204,7 @@ class LocalCluster:
             return member
 
     def _make_folder(self, member: LocalMember) -> None:
-        """Of a node that shall join. All of it, or nothing."""
+        """Make the folder of a node that will join; remove it again if a step fails."""
         member.folder.mkdir()
         try:
             member.config.write_text(self._toml(member, [member], join=True), encoding="utf-8")
@@ -211,7 +213,7 @@ class LocalCluster:
             raise
 
     def forget(self, name: str) -> None:
-        """A member that was removed from the cluster, and is down, is none of this directory's any more."""
+        """Drop a member that was removed from the cluster and is down from this directory's members."""
         with self._changing(), self._unused(name):
             member = self._members.pop(name)
             self._write()
@@ -238,7 +240,7 @@ class LocalCluster:
         return "\n".join(lines) + "\n"
 
     def _peer_address(self, member: LocalMember, other: LocalMember) -> str:
-        """Where the member finds the other one."""
+        """The address at which the member reaches the other one."""
         return other.peer
 
     def _read(self) -> None:
@@ -262,7 +264,7 @@ class LocalCluster:
 
     @property
     def url(self) -> str:
-        """For `quorum.connect`: all members, also those that are down."""
+        """URL of all members for `quorum.connect`, also of those that are down."""
         return "quorum://" + ",".join(each.client for each in self._members.values())
 
     def url_of(self, name: str) -> str:
@@ -270,11 +272,11 @@ class LocalCluster:
 
     def member(self, name: str) -> LocalMember:
         if name not in self._members:
-            raise ClusterError(f"there is no member {name!r}; there are: {', '.join(self._members)}")
+            raise ClusterError(f"there is no member {name!r}; members: {', '.join(self._members)}")
         return self._members[name]
 
     def process(self, name: str) -> ProcessId | None:
-        """The member's running process, if `start` of this or another LocalCluster started it; else None."""
+        """The member's running process if a LocalCluster started it, else None."""
         found = ProcessId.read(self.member(name).pid_file)
         return found if found is not None and found.is_alive() else None
 
@@ -282,7 +284,7 @@ class LocalCluster:
         return {name: found for name in self._members if (found := self.process(name)) is not None}
 
     def started_elsewhere(self) -> tuple[str, ...]:
-        """Members that run and that no LocalCluster started: their logs are locked. In order of name."""
+        """Running members that no LocalCluster started, found by the locks of their logs. In order of name."""
         return tuple(name for name in self._members if self.process(name) is None and self._is_locked(name))
 
     def _is_locked(self, name: str) -> bool:
@@ -296,7 +298,7 @@ class LocalCluster:
 
     @contextmanager
     def _unused(self, *names: str) -> Iterator[None]:
-        """Holds the locks of these members' logs, so that no member starts meanwhile. ClusterError if one runs."""
+        """Hold the locks of these members' logs, so that none of them starts meanwhile. ClusterError if one runs."""
         with ExitStack() as locks:
             running = []
             for name in names:
@@ -316,15 +318,15 @@ class LocalCluster:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the members that run, in order of name."""
+        """Process ids of the running members, in order of name."""
         return tuple(each.pid for each in self.running().values())
 
     def cpu_seconds(self) -> float:
-        """User and system time of the members that run, together."""
+        """User and system time of all running members, in seconds."""
         return sum(each.cpu_seconds() for each in self.running().values())
 
     def resident_bytes(self) -> dict[str, int]:
-        """By name, of the members that run."""
+        """Resident memory of the running members, by name."""
         return {name: each.resident_bytes() for name, each in self.running().items()}
 
     # ---- starting and stopping
@@ -344,7 +346,7 @@ class LocalCluster:
         self.stop()
 
     def start(self, names: Sequence[str] | None = None) -> None:
-        """Starts these members (all that are down if not given); does not wait until they serve."""
+        """Start these members (default: all that are down) without waiting until they serve."""
         for name in self._members if names is None else names:
             member = self.member(name)
             if self.process(name) is not None or self._is_locked(name):
@@ -359,7 +361,7 @@ class LocalCluster:
         return MemberProcess(member.name, member.config, member.output, self._sink)
 
     def stop(self, names: Sequence[str] | None = None, grace_s: float = STOP_GRACE_S) -> list[str]:
-        """Stops these members (all if not given), at first by SIGTERM. Answers who had to be killed."""
+        """Stop these members (default: all), first by SIGTERM. Returns those that had to be killed."""
         chosen = tuple(self._members) if names is None else tuple(names)
         ids = {found: name for name in chosen if (found := self.process(name)) is not None}
         killed = [ids[each] for each in stop(list(ids), grace_s)]
@@ -368,27 +370,27 @@ class LocalCluster:
         return killed
 
     def kill(self, name: str) -> None:
-        """SIGKILL, now: no word to anyone, nothing flushed."""
+        """Send SIGKILL: the member informs no peer and flushes nothing."""
         self._signal(name, signal.SIGKILL)
         self._forget(name)
 
     def restart(self, name: str, limit_s: float = START_LIMIT_S) -> None:
-        """Stops the member if it runs, starts it, and waits until it serves."""
+        """Stop the member if it runs, start it, and wait until it serves."""
         self.stop([name])
         self.start([name])
         self.wait_ready([name], limit_s)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: the process keeps its connections and hears nothing."""
+        """Send SIGSTOP: the process keeps its connections and reads nothing."""
         self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
         self._signal(name, signal.SIGCONT)
 
     def remove(self) -> None:
-        """Takes the whole directory away. Only when nothing runs in it."""
+        """Delete the whole directory. ClusterError if a member runs."""
         if not (self.directory / STATE_FILE).exists():
-            raise ClusterError(f"{self.directory} holds no cluster; it is left as it is")
+            raise ClusterError(f"{self.directory} holds no cluster; it is not deleted")
         with self._unused(*self._members):
             shutil.rmtree(self.directory)
 
@@ -406,11 +408,11 @@ class LocalCluster:
     # ---- asking members
 
     def ended(self) -> dict[str, int]:
-        """Members started here that have ended by themselves, with their exit status."""
+        """Exit status of the members that this object started and that have ended by themselves."""
         return {name: status for name, each in self._processes.items() if (status := each.poll()) is not None}
 
     def is_serving(self, name: str) -> bool:
-        """What the member's health service says; False if it does not answer."""
+        """Whether the member's health service reports SERVING; False if it does not answer."""
         import grpc
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -426,7 +428,7 @@ class LocalCluster:
     def status(
         self, name: str | None = None, *, with_state_hash: bool = False
     ) -> ClusterStatusResponse | None:
-        """The cluster as this member sees it, or the first one that answers; None if none does."""
+        """The cluster's status from this member, or from the first one that answers; None if none answers."""
         import grpc
 
         from quorum.v1 import admin_pb2, admin_pb2_grpc
@@ -444,7 +446,7 @@ class LocalCluster:
         return None
 
     def leader_of(self, group: int) -> str | None:
-        """The leader of a group as the members that answer agree on it: highest term wins; None if none is known."""
+        """The group's leader, of the highest term among the answers of all members; None if none is known."""
         best: tuple[int, str] = (-1, "")
         for name in self.running():
             status = self.status(name)
@@ -454,7 +456,7 @@ class LocalCluster:
         return best[1] or None
 
     def leader_of_queue(self, queue: str) -> str | None:
-        """The leader of the queue's group; None while none is known. Raises ClusterError if there is no such queue."""
+        """The leader of the queue's group; None while none is known. ClusterError if there is no such queue."""
         import grpc
 
         from quorum.v1 import admin_pb2, admin_pb2_grpc
@@ -477,13 +479,13 @@ class LocalCluster:
         limit_s: float = START_LIMIT_S,
         progress: Progress | None = None,
     ) -> dict[str, str]:
-        """Returns when these members (all if not given) serve and know a leader of every group. A member of another
-        cluster that has the port of one of them does not count.
+        """Wait until these members (default: all) serve and know a leader of every group. A member of another cluster
+        that has the port of one of them does not count.
 
-        Nodes that are no members of the cluster are not waited for, where all of its directory's nodes are: those that
-        have not joined, or were removed. Returns their standing by name.
+        Without names, nodes that have not joined the cluster or were removed are not waited for. Returns their standing
+        by name.
 
-        Raises ClusterError, with the end of a member's output, if one ends before or the time is over.
+        Raises ClusterError, with the end of a member's output, if a member ends before that or the time is over.
         """
         waiting = list(self._members if names is None else names)
         deadline = time.monotonic() + limit_s
@@ -507,7 +509,7 @@ class LocalCluster:
             time.sleep(POLL_S)
 
     def wait_standing(self, name: str, standing: str, limit_s: float = START_LIMIT_S) -> None:
-        """Returns when this node says that it is that to its cluster. Raises ClusterError as wait_ready does."""
+        """Wait until this node reports this standing. Raises ClusterError as wait_ready does."""
         deadline = time.monotonic() + limit_s
         while (seen := self.status(name)) is None or seen.standing != standing:
             if name in self.ended() or time.monotonic() > deadline:
@@ -515,7 +517,7 @@ class LocalCluster:
             time.sleep(POLL_S)
 
     def _outsiders(self, waiting: Sequence[str]) -> dict[str, str]:
-        """The standing of these nodes, if they all say that they are no members, and a member that serves agrees."""
+        """The standing of these nodes if all report that they are not members, and a serving member agrees."""
         if not waiting or len(waiting) == len(self._members):
             return {}
         found = {}
@@ -541,7 +543,7 @@ class LocalCluster:
         )
 
     def _incarnation(self, name: str) -> str | None:
-        """Of the member's data directory; None if there is none, or none that can be read."""
+        """Incarnation of the member's data directory; None if there is none, or it cannot be read."""
         try:
             identity = read_identity(self.member(name).data, RealFiles())
         except (OSError, IdentityError):
@@ -549,7 +551,7 @@ class LocalCluster:
         return None if identity is None else identity.memory.incarnation
 
     def last_output(self, name: str, lines: int = 15) -> str:
-        """The end of what the member has written."""
+        """The last lines of the member's output."""
         try:
             text = self.member(name).output.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -558,7 +560,7 @@ class LocalCluster:
 
 
 def free_ports(count: int, taken: Sequence[int] = ()) -> list[int]:
-    """Ports on this machine that nobody listens on now, from PORTS, in no particular order."""
+    """Free ports of this machine from PORTS, in no particular order."""
     candidates = [port for port in PORTS if port not in taken]
     random.SystemRandom().shuffle(candidates)
     found: list[int] = []
@@ -572,7 +574,7 @@ def free_ports(count: int, taken: Sequence[int] = ()) -> list[int]:
 
 
 def _is_free(port: int) -> bool:
-    """Whether a member could listen there now. Connections of an earlier listener that are closing do not count."""
+    """Whether a member could listen on the port now. Closing connections of an earlier listener do not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -583,12 +585,12 @@ def _is_free(port: int) -> bool:
 
 
 def _toml_value(value: str | int) -> str:
-    # a JSON string is a TOML basic string as long as DEL, which TOML wants escaped, is not in it
+    # a JSON string is a TOML basic string, except that TOML requires DEL to be escaped
     return json.dumps(value) if isinstance(value, str) else str(value)
 
 
 def _channel(address: str) -> Any:
     import grpc
 
-    # no pool shared with earlier channels: a member that was down is asked anew at once
+    # no pool is shared with earlier channels, so a member that was down is tried again at once
     return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])

@@ -1,8 +1,8 @@
-"""The command `quorum`. Each command says in its help what it does; nothing is decided here.
+"""The command `quorum`. Each command's help describes it; this module only registers commands and reports errors.
 
-Whatever goes wrong is one clear line on stderr and an exit status: 2 for what cannot work as it was written (options,
-configuration), 1 for what failed, 130 after Ctrl-C, 70 for a defect of ours. A traceback is shown only for the last,
-and only if QUORUM_DEBUG is set. Anything heavy is imported by the command that needs it, so that help comes at once.
+An error is one clear line on stderr and an exit status: 2 for wrong options or configuration, 1 for a failure, 130
+after Ctrl-C, 70 for a defect of Quorum. A traceback is shown only for a defect, and only if QUORUM_DEBUG is set. Each
+command imports heavy packages itself, so that help appears at once.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("browse")(messages.browse)
 
-log_app = typer.Typer(help="The node's log, for people.", no_args_is_help=True)
+log_app = typer.Typer(help="Show the files of a node's log.", no_args_is_help=True)
 log_app.command("inspect")(data_files.inspect_file)
 app.add_typer(log_app, name="log")
 app.command("check")(data_files.check)
 
-selector_app = typer.Typer(help="Selectors and filters.", no_args_is_help=True)
+selector_app = typer.Typer(help="Evaluate selectors and filters.", no_args_is_help=True)
 app.add_typer(selector_app, name="selector")
 
 
@@ -77,12 +77,12 @@ def node(
         typer.Option(
             "--skip-entry",
             metavar="GROUP:INDEX",
-            help="leave out this entry's commands about members and policies, on all members alike "
-            "(docs/operations.md); may be given again",
+            help="skip this entry's commands about members and policies; set it on all members "
+            "(docs/operations.md); may be repeated",
         ),
     ] = None,
 ) -> None:
-    """One member in the foreground, until SIGTERM or Ctrl-C."""
+    """Run one member in the foreground until SIGTERM or Ctrl-C."""
     from quorum.cli.serve import serve
 
     flags: dict[str, object] = {"name": name, "data_dir": data_dir, "listen": listen, "log_level": log_level}
@@ -92,7 +92,7 @@ def node(
 
 @selector_app.command("eval")
 def selector_eval() -> None:
-    """Evaluates selectors: JSON lines in, JSON lines out, one answer a line."""
+    """Evaluate selectors: JSON lines in, JSON lines out, one answer a line."""
     from quorum.cli.selector_eval import evaluate_lines
 
     for line in evaluate_lines(sys.stdin.buffer):
@@ -103,7 +103,7 @@ def selector_eval() -> None:
     add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )
 def bench(context: typer.Context) -> None:
-    """Measures a cluster of three member processes: publish, consume or both."""
+    """Measure a cluster of three member processes: publish, consume or both."""
     from quorum.bench.command import app as bench_app
 
     bench_app(context.args, prog_name="quorum bench")
@@ -117,20 +117,20 @@ def demo(
         typer.Option("--dir", help="keep the cluster's files here (a temporary directory otherwise)"),
     ] = None,
 ) -> None:
-    """The main job on real data: three members, selectors, a kill -9, nothing lost."""
+    """Demonstrate the main job on real data: three members, selectors, a kill -9, and no message lost."""
     from quorum.demo.run import run
 
     raise typer.Exit(run(full=full, directory=directory))
 
 
 def main() -> None:
-    """The entry point: runs the command line and ends the process."""
+    """Run the command line and end the process (the entry point)."""
     try:
         app(prog_name="quorum")
     except KeyboardInterrupt:
         status = 130
     except BrokenPipeError:
-        # whoever read our output has enough; nothing more can be written, not even at exit
+        # the reader has closed our output; nothing more can be written, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     except Exception as error:
@@ -147,7 +147,7 @@ def _words(error: Exception) -> str:
 
 
 def _is_misuse(error: Exception) -> bool:
-    """Whether the client refused what the command asked of it, before anything was sent."""
+    """Whether the client refused the command's request before sending anything."""
     client = sys.modules.get("quorum.client.errors")
     return client is not None and isinstance(error, client.UsageError)
 
@@ -156,8 +156,8 @@ def _tell(error: Exception) -> int:
     if isinstance(error, Complaint):
         complain(str(error))
         return error.status
-    if isinstance(error, UnicodeEncodeError):  # bytes of the command line that are no text
-        complain(f"{error.object!r} is no UTF-8 text")
+    if isinstance(error, UnicodeEncodeError):  # bytes of the command line that are not text
+        complain(f"{error.object!r} is not UTF-8 text")
         return 2
     if is_told(error):
         complain(_words(error))

@@ -1,5 +1,5 @@
-"""`quorum cluster add|remove|replace|drain|undrain|transfer|rebalance|lease-times`: who is a member, who leads, and how
-long leases last."""
+"""`quorum cluster add|remove|replace|drain|undrain|transfer|rebalance|lease-times`: members, leaders and lease
+times."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from quorum.sync import Client
 
 WAIT_S = 600
-"""How long a command waits for the groups, if not told otherwise: a new member is fed the whole log."""
+"""Default wait for the groups, in seconds; long, because a new member is fed the whole log."""
 POLL_S = 0.2
 ASK_LIMIT_S = 2.0
 MEMBERS = ("member", "drained")
-"""Standings of nodes that know the cluster as it is."""
+"""Standings of nodes that know the cluster's present state."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="NODE", help="the member's name")]
 AddressArgument = Annotated[
@@ -32,19 +32,19 @@ AddressArgument = Annotated[
 ]
 WaitOption = Annotated[
     int,
-    typer.Option("--wait", min=0, help="seconds to wait until all groups have done it; 0: only ask for it"),
+    typer.Option("--wait", min=0, help="seconds to wait until all groups have done it; 0: do not wait"),
 ]
 
 
 def add(address: AddressArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
-    """Makes a running node a member: it is fed everything, then votes."""
+    """Add a running node as a member: it is fed all data, then votes."""
     _join(address, None, url, wait)
 
 
 def replace(
     name: NameArgument, address: AddressArgument, url: UrlOption = None, wait: WaitOption = WAIT_S
 ) -> None:
-    """Puts a running node of the same name in the place of a member that has lost its data directory."""
+    """Replace a member that has lost its data directory by a running node of the same name."""
     _join(address, name, url, wait)
 
 
@@ -52,7 +52,7 @@ def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> N
     new = _ask_new_node(address)
     if replaced is not None and new.name != replaced:
         raise Complaint(
-            f"the node at {address} is called {new.name!r}, not {replaced!r}; a node takes the place of a member of "
+            f"the node at {address} is called {new.name!r}, not {replaced!r}; a node can replace only a member of "
             f"its own name. Otherwise: quorum cluster add {address}, then quorum cluster remove {replaced}"
         )
     with connect(url) as client:
@@ -69,8 +69,8 @@ def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> N
 
 
 def ask(address: str) -> ClusterStatus | None:
-    """The cluster as the node at this address sees it; None if it does not answer. Without a session: a node that is
-    no member, or drained, opens none."""
+    """The cluster's status from the node at this address; None if it does not answer. It needs no session, because a
+    drained node, or one that is not a member, opens none."""
     import grpc
 
     from quorum.client.records import ClusterStatus
@@ -85,8 +85,8 @@ def ask(address: str) -> ClusterStatus | None:
 
 
 def ask_any(url: str) -> ClusterStatus | None:
-    """What the first of these nodes to answer as a member sees. If no member answers: what another node sees, such as
-    one that was removed and knows no better."""
+    """The status from the first of these nodes that answers as a member. If no member answers: from another node, such
+    as one that was removed and does not know it."""
     from quorum.client.endpoints import parse_url
 
     other: ClusterStatus | None = None
@@ -106,15 +106,15 @@ def _ask_new_node(address: str) -> MemberInfo:
     seen = ask(address)
     if seen is None:
         raise Complaint(
-            f"no node answers at {address}; its client address is wanted, as in node-4.example:7400", 1
+            f"no node answers at {address}; give the node's client address, such as node-4.example:7400", 1
         )
     if seen.standing not in ("waiting", "member"):
-        raise Complaint(f"the node at {address} cannot join: it is {seen.standing} where it is")
+        raise Complaint(f"the node at {address} cannot join: it is {seen.standing} in its cluster")
     return seen.own
 
 
 def remove(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
-    """Takes a member out of every group, for good. It may be running or gone."""
+    """Remove a member from every group for good. It need not run."""
     with connect(url) as client:
         found = next((each for each in client.cluster_status().members if name in (each.name, each.id)), None)
         client.remove_member(name)
@@ -129,7 +129,7 @@ def remove(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S)
 
 
 def drain(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
-    """Lets a member lead nothing and serve no sessions, until undrain: for work on its machine."""
+    """Drain a member, for work on its machine: until undrain it leads no group and serves no sessions."""
     with connect(url) as client:
         client.drain_member(name)
 
@@ -140,7 +140,7 @@ def drain(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) 
 
 
 def undrain(name: NameArgument, url: UrlOption = None) -> None:
-    """Lets a drained member work again. `rebalance` gives it something to lead."""
+    """Let a drained member work again. `rebalance` gives it groups to lead."""
     with connect(url) as client:
         client.drain_member(name, drained=False)
     print(f"{name} works again")
@@ -151,14 +151,14 @@ def transfer(
     name: NameArgument,
     url: UrlOption = None,
 ) -> None:
-    """Lets another member lead a group."""
+    """Transfer the leadership of a group to a member."""
     with connect(url) as client:
         client.transfer_leadership(group, name)
     print(f"{name} leads group {group}")
 
 
 def rebalance(url: UrlOption = None) -> None:
-    """Spreads the groups' leaders evenly over the members."""
+    """Spread the groups' leaders evenly over the members."""
     with connect(url) as client:
         moved = client.rebalance_leaders()
     for group, leader in sorted(moved.items()):
@@ -170,18 +170,20 @@ def rebalance(url: UrlOption = None) -> None:
 def lease_times(
     lease_ms: Annotated[
         int | None,
-        typer.Option(help="how long a member may deliver after a leader last heard of it; 500 to 60000"),
+        typer.Option(help="ms that a member may deliver after a leader last heard from it; 500 to 60000"),
     ] = None,
     leader_fallback_ms: Annotated[
         int | None,
         typer.Option(
-            help="how long a leader may grant leases after a majority last answered it; 500 to 120000"
+            help="ms that a leader may grant leases after a majority last answered it; 500 to 120000"
         ),
     ] = None,
     url: UrlOption = None,
     wait: WaitOption = WAIT_S,
 ) -> None:
-    """Shows the cluster's lease times, or changes them: a longer lease is granted once every member waits for it."""
+    """Show or change the cluster's lease times. A longer lease is granted once every member has adopted the longer
+    wait.
+    """
     with connect(url) as client:
         now = client.cluster_status().lease_times
         if now is None:
@@ -211,7 +213,7 @@ def _times(times: LeaseTimes) -> str:
 
 
 def _silent_members(seen: ClusterStatus) -> str:
-    """Why a change of lease times waits."""
+    """The reason why a change of lease times waits."""
     silent = [each.name for each in seen.members if not each.reachable]
     return f"{', '.join(silent)} cannot be reached" if silent else "earlier leases have to end first"
 
@@ -223,9 +225,9 @@ def _await(
     what: str,
     progress: Callable[[ClusterStatus], str],
 ) -> None:
-    """Waits until the cluster's status is as wished, and says so."""
+    """Wait until `done` holds for the cluster's status, and print `what`."""
     if not wait_s:
-        print("asked for; quorum cluster status shows how far it is")
+        print("requested; quorum cluster status shows the progress")
         return
     deadline = time.monotonic() + wait_s
     while True:
@@ -234,7 +236,7 @@ def _await(
             print(what)
             return
         if time.monotonic() > deadline:
-            raise Complaint(f"after {wait_s} s it is not so yet that {what} ({progress(seen)}); it goes on")
+            raise Complaint(f"after {wait_s} s not yet: {what} ({progress(seen)}); the change continues")
         time.sleep(POLL_S)
 
 
@@ -251,6 +253,6 @@ def _leaders(seen: ClusterStatus) -> str:
 
 
 def register(app: typer.Typer) -> None:
-    """Under `quorum cluster`."""
+    """Add these commands to `quorum cluster`."""
     for command in (add, remove, replace, drain, undrain, transfer, rebalance, lease_times):
         app.command()(command)

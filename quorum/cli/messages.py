@@ -41,7 +41,7 @@ PositionsOption = Annotated[
 UNDER_WAY = 16
 """Batches sent and not yet confirmed."""
 PART_BYTES = 1 << 20
-"""Bodies of one batch, but for a message that is larger alone."""
+"""Bytes of the bodies of one batch, unless a single message is larger."""
 MAX_KEPT = 65_536
 LAST_SEQUENCE = (1 << 64) - 1
 LONG_S = 1e9
@@ -49,7 +49,7 @@ LONG_S = 1e9
 
 def publish(
     queue: QueueArgument,
-    bodies: Annotated[list[str] | None, typer.Argument(metavar="[BODY]...", help="a message each")] = None,
+    bodies: Annotated[list[str] | None, typer.Argument(metavar="[BODY]...", help="one message each")] = None,
     property_: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,11 +66,11 @@ def publish(
     whole: Annotated[bool, typer.Option("--whole", help="stdin is one message, not one a line")] = False,
     batch: Annotated[int, typer.Option(min=1, max=16_384, help="messages in a batch, at most")] = 500,
     timeout: Annotated[
-        float, typer.Option(min=1.0, help="give up when nothing was confirmed for so many seconds")
+        float, typer.Option(min=1.0, help="give up after this many seconds without a confirm")
     ] = 60.0,
     url: UrlOption = None,
 ) -> None:
-    """Publishes arguments, or stdin: a message a line, or JSON lines. Ends when all is confirmed."""
+    """Publish arguments, or stdin: one message a line, or JSON lines. Ends when all messages are confirmed."""
     from quorum.client import Message
 
     if bodies and (json_lines or whole):
@@ -97,7 +97,7 @@ def publish(
 def _read_json_lines(
     properties: Mapping[str, FieldValue], application: Mapping[str, FieldValue]
 ) -> Iterator[Message]:
-    """Messages of stdin's lines; what the options say is added where a line does not say otherwise."""
+    """Messages of stdin's lines. Properties of the options are added; those of a line take precedence."""
     from quorum.cli.json_lines import LineError, from_line
     from quorum.client import Message, Properties
     from quorum.client.errors import UsageError
@@ -145,28 +145,28 @@ def _publish_all(
 def _confirm(
     client: Client, confirmation: concurrent.futures.Future[int], confirmed: int, timeout_s: float
 ) -> int:
-    """How many messages of the oldest batch were confirmed. Says why it waits; gives up after timeout_s."""
+    """Wait for the oldest batch and return its number of messages. Reports why it waits; gives up after timeout_s."""
     first = min(PATIENCE_S, timeout_s)
     for limit_s in (first, timeout_s - first):
         done, _ = concurrent.futures.wait([confirmation], limit_s)
         if done:
             return confirmation.result()
         if limit_s == first:
-            note(f"nothing was confirmed for {first:g} s; still trying. {explain(client)}".rstrip())
+            note(f"no message was confirmed for {first:g} s; still trying. {explain(client)}".rstrip())
     raise Complaint(
-        f"nothing was confirmed for {timeout_s:g} s, {confirmed:,} messages were before; what was sent since may "
-        f"still be taken, or not. {explain(client)}".rstrip(),
+        f"no message was confirmed for {timeout_s:g} s; {confirmed:,} were confirmed before. The outcome of messages "
+        f"sent since is unknown. {explain(client)}".rstrip(),
         1,
     )
 
 
 def _ms(seconds: float) -> int:
-    """As milliseconds, at most some years."""
+    """Seconds as milliseconds, limited to some years."""
     return int(min(seconds, LONG_S) * 1000)
 
 
 def _parts(messages: Iterable[Message], size: int) -> Iterator[list[Message]]:
-    """At most `size` messages, and not many bytes, together."""
+    """Split messages into parts of at most `size` messages and about PART_BYTES."""
     part: list[Message] = []
     size_bytes = 0
     for message in messages:
@@ -185,25 +185,29 @@ def consume(
     property_: FilterPropertyOption = None,
     application_property: FilterApplicationOption = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="end after so many messages")
+        int | None, typer.Option("--count", "-n", min=1, help="end after this many messages")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0.0, help="end when nothing has come for so many seconds")
+        float | None, typer.Option(min=0.0, help="end after this many seconds without a message")
     ] = None,
     json_lines: JsonLinesOption = False,
     positions: PositionsOption = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="give messages back to the queue instead of settling")
+        bool, typer.Option("--keep", help="return messages to the queue instead of settling them")
     ] = False,
-    prefetch: Annotated[int, typer.Option(min=1, max=65_536, help="messages held at once")] = 1000,
+    prefetch: Annotated[
+        int, typer.Option(min=1, max=65_536, help="highest number of unsettled messages")
+    ] = 1000,
     url: UrlOption = None,
 ) -> None:
-    """Writes messages to stdout and settles each when it is written. Runs until Ctrl-C, --count or --timeout."""
+    """Write messages to stdout and settle each when it is written. Runs until Ctrl-C, --count or --timeout."""
     filters = filter_argument(property_, application_property)
     if selector is not None and filters is not None:
         raise Complaint("a consumer has a selector or a property filter, not both")
     if keep and (count is None or count > MAX_KEPT):
-        raise Complaint(f"--keep needs --count of at most {MAX_KEPT}: what is given back would come again")
+        raise Complaint(
+            f"--keep needs --count of at most {MAX_KEPT}, because returned messages are delivered again"
+        )
     if keep:
         prefetch = count or prefetch
     with connect(url) as client:
@@ -241,13 +245,13 @@ def browse(
     start: Annotated[int, typer.Option(min=0, max=LAST_SEQUENCE, help="sequence to begin with")] = 0,
     count: Annotated[
         int,
-        typer.Option("--count", "-n", min=0, max=LAST_SEQUENCE, help="at most so many messages; 0: all"),
+        typer.Option("--count", "-n", min=0, max=LAST_SEQUENCE, help="highest number of messages; 0: all"),
     ] = 0,
     json_lines: JsonLinesOption = False,
     positions: PositionsOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Writes waiting messages to stdout, in order, and removes nothing."""
+    """Write ready messages to stdout in order, without removing them."""
     filters = filter_argument(property_, application_property)
     if selector is not None and filters is not None:
         raise Complaint("give a selector or a property filter, not both")

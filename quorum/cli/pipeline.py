@@ -1,4 +1,4 @@
-"""`quorum pipeline ...`: jobs on Spark, in a process of their own, on this machine or a cluster."""
+"""`quorum pipeline ...`: Spark jobs, each in its own process, on this machine or a Spark cluster."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ if TYPE_CHECKING:
 
     from quorum.histories.report import Line, Report
 
-app = typer.Typer(help="Jobs on Spark.", no_args_is_help=True)
+app = typer.Typer(help="Run jobs on Spark.", no_args_is_help=True)
 
 VIOLATED, CANNOT_JUDGE = 1, 2
 SHOWN_LINES = 40
 PARTITIONS = 16
-"""Of a shuffle: small enough that one fits into memory; Spark puts small ones together again."""
+"""Number of shuffle partitions, high enough that each fits into memory; Spark joins small ones again."""
 
 MemoryOption = Annotated[
     str,
-    typer.Option("--memory", metavar="SIZE", help="Java heap, such as 2g or 800m; what is more goes to disk"),
+    typer.Option(
+        "--memory", metavar="SIZE", help="Java heap, such as 2g or 800m; more data is spilled to disk"
+    ),
 ]
 ScratchOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="for what is read meanwhile; with --master one that all machines of the cluster see",
+        help="directory for temporary data; with --master one that all machines of the cluster share",
     ),
 ]
 
 
 @app.callback()
 def _root() -> None:
-    """Jobs on Spark (pip install 'quorum-queue[spark]')."""
+    """Run jobs on Spark (pip install 'quorum-queue[spark]')."""
 
 
 @app.command()
 def verify(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="files of a recorded history, or directories of such"),
+        typer.Argument(metavar="PATH...", help="files of a recorded history, or directories with such files"),
     ],
     memory: MemoryOption = "2g",
     scratch: ScratchOption = None,
@@ -55,18 +57,18 @@ def verify(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Judges a recorded history (docs/histories.md): messages lost, duplicated, reordered, held twice, settled then
-    delivered, never published. A history of more than 200,000 operations is judged on Spark, and with --master or
-    --conf every history.
+    """Check a recorded history (docs/histories.md) for messages that were lost, duplicated, reordered, held twice,
+    delivered after being settled, or never published. Spark checks a history of more than 200,000 operations, and every
+    history with --master or --conf.
 
-    Status 0: clean; 1: violations; 2: it cannot be judged.
+    Status 0: no violation; 1: violations; 2: the history cannot be checked.
     """
     from quorum.errors import OperatorError
 
     settings = {
         "spark.driver.memory": heap(memory),
         "spark.sql.shuffle.partitions": PARTITIONS,
-        "spark.local.dir": tempfile.gettempdir(),  # Java does not look at TMPDIR
+        "spark.local.dir": tempfile.gettempdir(),  # Java ignores TMPDIR
         **settings_of(conf),
     }
     try:
@@ -111,13 +113,13 @@ def _judge_on_spark(
     master = master or LOCAL
     if scratch is None and not is_local(master):
         raise Complaint(
-            f"--master {master} wants --scratch DIR, a directory that this machine and all workers see as the same",
+            f"--master {master} needs --scratch DIR, a directory that this machine and all workers share",
             CANNOT_JUDGE,
         )
     if scratch is not None and not scratch.is_dir():
-        raise Complaint(f"--scratch {scratch}: there is no such directory", CANNOT_JUDGE)
+        raise Complaint(f"--scratch {scratch}: this directory does not exist", CANNOT_JUDGE)
     try:
-        check(paths)  # before Spark starts, which takes seconds
+        check(paths)  # before Spark starts, because that takes seconds
         spark = start(master, settings)
         try:
             return judge(spark, paths, Progress(), scratch)
@@ -128,7 +130,7 @@ def _judge_on_spark(
 
 
 def start(master: str, settings: dict[str, Any]) -> SparkSession:
-    """A session of this process; says that it takes a while."""
+    """Start a Spark session in this process, with a note that it takes a while."""
     from quorum.spark import plain_failures, session
 
     note("starting Spark")
@@ -137,13 +139,13 @@ def start(master: str, settings: dict[str, Any]) -> SparkSession:
 
 
 def stop(spark: SparkSession) -> None:
-    """Ends it without a word: tasks that are still on their way would complain."""
+    """Stop the session without log output, because tasks that are still running would report errors."""
     spark.sparkContext.setLogLevel("OFF")
     spark.stop()
 
 
 class Progress:
-    """Tells each stage on stderr, with the seconds since the first."""
+    """Reports each stage on stderr, with the seconds since the first."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()

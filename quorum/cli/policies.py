@@ -19,7 +19,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="POLICY", help="the policy'
 
 @app.command("list")
 def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """All policies, by name."""
+    """List all policies by name."""
     with connect(url) as client:
         found = client.policies()
     if as_json:
@@ -47,7 +47,8 @@ def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
 def set_(
     policy: NameArgument,
     pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="of whole queue names; '*' stands for any characters")
+        str,
+        typer.Argument(metavar="PATTERN", help="matches whole queue names; '*' stands for any characters"),
     ],
     argument: Annotated[
         list[str] | None,
@@ -55,10 +56,10 @@ def set_(
             "--argument", "-a", metavar="NAME=VALUE", help="x-max-length=1000 and the like (docs/queues.md)"
         ),
     ] = None,
-    priority: Annotated[int, typer.Option(help="of the policies that match a queue the highest applies")] = 0,
+    priority: Annotated[int, typer.Option(help="the matching policy with the highest priority applies")] = 0,
     url: UrlOption = None,
 ) -> None:
-    """Makes a policy or changes it; ends when all queues are configured accordingly."""
+    """Make or change a policy; ends when all queues are configured accordingly."""
     arguments = pairs(argument, "argument")
     with connect(url) as client:
         changed = client.set_policy(policy, pattern, arguments, priority)
@@ -67,7 +68,7 @@ def set_(
 
 @app.command()
 def delete(policy: NameArgument, url: UrlOption = None) -> None:
-    """Removes a policy; ends when all queues are configured without it."""
+    """Delete a policy; ends when all queues are configured without it."""
     with connect(url) as client:
         client.delete_policy(policy)
     print(f"deleted {policy}")

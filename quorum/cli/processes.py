@@ -1,7 +1,6 @@
-"""Member processes as this machine sees them: starting, signalling, finding again, and what /proc says of them.
+"""Member processes of this machine: starting, signalling and finding them, and their figures in /proc.
 
-A process is known by its pid and the time it was started at: a pid file that outlived its process never leads to a
-signal for somebody else's.
+A process is identified by its pid and start time, so that a stale pid file never causes a signal to another process.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 POLL_S = 0.02
 
 LineSink = Callable[[str, str], None]
-"""Told (member's name, a line of its output). Called on a thread of that member's."""
+"""Called with (member's name, a line of its output), on that member's thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """None if there is no such process (a zombie is none)."""
+        """The identity of a running process; None if there is no such process. A zombie does not count."""
         fields = _stat(pid)
         return None if fields is None or fields[0] == "Z" else cls(pid, int(fields[19]))
 
@@ -44,7 +43,7 @@ class ProcessId:
         return ProcessId.of(self.pid) == self
 
     def signal(self, number: signal.Signals) -> bool:
-        """False if the process is gone."""
+        """Send a signal. False if the process has ended."""
         if not self.is_alive():
             return False
         try:
@@ -54,12 +53,12 @@ class ProcessId:
         return True
 
     def cpu_seconds(self) -> float:
-        """User and system time so far; 0.0 if the process is gone."""
+        """User and system time so far, in seconds; 0.0 if the process has ended."""
         fields = _stat(self.pid)
         return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
     def resident_bytes(self) -> int:
-        """0 if the process is gone."""
+        """Resident memory; 0 if the process has ended."""
         try:
             return int(Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE_BYTES
         except (OSError, IndexError):
@@ -70,7 +69,7 @@ class ProcessId:
 
     @classmethod
     def read(cls, file: Path) -> ProcessId | None:
-        """What a pid file says; None if there is none or it says nothing."""
+        """The process of a pid file; None if the file does not exist or is not valid."""
         try:
             pid, started = file.read_text(encoding="ascii").split()
             return cls(int(pid), int(started))
@@ -88,9 +87,9 @@ def _stat(pid: int) -> list[str] | None:
 
 
 class MemberProcess:
-    """One `python -m quorum node` of this process's own. Output goes to a file, and to a sink if one is given.
+    """A `python -m quorum node` child process. Its output goes to a file, and to a sink if one is given.
 
-    program: what is started instead, with the same `--config FILE`; variables: more of the environment.
+    program: arguments for another program, started with the same `--config FILE`. variables: added to the environment.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class MemberProcess:
                 stdout=file if sink is None else subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # Ctrl-C in the terminal is for us: we stop members in order
+                start_new_session=True,  # Ctrl-C reaches only this process, which stops members in order
             )
         started = ProcessId.of(self._process.pid)
         if started is None:
@@ -151,7 +150,7 @@ def _pump(source: IO[bytes], output: Path, name: str, sink: LineSink) -> None:
 
 
 def stop(ids: list[ProcessId], grace_s: float) -> list[ProcessId]:
-    """SIGTERM to all, SIGKILL to those that are still there after grace_s. Answers who had to be killed."""
+    """Send SIGTERM to all, and SIGKILL to those that still run after grace_s. Returns those that had to be killed."""
     for each in ids:
         each.signal(signal.SIGCONT)  # a paused process cannot stop by itself
         each.signal(signal.SIGTERM)

@@ -25,7 +25,7 @@ def list_(
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """All queues, by name."""
+    """List all queues by name."""
     with connect(url) as client:
         found = client.queues(prefix)
     if as_json:
@@ -47,7 +47,7 @@ def list_(
 
 @app.command()
 def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """One queue and its consumers."""
+    """Show one queue and its consumers."""
     with connect(url) as client:
         found = client.describe(queue)
     if as_json:
@@ -106,7 +106,7 @@ def declare(
     ] = None,
     url: UrlOption = None,
 ) -> None:
-    """Makes a queue; no error if it exists with the same arguments."""
+    """Declare a queue; no error if it exists with the same arguments."""
     arguments = pairs(argument, "argument")
     with connect(url) as client:
         created = client.declare(queue, arguments)
@@ -115,7 +115,7 @@ def declare(
 
 @app.command()
 def delete(queue: NameArgument, url: UrlOption = None) -> None:
-    """Removes a queue and its messages, without asking."""
+    """Delete a queue and its messages without confirmation."""
     with connect(url) as client:
         count = client.delete(queue)
     print(f"deleted {queue} and {count:,} message{'' if count == 1 else 's'}")
@@ -123,21 +123,21 @@ def delete(queue: NameArgument, url: UrlOption = None) -> None:
 
 @app.command()
 def purge(queue: NameArgument, url: UrlOption = None) -> None:
-    """Removes the messages that are ready; what consumers hold stays."""
+    """Remove the ready messages; checked-out messages stay."""
     with connect(url) as client:
         count = client.purge(queue)
     print(f"purged {count:,} message{'' if count == 1 else 's'} from {queue}")
 
 
 def selected(selector: str, encoded: bytes) -> str:
-    """What a consumer or a subscription selects, for people."""
+    """The selector or filter of a consumer or subscription, for people."""
     from quorum_selectors import canonical, printing
 
     return selector or (printing.shown(canonical.decode(encoded)) if encoded else "everything")
 
 
 def plain_filter(record: ConsumerInfo | SubscriptionInfo) -> dict[str, Any]:
-    """For JSON: `selects` in place of the bytes; a selector's text, or a property filter's where `selector` is
+    """The record for JSON. `selects` replaces the bytes: a selector's text, or a property filter's if `selector` is
     empty."""
     fields = asdict(record)
     fields["selects"] = selected(record.selector, fields.pop("filter"))
@@ -145,7 +145,7 @@ def plain_filter(record: ConsumerInfo | SubscriptionInfo) -> dict[str, Any]:
 
 
 def _places(storage: StorageInfo) -> list[tuple[str, str]]:
-    """Where the messages are on the node that was asked."""
+    """Storage of the messages on the answering node."""
     states = (
         f"{storage.alpha:,} alpha, {storage.beta:,} beta, {storage.gamma:,} gamma, {storage.delta:,} delta"
     )
@@ -166,7 +166,7 @@ def _value(value: object) -> str:
 
 
 def shown(text: str) -> str:
-    """Text of users, without a meaning as markup or to the terminal."""
+    """Users' text, escaped so that neither markup nor the terminal interprets it."""
     from rich.markup import escape
 
     return escape(printable(text))

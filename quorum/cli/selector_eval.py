@@ -3,14 +3,14 @@
     {"id": 1, "dialect": "jms", "expr": "colour = 'red' AND JMSPriority > 4", "fields": {"colour": "red"}}
     {"id": 2, "dialect": "amqp-property", "expr": {"properties": {"subject": "&p:ord"}}, "fields": {...}}
 
-`fields` are named as a selector names them; for `amqp-property`, both `expr` and `fields` are
-{"properties": {...}, "application_properties": {...}}, of which either may be left out. The answer is
+`fields` have the names that a selector uses. For `amqp-property`, both `expr` and `fields` are {"properties": {...},
+"application_properties": {...}}; either may be omitted. The answer is
 {"id": ..., "result": true | false | "unknown" | "parse-error"}.
 
-An integer is an exact number, one with a point or an exponent approximate, null is an absent field. What is
-beyond 64 bits is UNKNOWN in a field and a parse-error in an expression. A line that cannot be read (no JSON,
-no object, a value that no field can have) answers parse-error with its id, or null if that cannot be read
-either; nothing stops the rest.
+An integer is an exact number, a number with a point or an exponent is approximate, null is an absent field. A number
+beyond 64 bits is UNKNOWN in a field and a parse-error in an expression. A line that cannot be read (no JSON, no object,
+a value that no field can have) is answered with parse-error and its id, or null if the id cannot be read either. The
+other lines are not affected.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ PARSE_ERROR = "parse-error"
 UNKNOWN = "unknown"
 
 MAX_DIGITS = 4000
-"""Python refuses to read longer whole numbers; what is longer stands for an equally useless one of this many
-digits."""
+"""Python refuses to parse longer integers. A longer one is replaced by one of this many digits, also beyond 64 bits."""
 
 
 class Unreadable(ValueError):
-    """A line that is no request."""
+    """A line that is not a request."""
 
 
 def evaluate_lines(lines: Iterable[str | bytes]) -> Iterator[str]:
-    """One line of JSON (without a line end) for each line given."""
+    """Yield one line of JSON, without a line end, for each given line."""
     for line in lines:
         identity: Any = None
         try:
@@ -57,7 +56,7 @@ def _answer(identity: Any, result: bool | str) -> str:
     try:
         return json.dumps({"id": identity, "result": result})
     except RecursionError:
-        # An id nested so deeply that it could be read, just, but not written.
+        # An id can be nested so deeply that it can be read but not written.
         return json.dumps({"id": None, "result": result})
 
 
@@ -80,14 +79,14 @@ def _interpret(request: dict[str, Any]) -> tuple[Expression, dict[str, Any]]:
     dialect, expr, fields = request.get("dialect"), request.get("expr"), request.get("fields")
     fields = {} if fields is None else fields
     if not isinstance(fields, dict):
-        raise Unreadable("fields are no object")
+        raise Unreadable("fields are not an object")
     if dialect == "jms":
         if not isinstance(expr, str):
-            raise Unreadable("the selector is no string")
+            raise Unreadable("the selector is not a string")
         return jms.parse(expr), dict(_jms_field(name, value) for name, value in fields.items())
     if dialect == "amqp-property":
         if not isinstance(expr, dict):
-            raise Unreadable("the filter is no object")
+            raise Unreadable("the filter is not an object")
         if unknown := set(expr) - {"properties", "application_properties"}:
             raise Unreadable(f"unknown section {min(unknown)!r}")
         expression = properties.parse(*_sections(expr))
@@ -102,7 +101,7 @@ def _interpret(request: dict[str, Any]) -> tuple[Expression, dict[str, Any]]:
 def _jms_field(name: str, value: Any) -> tuple[str, Any]:
     key = jms_key(name)
     if key == DURABLE:
-        # As a message carries it: the header is a boolean, which a selector reads as one of two words.
+        # A message carries this header as a boolean, which a selector reads as one of two words.
         return key, None if _value(value) is None else value is True or value == PERSISTENT
     return key, _value(value)
 
@@ -119,5 +118,5 @@ def _sections(maps: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     of_properties = {} if of_properties is None else of_properties
     of_application = {} if of_application is None else of_application
     if not isinstance(of_properties, dict) or not isinstance(of_application, dict):
-        raise Unreadable("a section is no object")
+        raise Unreadable("a section is not an object")
     return of_properties, of_application

@@ -1,4 +1,4 @@
-"""What a cluster's consumers and durable subscriptions select at this moment, for `quorum pipeline selectivity`."""
+"""The present selectors of a cluster's consumers and durable subscriptions, for `quorum pipeline selectivity`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What consumers and subscriptions of queues select at this moment, and what the queues keep. absent: queues that
-    the cluster has not."""
+    """The present selectors of the queues' consumers and subscriptions, and the filter fields that the queues keep.
+    absent: queues that the cluster does not have."""
 
     asked: tuple[Asked, ...]
     names: Mapping[str, tuple[str, ...]]
@@ -25,7 +25,7 @@ class Present:
 
 
 def of_cluster(url: str, queues: Sequence[str]) -> Present:
-    """Asks a cluster. Equal selectors of a queue are one. Raises QuorumError where nobody answers."""
+    """Ask a cluster. Equal selectors of a queue are merged. QuorumError if no member answers."""
     users: dict[tuple[str, bytes], list[str]] = {}
     names: dict[str, tuple[str, ...]] = {}
     absent = []

@@ -16,10 +16,10 @@ from quorum.config import load
 
 
 def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
-    """Runs the member; the process's exit status. What an operator can put right is raised; a defect is
+    """Run the member and return the process's exit status. Errors that an operator can correct are raised; a defect is
     logged with its traceback."""
     config = load(file, flags)
-    config.read_secret()  # before anything is touched
+    config.read_secret()  # before any file is changed
     log_to_stderr(config.log_level)
     allow_open_files()
     try:
@@ -34,13 +34,13 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
 
 
 def allow_open_files() -> None:
-    """As many as the system allows: a member has one open for each segment of its log, and one for each session."""
+    """Raise the limit of open files to the system's maximum: a member needs one for each segment and each session."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def log_to_stderr(level: str) -> None:
-    """One line an event: time (UTC), level, event, its fields. Colours on a terminal only."""
+    """Log one line for each event to stderr: time (UTC), level, event, its fields. Colours only on a terminal."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

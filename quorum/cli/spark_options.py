@@ -1,4 +1,4 @@
-"""What commands that start Spark have in common: where its tasks run, and Spark's own settings."""
+"""Options of all commands that start Spark: where its tasks run, and Spark's own settings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MasterOption = Annotated[
     str | None,
     typer.Option(
         metavar="MASTER",
-        help="where tasks run: spark://HOST:PORT of a cluster (docs/spark.md says what its machines need); "
-        "without it, here",
+        help="Spark cluster for the tasks, spark://HOST:PORT (docs/spark.md lists what its machines need); "
+        "default: this machine",
     ),
 ]
 ConfOption = Annotated[
@@ -26,26 +26,26 @@ ConfOption = Annotated[
     typer.Option(
         "--conf",
         metavar="NAME=VALUE",
-        help="a setting of Spark, such as spark.executor.memory=2g; several may be given",
+        help="a Spark setting, such as spark.executor.memory=2g; may be repeated",
     ),
 ]
 
 
 def settings_of(given: Sequence[str] | None) -> dict[str, str]:
-    """The settings of --conf, by name. Raises Complaint."""
+    """The settings of --conf by name. Complaint if one has the wrong form."""
     found: dict[str, str] = {}
     for each in given or ():
         name, sign, value = each.partition("=")
         if not sign or not name.startswith("spark."):
             raise Complaint(f"--conf {each!r}; allowed: spark.NAME=VALUE")
         if name == "spark.master":
-            raise Complaint(f"--conf {each!r}; that is what --master is for")
+            raise Complaint(f"--conf {each!r}: use --master for this setting")
         found[name] = value
     return found
 
 
 def heap(text: str) -> str:
-    """A size as Java takes it. Raises Complaint."""
+    """A heap size in Java's form. Complaint if it has another form or is too small."""
     match = re.fullmatch(r"(\d{1,6})([mMgG])", text)
     if match is None or int(match[1]) * (1024 if match[2] in "gG" else 1) < LEAST_MB:
         raise Complaint(f"--memory {text!r}; allowed: {LEAST_MB}m and more, written as 800m or 4g")

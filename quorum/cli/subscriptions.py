@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from quorum.client.bulk import BulkClient
 
 app = typer.Typer(
-    help="Durable subscriptions of a queue: who reserves messages of it, as a Spark query does, and how far they are.",
+    help="Show and delete durable subscriptions of a queue, which Spark queries and others use to reserve messages.",
     no_args_is_help=True,
 )
 
@@ -36,7 +36,7 @@ def _client(url: str | None) -> Iterator[BulkClient]:
 
 @app.command("list")
 def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """The subscriptions of a queue: how far they are, what they hold, and after which silence they lose it."""
+    """List the subscriptions of a queue: their progress, their outstanding messages, and their timeouts."""
     with _client(url) as client:
         found = client.subscriptions(queue)
         ready = client.queue_info(queue).ready
@@ -71,12 +71,12 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
 
 @app.command()
 def delete(queue: QueueArgument, subscription: SubscriptionArgument, url: UrlOption = None) -> None:
-    """Forgets a subscription; what it holds goes back to the queue."""
+    """Delete a subscription; its outstanding messages are returned to the queue."""
     with _client(url) as client:
         names = [each.subscription for each in client.subscriptions(queue)]
         if subscription not in names:
             raise Complaint(
-                f"queue {queue!r} has no subscription {subscription!r}; there are: {', '.join(names) or 'none'}"
+                f"queue {queue!r} has no subscription {subscription!r}; its subscriptions: {', '.join(names) or 'none'}"
             )
         client.delete_subscription(queue, subscription)
     print(f"deleted {subscription}")

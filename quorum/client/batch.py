@@ -1,8 +1,8 @@
 """Messages and batches of them.
 
-A batch is encoded once and travels as those bytes. `PreparedBatch` is such bytes with their count; publishing
-one runs no Python per message. `BatchReader` is the other direction: nothing is parsed before the first
-message is looked at, bodies are slices, properties are decoded only when asked for.
+A batch is encoded once and travels as those bytes. `PreparedBatch` has the bytes and their message count; publishing
+one runs no Python per message. `BatchReader` decodes lazily: it parses the batch at the first access, returns bodies as
+slices, and decodes properties only on request.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A serialized MessageBatch and how many messages it holds."""
+    """A serialized MessageBatch and its number of messages."""
 
     data: bytes
     count: int
 
     @classmethod
     def parse(cls, data: bytes) -> PreparedBatch:
-        """Checks that `data` is a batch; costs a parse, which a batch from `encode_batch` does not need."""
+        """Check that `data` is a batch. This costs a parse, which a batch from `encode_batch` does not need."""
         batch = _parse(data)
         if batch is None or batch.count == 0 or len(batch.body_ends) != batch.count:
             raise UsageError(f"{len(data)} bytes are not a serialized MessageBatch with messages in it")
@@ -52,7 +52,7 @@ class PreparedBatch:
 
 
 def encode_batch(messages: Iterable[Message | bytes]) -> PreparedBatch:
-    """The messages as one batch. Properties are stored once if all messages have equal ones."""
+    """Encode messages as one batch. Properties are stored once if all messages have equal ones."""
     bodies: list[bytes] = []
     ends: list[int] = []
     described: list[Any] = []
@@ -79,7 +79,7 @@ def encode_batch(messages: Iterable[Message | bytes]) -> PreparedBatch:
 
 
 class BatchReader:
-    """A received batch, parsed at the first look."""
+    """A received batch, parsed at the first access."""
 
     __slots__ = ("_batch", "_bodies", "_ends", "count", "data")
 
@@ -94,7 +94,7 @@ class BatchReader:
         if self._batch is None:
             batch = _parse(self.data)
             if batch is None or batch.count != self.count or len(batch.body_ends) != self.count:
-                raise ServiceError(f"a delivery of {self.count} messages carries something else")
+                raise ServiceError(f"a delivery of {self.count} messages does not carry that many messages")
             self._batch, self._bodies, self._ends = batch, batch.bodies, list(batch.body_ends)
         return self._batch
 
@@ -119,7 +119,7 @@ class BatchReader:
 
 
 def _parse(data: bytes) -> Any:
-    """The queue_pb2.MessageBatch, or None if the bytes are none."""
+    """The queue_pb2.MessageBatch, or None if the bytes are not one."""
     batch = queue_pb2.MessageBatch()
     try:
         batch.ParseFromString(data)

@@ -1,8 +1,8 @@
 """The bulk client: durable subscriptions, views, staged batches. Messages are pyarrow RecordBatches.
 
-It blocks, needs no event loop, and may be pickled: a copy is configuration only and opens its own channels. Every call
-may be repeated, and is, at the next node, while a node is unavailable and its deadline has not passed; streams of
-messages go on where they were. proto/quorum/v1/bulk.proto says what the calls mean, docs/bulk.md how to use them.
+The client blocks, needs no event loop, and may be pickled: a copy has only the configuration and opens its own
+channels. While a node is unavailable, the client repeats each call at the next node until the call's deadline; a stream
+of messages resumes at its position. proto/quorum/v1/bulk.proto defines the calls, docs/bulk.md shows how to use them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quorum.v1 import bulk_pb2 as pb
 BLOCK_ROWS = 8_192
 BLOCK_BYTES = 1 << 20
 CALL_BLOCKS = 16
-"""Blocks of one call to Stage: they are kept until it is answered."""
+"""Blocks of one call to Stage; the client keeps them until the service answers."""
 MOST_BLOCK_BYTES = 8 << 20
 KINDS = {
     "text": pb.Field.TEXT,
@@ -42,10 +42,10 @@ _EXPIRY = {number: name for name, number in EXPIRIES.items()}
 
 
 class BulkClient:
-    """`with BulkClient("quorum://host:7400,host:7400") as client`; closing it is enough, or nothing at all."""
+    """`with BulkClient("quorum://host:7400,host:7400") as client`. Closing it is optional."""
 
     def __init__(self, url: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
-        """timeout_ms: of a call with all its repeats; of a stream, from one block to the next."""
+        """timeout_ms: limit of a call with all its repeats; of a stream, limit from one block to the next."""
         self._channels = BulkChannels(url, timeout_ms)
 
     def close(self) -> None:
@@ -72,8 +72,8 @@ class BulkClient:
         timeout_ms: int = 0,
         on_expiry: str = "release",
     ) -> records.SubscriptionState:
-        """Makes the subscription or begins its next generation. start: "earliest" or "latest", of a new subscription.
-        timeout_ms: 0 is a day; on_expiry: "release", "discard" or "keep"."""
+        """Make the subscription or begin its next generation. start, for a new one: "earliest" or "latest".
+        timeout_ms: 0 is a day. on_expiry: "release", "discard" or "keep"."""
         request = pb.OpenSubscriptionRequest(
             queue=queue,
             subscription=subscription,
@@ -98,7 +98,7 @@ class BulkClient:
         min_messages: int = 0,
         wait_ms: int = 0,
     ) -> records.Reservation:
-        """The reservation behind `after`; its offset is `after` where there is nothing to reserve."""
+        """The reservation that follows offset `after`; its offset is `after` if there is nothing to reserve."""
         request = pb.ReserveRequest(
             queue=queue,
             subscription=subscription,
@@ -119,7 +119,7 @@ class BulkClient:
     def reservations(
         self, queue: str, subscription: str, *, after: int = 0, to: int = 0, index: int = 0
     ) -> records.Reservations:
-        """Those outstanding with after < offset <= to (0: all), and who can be asked for their messages."""
+        """Outstanding reservations with after < offset <= to (0: all), and the nodes from which to read them."""
         request = pb.DescribeReservationsRequest(
             queue=queue, subscription=subscription, after=after, to=to, index=index
         )
@@ -150,8 +150,8 @@ class BulkClient:
         index: int = 0,
         prefer: str = "",
     ) -> Iterator[pa.RecordBatch]:
-        """The messages first .. first+count-1 (0: to the end) of a reservation. fields: name of an application property
-        -> "text", "integer", "floating" or "boolean". prefer: the address to read from, if it can be reached."""
+        """The messages first .. first+count-1 (count 0: to the end) of a reservation. fields: name of an application
+        property -> "text", "integer", "floating" or "boolean". prefer: the address to try first."""
         wanted = _columns(columns, fields)
         doing = f"reading reservation {offset} of subscription {subscription!r} of {queue!r}"
         come = 0
@@ -179,7 +179,7 @@ class BulkClient:
                 return
 
     def settle(self, queue: str, subscription: str, generation: int, to: int) -> records.SubscriptionState:
-        """The messages of all reservations up to offset `to` are done."""
+        """Settle the messages of all reservations up to offset `to`."""
         request = pb.SettleRequest(queue=queue, subscription=subscription, generation=generation, to=to)
         return _state(
             self._call(
@@ -196,7 +196,7 @@ class BulkClient:
     def release_subscription(
         self, queue: str, subscription: str, generation: int
     ) -> records.SubscriptionState:
-        """What is outstanding goes back to the queue."""
+        """Return all outstanding messages to the queue."""
         request = pb.ReleaseSubscriptionRequest(queue=queue, subscription=subscription, generation=generation)
         return _state(
             self._call(
@@ -205,7 +205,7 @@ class BulkClient:
         )
 
     def delete_subscription(self, queue: str, subscription: str) -> None:
-        """What is outstanding goes back, and the subscription is forgotten. It need not exist."""
+        """Return all outstanding messages and remove the subscription. It need not exist."""
         request = pb.DeleteSubscriptionRequest(queue=queue, subscription=subscription)
         self._call("DeleteSubscription", request, f"deleting subscription {subscription!r} of {queue!r}")
 
@@ -234,7 +234,7 @@ class BulkClient:
     # ---- views
 
     def open_view(self, queue: str, *, ttl_ms: int = 0) -> records.View:
-        """ttl_ms: 0 is an hour."""
+        """Open a view of the messages that are ready now. ttl_ms: 0 is an hour."""
         request = pb.OpenViewRequest(queue=queue, ttl_ms=ttl_ms)
         found = self._call("OpenView", request, f"opening a view of {queue!r}")
         return records.View(found.view, found.first_sequence, found.end_sequence, found.count, found.index)
@@ -253,8 +253,8 @@ class BulkClient:
         index: int = 0,
         prefer: str = "",
     ) -> Iterator[pa.RecordBatch]:
-        """The messages of a view with start_sequence <= sequence < end_sequence (0: to the end) that match. The
-        rest as in read_reserved. View 0: what is ready as the node comes to it."""
+        """The matching messages of a view with start_sequence <= sequence < end_sequence (0: to the end). View 0: the
+        messages that are ready when the node reads them. Other arguments as in read_reserved."""
         wanted = _columns(columns, fields)
         place, come = start_sequence, 0
 
@@ -278,13 +278,13 @@ class BulkClient:
 
         tries = self._channels.tries(f"browsing {queue!r}", prefer=prefer)
         for batch in streamed(tries, begin, take):
-            if batch.num_rows:  # else it was only to say how far the node is
+            if batch.num_rows:  # an empty block only reports the node's progress
                 yield batch
             if (limit and come >= limit) or (end_sequence and place >= end_sequence):
                 return
 
     def close_view(self, queue: str, view: int) -> None:
-        """It need not exist."""
+        """Close a view. It need not exist."""
         request = pb.CloseViewRequest(queue=queue, view=view)
         self._call("CloseView", request, f"closing view {view} of {queue!r}")
 
@@ -293,8 +293,8 @@ class BulkClient:
     def stage(
         self, queue: str, producer: str, batch: int, batches: Iterable[pa.RecordBatch], *, part: bytes = b""
     ) -> records.StagedPart:
-        """Writes one part of a batch; nobody sees it until it is published. part: 16 bytes, chosen at random where not
-        given; another attempt to write the same rows takes another one."""
+        """Write one part of a batch; it is invisible until it is published. part: its name, 16 bytes, random if not
+        given. Another attempt to write the same rows needs another name."""
         name = part or uuid.uuid4().bytes
         rows = chunk = 0
         blocks = _blocks(batches)
@@ -307,13 +307,13 @@ class BulkClient:
             found = self._call("Stage", requests, doing)
             rows, chunk = rows + sum(count for _, count in some), found.next_chunk
             if found.rows < rows:
-                raise ServiceError(f"{doing}: {found.rows} rows of {rows} are there")
+                raise ServiceError(f"{doing}: the service has {found.rows} of {rows} rows that were sent")
         return records.StagedPart(name, rows)
 
     def publish(
         self, queue: str, producer: str, batch: int, parts: Iterable[records.StagedPart]
     ) -> records.Published:
-        """Makes the parts visible in this order, all at once, unless this batch or a later one was published."""
+        """Publish the parts in this order, all at once, unless this batch or a later one was published before."""
         request = pb.PublishStagedRequest(
             queue=queue,
             producer=producer,
@@ -324,7 +324,7 @@ class BulkClient:
         return records.Published(found.first_sequence, found.count, found.is_duplicate, found.index)
 
     def discard(self, queue: str, producer: str, batch: int, parts: Iterable[bytes] = ()) -> int:
-        """Drops parts of a batch that are not published, all of it where none is named; how many rows."""
+        """Drop unpublished parts of a batch, all of them if none is named. Returns the number of dropped rows."""
         request = pb.DiscardStagedRequest(queue=queue, producer=producer, batch=batch, parts=list(parts))
         return int(
             self._call("Discard", request, f"discarding batch {batch} of {producer!r} in {queue!r}").rows
@@ -333,7 +333,7 @@ class BulkClient:
     # ---- queues
 
     def queue_info(self, queue: str, *, with_fields: bool = False, index: int = 0) -> records.BulkQueueInfo:
-        """with_fields: looks at messages for the application properties they have."""
+        """Describe the queue. with_fields: sample messages for their application properties."""
         request = pb.QueueInfoRequest(queue=queue, with_fields=with_fields, index=index)
         found = self._call("QueueInfo", request, f"asking for queue {queue!r}")
         return records.BulkQueueInfo(
@@ -378,12 +378,12 @@ def _batch(block: pb.Block) -> pa.RecordBatch:
     with pa.ipc.open_stream(block.arrow) as stream:
         batch = stream.read_next_batch()
     if batch.num_rows != block.rows:
-        raise ServiceError(f"a block said to have {block.rows} rows has {batch.num_rows}")
+        raise ServiceError(f"the service announced a block of {block.rows} rows; it has {batch.num_rows}")
     return batch
 
 
 def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
-    """Record batches as (block of about BLOCK_BYTES, rows): small ones put together, large ones cut."""
+    """Encode record batches as (block of about BLOCK_BYTES, rows); small ones are joined, large ones cut."""
     kept: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Calls that move to another node when theirs is unavailable: channels, deadlines, repeats. Blocking, any thread."""
+"""Blocking calls that are retried at another node: channels, deadlines, repeats. Any thread may use them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_PAUSE_S = 1.0
 
 
 class BulkChannels:
-    """Endpoints and the channels to them. Copied or sent to another process it opens channels of its own."""
+    """Endpoints and the channels to them. A copy, also in another process, opens its own channels."""
 
     def __init__(self, url: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         self._url = url
@@ -36,7 +36,7 @@ class BulkChannels:
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
         self._first = self._endpoints[0]
-        """the endpoint that has answered last"""
+        """the endpoint that answered last"""
         self._is_closed = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class BulkChannels:
 
     def _stub(self, endpoint: str) -> Any:
         if self._process != os.getpid():
-            self._begin()  # a child of the process that had opened the channels: they are the parent's
+            self._begin()  # after a fork the channels belong to the parent process
         with self._lock:
             if self._is_closed:
                 raise ClosedError("the client has been closed")
@@ -65,15 +65,15 @@ class BulkChannels:
         return bulk_pb2_grpc.BulkStub(channel)
 
     def _in_turn(self, prefer: str) -> Sequence[str]:
-        """The endpoints, each once, the best one first."""
+        """Each endpoint once: the preferred one, the one that answered last, the others."""
         return tuple(dict.fromkeys((*((prefer,) if prefer else ()), self._first, *self._endpoints)))
 
     def tries(self, doing: str, extra_ms: int = 0, prefer: str = "") -> Tries:
         return Tries(self, doing, self._timeout_ms + extra_ms, self._in_turn(prefer))
 
     def call(self, method: str, request: Any, doing: str, *, extra_ms: int = 0, prefer: str = "") -> Any:
-        """A unary call that may be repeated. `request` may be an iterable of requests that can be gone through again.
-        extra_ms: the call itself takes so long at most. prefer: an address to try first."""
+        """Make a call that may be repeated. `request` may be a list of requests, for a stream. extra_ms: time that the
+        service may wait before it answers. prefer: an address to try first."""
         tries = self.tries(doing, extra_ms, prefer)
         while True:
             with_node = tries.next(extra_ms)
@@ -89,7 +89,7 @@ class BulkChannels:
 
 
 class Node:
-    """One try: whom to ask, and how long it may take."""
+    """One try: the node to ask, and the time for it."""
 
     def __init__(self, endpoint: str, stub: Any, left_s: float) -> None:
         self.endpoint = endpoint
@@ -98,7 +98,7 @@ class Node:
 
 
 class Tries:
-    """One call's way through the nodes, until its deadline."""
+    """The tries of one call at one node after the other, until its deadline."""
 
     def __init__(self, channels: BulkChannels, doing: str, timeout_ms: int, endpoints: Sequence[str]) -> None:
         self._channels = channels
@@ -108,13 +108,13 @@ class Tries:
         self._endpoints = endpoints
         self._tried = 0
         self._problem: UnavailableError | None = None
-        """what a node has said last"""
+        """the latest answer of a node"""
         self._share_s = timeout_ms / 1000 / len(endpoints)
         self._pause_s = FIRST_PAUSE_S
 
     def next(self, extra_ms: int | None = None) -> Node:
-        """extra_ms: of a call that takes so long at most, beside its share of the time: a node that says nothing must
-        not take it all. None: of a stream, which has all the time there is."""
+        """The node for the next try. extra_ms, for a call: time beyond its share of the timeout; the share keeps a
+        silent node from using all of it. None, for a stream: the try has all the time that is left."""
         endpoint = self._endpoints[self._tried % len(self._endpoints)]
         left_s = self._deadline - time.monotonic()
         if extra_ms is not None:
@@ -122,12 +122,12 @@ class Tries:
         return Node(endpoint, self._channels._stub(endpoint), max(left_s, 0.001))
 
     def progressed(self) -> None:
-        """Something came: what follows has the whole time again."""
+        """Restart the deadline and the pause, because the stream delivered something."""
         self._deadline = time.monotonic() + self._timeout_ms / 1000
         self._pause_s = FIRST_PAUSE_S
 
     def failed(self, error: grpc.RpcError) -> None:
-        """Returns when the next try may begin; raises where there is none."""
+        """Wait until the next try may begin. Raises the error if it is final or the deadline is too close."""
         problem = from_rpc_error(error, self._doing)
         if not isinstance(problem, UnavailableError):
             raise problem from None
@@ -136,7 +136,7 @@ class Tries:
         elif time.monotonic() + FIRST_PAUSE_S >= self._deadline:
             raise problem if self._problem is None else self._given_up(self._problem) from None
         self._tried += 1
-        if self._tried % len(self._endpoints) == 0:  # all of them have been asked
+        if self._tried % len(self._endpoints) == 0:  # every endpoint was tried
             pause = self._pause_s * random.uniform(0.5, 1.0)
             self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
             if time.monotonic() + pause >= self._deadline:
@@ -148,8 +148,8 @@ class Tries:
 
 
 def streamed(tries: Tries, begin: Callable[[Node], Any], take: Callable[[Any], T]) -> Iterator[T]:
-    """What `take` makes of each answer of a stream. Where it ends early, begin(node) begins what is left, at another
-    node; so `take` notes what has come."""
+    """Yield take(answer) for each answer of a stream. If the stream breaks, begin(node) starts the rest at another
+    node; so `take` records the position."""
     while True:
         stream = begin(tries.next())
         has_come = False
@@ -158,7 +158,7 @@ def streamed(tries: Tries, begin: Callable[[Node], Any], take: Callable[[Any], T
                 tries.progressed()
                 has_come = True
                 yield take(answer)
-                tries.progressed()  # the time that the caller took is not the nodes'
+                tries.progressed()  # the caller's own time does not count
         except grpc.RpcError as error:
             if not has_come or error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
                 tries.failed(error)

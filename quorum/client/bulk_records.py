@@ -1,4 +1,4 @@
-"""What the bulk calls answer, as plain records. `index` goes into later reads: see proto/quorum/v1/bulk.proto."""
+"""The answers of the bulk calls as plain records. `index` goes into later reads: see proto/quorum/v1/bulk.proto."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class SubscriptionState:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """offset: of the reservation; the `after` of the call where nothing was reserved, count 0. ready: messages of the
-    queue that are ready beside it. is_unfinished: nothing was found so far, and not all has been looked at."""
+    """offset: the call's `after` if nothing was reserved; count is then 0. ready: messages of the queue that are still
+    ready. is_unfinished: no match was found yet, and the scan is not complete."""
 
     offset: int
     count: int
@@ -44,7 +44,7 @@ class ReservationInfo:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A member that can be asked. address: host:port."""
+    """A member that can serve reads. address: host:port."""
 
     name: str
     address: str
@@ -60,8 +60,8 @@ class Reservations:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """on_expiry: "release", "discard" or "keep". selector: one that means what the subscription's does, empty for all
-    messages; filter: the same as quorum_selectors.canonical encodes it."""
+    """on_expiry: "release", "discard" or "keep". selector: equivalent to the subscription's, empty for all messages.
+    filter: the same, as quorum_selectors.canonical encodes it."""
 
     subscription: str
     state: SubscriptionState
@@ -88,7 +88,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What a commit has to know of a part. part: its 16 bytes."""
+    """A part as `publish` needs it. part: its name, 16 bytes. rows: number of its rows."""
 
     part: bytes
     rows: int
@@ -96,8 +96,8 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """is_duplicate: the batch, or a later one of the producer, was on record already; then the rest is 0. It may have
-    been this very call, where its first answer was lost."""
+    """is_duplicate: the batch, or a later one of the producer, was published before; the sequence and count are then 0.
+    A repeat of this very call, after a lost answer, is also reported as a duplicate."""
 
     first_sequence: int
     count: int
@@ -107,7 +107,8 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class SeenField:
-    """kind: "text", "integer", "floating", "boolean"; "" where no column can have what was seen."""
+    """An application property of sampled messages. kind: "text", "integer", "floating" or "boolean"; "" if no column
+    can have its values. messages: number of sampled messages that have it."""
 
     name: str
     kind: str

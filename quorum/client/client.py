@@ -1,10 +1,11 @@
 """The asyncio client: one session for publishing and consuming, unary calls for the rest.
 
-Every call that waits takes timeout_ms; None means the client's default. A publish whose deadline passes while
-it waits for the window was not sent (TimedOut); one that was sent raises PublishUnknown, whose `confirmation`
-can be awaited again. Unary calls are tried at the next endpoint until their deadline when a node is
-unavailable; all of them may be repeated safely. A delete or purge names its queue by the id that the queue had
-when the call began.
+Every call that waits takes timeout_ms; None means the client's default. If the deadline of a publish passes while it
+waits for the window, it was not sent (TimedOut). If it was sent, it raises PublishUnknown, whose `confirmation` can be
+awaited again.
+
+While a node is unavailable, unary calls are retried at the next endpoint until their deadline; all of them may be
+repeated safely. A delete or purge names its queue by the id that the queue had when the call began.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ GONE: dict[str, Any] = {
     "DeletePolicy": admin_pb2.DeletePolicyResponse(),
     "RemoveMember": admin_pb2.RemoveMemberResponse(),
 }
-"""What is answered where a later try finds what was to go gone."""
+"""The answer if a later try finds that the object does not exist any more."""
 
 PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 Batch = PreparedBatch | bytes | Iterable[Message | bytes]
@@ -96,7 +97,7 @@ class Client(PolicyCalls):
         channels: OpenChannel = open_channel,
         clock_s: Callable[[], float] = boottime_s,
     ) -> None:
-        """channels: how a channel to an endpoint is opened. clock_s: seconds that only ascend."""
+        """channels: opens a channel to an endpoint. clock_s: a monotonic clock, in seconds."""
         self._endpoints = parse_url(url)
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
@@ -124,8 +125,7 @@ class Client(PolicyCalls):
         return self
 
     async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Waits for what is under way, up to timeout_ms, and ends the session; consumers' messages go
-        back."""
+        """Wait for open publishes, up to timeout_ms, and end the session; checked-out messages are returned."""
         self._is_closed = True
         session, self._session = self._session, None
         if session is not None:
@@ -154,7 +154,7 @@ class Client(PolicyCalls):
 
     @property
     def reconnect_count(self) -> int:
-        """How often the session has moved to another stream."""
+        """Number of times that the session has moved to another stream."""
         return self._live().reconnect_count
 
     # ---- publishing
@@ -168,12 +168,12 @@ class Client(PolicyCalls):
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """Publishes one message and waits until it is confirmed."""
+        """Publish one message and wait until it is confirmed."""
         batch = encode_batch([Message(body, properties, application_properties)])
         await self.publish_batch(queue, batch, timeout_ms=timeout_ms)
 
     async def publish_batch(self, queue: str, batch: Batch, *, timeout_ms: int | None = None) -> int:
-        """Publishes and waits until all is confirmed; answers how many messages that were.
+        """Publish a batch, wait until all of it is confirmed, and return its number of messages.
 
         `batch` is messages, a PreparedBatch from `encode_batch`, or a serialized MessageBatch.
         """
@@ -193,8 +193,7 @@ class Client(PolicyCalls):
     async def send_batch(
         self, queue: str, batch: Batch, *, timeout_ms: int | None = None
     ) -> asyncio.Future[int]:
-        """Publishes without waiting for the confirm: answers, as soon as the window has room, a future of
-        it."""
+        """Publish without waiting for the confirm. Returns a future of it as soon as the window has room."""
         prepared = _prepare(batch)
         return await self._live().publisher.admit(queue, prepared, self._limit(timeout_ms))
 
@@ -211,7 +210,7 @@ class Client(PolicyCalls):
         consumer_tag: str | None = None,
         timeout_ms: int | None = None,
     ) -> Consumer:
-        """A consumer, attached by awaiting it, entering it, or its first iteration."""
+        """A consumer. It attaches when it is awaited, entered, or first iterated."""
         options = ConsumerOptions(
             selector=selector,
             property_filter=None if property_filter is None else _property_filter(property_filter),
@@ -227,32 +226,32 @@ class Client(PolicyCalls):
     async def get(
         self, queue: str, count: int = 1, settled: bool = False, *, timeout_ms: int | None = None
     ) -> list[DeliveredMessage]:
-        """Takes up to `count` ready messages now; `settled`: at most once, nothing is left to settle."""
+        """Take up to `count` messages that are ready now. settled: they are settled at once (at most once)."""
         if count < 1:
-            raise UsageError(f"get of {count} messages")
+            raise UsageError(f"get of {count} messages; allowed: 1 and more")
         task = asyncio.create_task(self._live().get(queue, count, settled))
         try:
             await asyncio.wait({task}, timeout=self._limit(timeout_ms) / 1000)
         finally:
             is_done = task.done()
-            if not is_done:  # it goes on alone: what it takes must not be held by nobody
+            if not is_done:  # the task continues; messages that it takes are returned
                 task.add_done_callback(_give_back)
         if not is_done:
             raise TimedOut(f"get from {queue!r} took over {self._limit(timeout_ms)} ms")
         return [message for delivery in task.result() for message in messages_of(delivery)]
 
     async def settle(self, target: Target, *, wait: bool = False) -> None:
-        """Done with a message, a delivery, or several messages. wait=True: answers when that is committed."""
+        """Settle a message, a delivery, or several messages. wait=True: return when that is committed."""
         for holder, part in _by_holder(target):
             await holder.settle(part, wait=wait)
 
     async def return_(self, target: Target, *, wait: bool = False) -> None:
-        """Back to the queue; not a failure."""
+        """Return messages to the queue; this counts no failure."""
         for holder, part in _by_holder(target):
             await holder.return_(part, wait=wait)
 
     async def discard(self, target: Target, *, wait: bool = False) -> None:
-        """Refused: dead-lettered, or dropped where no target is set."""
+        """Reject messages; they are dead-lettered, or dropped if the queue has no dead-letter target."""
         for holder, part in _by_holder(target):
             await holder.discard(part, wait=wait)
 
@@ -264,7 +263,7 @@ class Client(PolicyCalls):
         undeliverable_here: bool = False,
         wait: bool = False,
     ) -> None:
-        """Back to the queue with changes."""
+        """Return messages to the queue with changes: count a failed delivery, or treat them as discarded."""
         for holder, part in _by_holder(target):
             await holder.modify(
                 part, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
@@ -280,9 +279,9 @@ class Client(PolicyCalls):
         property_filter: PropertyFilterArgument | None = None,
         timeout_ms: int | None = None,
     ) -> AsyncIterator[BrowsedMessage]:
-        """Reads waiting messages in order and removes nothing; goes on at another node if one fails.
+        """Read ready messages in order without removing them; continue at another node if one fails.
 
-        limit 0: all. timeout_ms bounds the wait for each next part, not the whole.
+        limit 0: all. timeout_ms limits the wait for each part, not for the whole.
         """
         request = queue_pb2.BrowseRequest(queue=queue, start_sequence=start_sequence, limit=limit)
         if selector is not None:
@@ -306,7 +305,7 @@ class Client(PolicyCalls):
                         if limit and left <= 0:
                             return
             except TimeoutError:
-                raise TimedOut(f"browsing {queue!r}: nothing came for {limit_ms} ms") from None
+                raise TimedOut(f"browsing {queue!r}: no answer for {limit_ms} ms") from None
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, f"browsing {queue!r}")
                 if not isinstance(error, UnavailableError) or attempt == 2 * len(self._endpoints):
@@ -322,28 +321,28 @@ class Client(PolicyCalls):
     async def declare(
         self, name: str, arguments: Mapping[str, object] | None = None, *, timeout_ms: int | None = None
     ) -> bool:
-        """Makes sure the queue exists with these arguments; True if it was created now."""
+        """Make sure that the queue exists with these arguments. True if this call created it."""
         request = admin_pb2.DeclareQueueRequest(queue=name, arguments=_arguments(arguments))
         return bool((await self._admin("DeclareQueue", request, timeout_ms)).created)
 
     async def delete(self, name: str, *, timeout_ms: int | None = None) -> int:
-        """Deletes the queue; answers how many messages went with it (0 if an earlier try had done it). A repeat never
-        deletes another queue that was declared under this name meanwhile."""
+        """Delete the queue. Returns the number of messages deleted with it (0 if an earlier try deleted it). A repeat
+        never deletes another queue that was declared under this name meanwhile."""
         left_ms = self._time_left(timeout_ms)
         queue = await self._look_up(name, "DeleteQueue", left_ms())
         request = admin_pb2.DeleteQueueRequest(queue=name, id=queue.id)
         return int((await self._admin("DeleteQueue", request, left_ms())).message_count)
 
     async def purge(self, name: str, *, timeout_ms: int | None = None) -> int:
-        """Removes what is ready, leaves what is held; answers how many (fewer if an earlier try had removed some). What
-        is published after the call began may stay, and a repeat never removes it."""
+        """Remove the ready messages; checked-out ones stay. Returns the number of removed messages (fewer if an earlier
+        try removed some). Messages that are published after the call began may stay; a repeat never removes them."""
         left_ms = self._time_left(timeout_ms)
         queue = await self._look_up(name, "PurgeQueue", left_ms())
         request = admin_pb2.PurgeQueueRequest(queue=name, id=queue.id, before_sequence=queue.next_sequence)
         return int((await self._admin("PurgeQueue", request, left_ms())).message_count)
 
     async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
-        """Queues whose names begin with prefix, in the service's order (by name)."""
+        """Queues whose names begin with prefix, sorted by name as the service sorts them."""
         found: list[QueueInfo] = []
         request = admin_pb2.ListQueuesRequest(prefix=prefix, limit=LISTED_QUEUES)
         left_ms = self._time_left(timeout_ms)
@@ -376,9 +375,8 @@ class Client(PolicyCalls):
     async def add_member(
         self, member: MemberInfo, *, replace: bool = False, timeout_ms: int | None = None
     ) -> bool:
-        """member: as the new node says of itself (`cluster_status().own`, asked at that node). replace: it takes the
-        place of the member of its name. Whether it is new. The groups take it in one after the other:
-        `cluster_status` shows how far they are."""
+        """Add a member. True if it is new. member: `cluster_status().own`, asked at the new node. replace: it replaces
+        the member of its name. The groups add it one after the other; `cluster_status` shows the progress."""
         request = admin_pb2.AddMemberRequest(replace=replace)
         request.member.id, request.member.name = member.id, member.name
         request.member.client_address, request.member.peer_address = (
@@ -390,30 +388,29 @@ class Client(PolicyCalls):
         return bool(response.added)
 
     async def remove_member(self, name: str, *, timeout_ms: int | None = None) -> None:
-        """The groups let it go one after the other. It may be the member that is asked."""
+        """Remove a member; the groups remove it one after the other. It may be the member that serves this call."""
         await self._admin("RemoveMember", admin_pb2.RemoveMemberRequest(name=name), timeout_ms)
 
     async def drain_member(self, name: str, *, drained: bool = True, timeout_ms: int | None = None) -> None:
-        """A drained member hands over what it leads, and its sessions go elsewhere; not drained: it works again."""
+        """Drain a member: it transfers its leaderships and ends its sessions. drained=False: it works again."""
         await self._admin("DrainMember", admin_pb2.DrainMemberRequest(name=name, drained=drained), timeout_ms)
 
     async def transfer_leadership(self, group: int, to: str, *, timeout_ms: int | None = None) -> None:
-        """Returns when this member leads the group."""
+        """Transfer a group's leadership to member `to`. Returns when this member leads the group."""
         await self._admin(
             "TransferLeadership", admin_pb2.TransferLeadershipRequest(group=group, to=to), timeout_ms
         )
 
     async def rebalance_leaders(self, *, timeout_ms: int | None = None) -> dict[int, str]:
-        """Spreads leaders evenly; the groups that have moved, with their leaders."""
+        """Spread leaders evenly. Returns the groups whose leader changed, with their new leaders."""
         response = await self._admin("RebalanceLeaders", admin_pb2.RebalanceLeadersRequest(), timeout_ms)
         return {each.group: each.leader for each in response.moved}
 
     async def set_lease_times(
         self, lease_ms: int, leader_fallback_ms: int, *, timeout_ms: int | None = None
     ) -> bool:
-        """Wants other lease times for the cluster; whether that changes anything. lease_ms: 500 to 60,000;
-        leader_fallback_ms: 500 to 120,000; BadRequest otherwise. `cluster_status().lease_times` shows when every member
-        uses them."""
+        """Set the cluster's lease times; True if that changes anything. lease_ms: 500 to 60,000. leader_fallback_ms:
+        500 to 120,000. RefusedError otherwise. `cluster_status().lease_times` shows when every member uses them."""
         times = admin_pb2.LeaseTimes(lease_ms=lease_ms, leader_fallback_ms=leader_fallback_ms)
         request = admin_pb2.SetLeaseTimesRequest(lease_times=times)
         return bool((await self._admin("SetLeaseTimes", request, timeout_ms)).changed)
@@ -421,14 +418,14 @@ class Client(PolicyCalls):
     # ---- inside
 
     async def _look_up(self, name: str, method: str, timeout_ms: int) -> admin_pb2.QueueInfo:
-        """The queue that has the name now, for all tries of a call of this method."""
+        """The queue that has the name now; its id serves all tries of this method's call."""
         request = admin_pb2.DescribeQueueRequest(queue=name)
         response = await self._admin("DescribeQueue", request, timeout_ms, DOING[method])
         found: admin_pb2.QueueInfo = response.queue
         return found
 
     def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:
-        """Tells how many milliseconds are left for a call of several steps; at least 1."""
+        """A function that returns the milliseconds left for a call of several steps, at least 1."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit(timeout_ms) / 1000
         return lambda: max(1, int((deadline - loop.time()) * 1000))
@@ -436,8 +433,8 @@ class Client(PolicyCalls):
     async def _admin(
         self, method: str, request: Any, timeout_ms: int | None, doing: str | None = None
     ) -> Any:
-        """One unary call, at the next endpoint while a node is unavailable and the deadline allows. doing: in place of
-        the method's words in the texts of errors."""
+        """Make one unary call; retry it at the next endpoint while a node is unavailable and the deadline allows.
+        doing: replaces the method's words in error texts."""
         limit_s = self._limit(timeout_ms) / 1000
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
@@ -448,25 +445,25 @@ class Client(PolicyCalls):
         while True:
             stub = admin_pb2_grpc.AdminStub(self._channel(attempt))
             left_s = max(0.001, deadline - loop.time())
-            # not all of what is left goes to one node while there are others
+            # one node gets only a share of the remaining time while there are others
             share_s = left_s if len(self._endpoints) == 1 else max(left_s / 3, 0.001)
             try:
                 return await getattr(stub, method)(request, timeout=share_s)
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, doing)
                 if attempt and method in GONE and isinstance(error, NotFound):
-                    return GONE[method]  # an earlier try had done it
+                    return GONE[method]  # an earlier try removed it
                 if not isinstance(error, UnavailableError):
                     raise error from problem
                 if error.reason or told is None:
-                    told = error  # a node that says why says more than one that cannot be reached
+                    told = error  # prefer an error with a reason to one of an unreachable node
                 if deadline - loop.time() <= 2 * UNARY_PAUSE_S:
                     raise told from problem
             attempt += 1
             await asyncio.sleep(UNARY_PAUSE_S)
 
     def _channel(self, attempt: int) -> grpc.aio.Channel:
-        """A channel to the session's endpoint at first, to the others in turn later."""
+        """A channel to the session's endpoint for attempt 0, then to the others in turn."""
         first = self._endpoints.index(self._live().endpoint)
         endpoint = self._endpoints[(first + attempt) % len(self._endpoints)]
         if endpoint not in self._channels:
@@ -500,8 +497,8 @@ def connect(
 ) -> Client:
     """A client for quorum://host:port,host:port; open it with `async with` or `await`.
 
-    timeout_ms: default deadline of every call. silence_ms: after so long without any answer while one is due,
-    the session moves to the next endpoint.
+    timeout_ms: default deadline of every call. silence_ms: if no answer arrives for this time while one is due, the
+    session moves to the next endpoint.
     """
     return Client(url, timeout_ms=timeout_ms, connect_timeout_ms=connect_timeout_ms, silence_ms=silence_ms)
 
@@ -519,7 +516,7 @@ def _prepare(batch: Batch) -> PreparedBatch:
 
 
 def _by_holder(target: Target) -> list[tuple[Holder, Target]]:
-    """The target by who holds it, so that one call may name messages of several consumers."""
+    """Split the target by the holder of its messages; one call may name messages of several consumers."""
     if isinstance(target, DeliveredMessage):
         return [(target.delivery.holder, target)]
     if isinstance(target, Delivery):
@@ -532,7 +529,7 @@ def _by_holder(target: Target) -> list[tuple[Holder, Target]]:
 
 
 def _give_back(task: asyncio.Task[list[Delivery]]) -> None:
-    """A get that nobody waits for any more: what it took goes back."""
+    """Return the messages of a get whose caller has stopped waiting."""
     if task.cancelled() or task.exception() is not None:
         return
     for delivery in task.result():

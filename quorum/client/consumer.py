@@ -1,5 +1,5 @@
-"""A consumer: deliveries as they come, its credit, its life over several attachments (see delivery.py for
-what it holds and how it settles)."""
+"""A consumer: its deliveries, its credit, and its attachments over several streams. delivery.py covers the messages
+that it holds and settles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quorum.v1 import queue_pb2
 
 
 class ConsumerLink(Link, Protocol):
-    """What a consumer needs beside it."""
+    """The part of the session that a consumer needs, beside Link."""
 
     async def attach(self, consumer: Consumer) -> None: ...
 
@@ -35,8 +35,8 @@ class ConsumerOptions:
 
 @dataclass(slots=True)
 class _State:
-    """is_drained: no more will come, what is held may be settled. is_ended: the same, and the service has
-    forgotten the consumer or soon will; `error` says why, None if it was asked for."""
+    """is_drained: no more deliveries will arrive; held messages may still be settled. is_ended: the same, and the
+    service has removed the consumer or soon will; `error` is the cause, None if the caller asked for it."""
 
     was_started: bool = False
     is_draining: bool = False
@@ -46,11 +46,10 @@ class _State:
 
 
 class Consumer(Holder):
-    """Messages of one queue as they come: `async for message in consumer`, or `async for delivery in
-    consumer.deliveries()` for whole batches. Attach by `await consumer`, `async with`, or the first
-    iteration.
+    """The messages of one queue: `async for message in consumer`, or `async for delivery in consumer.deliveries()` for
+    whole batches. The consumer attaches by `await consumer`, `async with`, or the first iteration.
 
-    With auto_settle, a message or batch is settled when the next one is asked for.
+    With auto_settle, a message or batch is settled when the caller asks for the next one.
     """
 
     def __init__(self, link: ConsumerLink, queue: str, consumer_tag: str, options: ConsumerOptions) -> None:
@@ -72,7 +71,7 @@ class Consumer(Holder):
     # ---- life
 
     async def start(self) -> Consumer:
-        """Attaches; raises what the service refuses. Harmless when attached already."""
+        """Attach the consumer; raise the service's refusal. No effect if it is attached already."""
         if not self._state.was_started:
             self._state.was_started = True
             await self._life.attach(self)
@@ -91,15 +90,15 @@ class Consumer(Holder):
             await self.cancel()
 
     async def cancel(self, *, return_held: bool = True, timeout_ms: int | None = None) -> None:
-        """No more deliveries. What is held goes back to the queue, or may still be settled if not
-        return_held."""
+        """End deliveries. Held messages are returned to the queue; if not return_held, they may still be settled."""
         if self._state.is_ended or not self._state.was_started:
             self.end(None)
             return
         await self._life.cancel(self, return_held, timeout_ms)
 
     async def drain(self) -> None:
-        """Takes what is there now, within the credit; iteration ends after it. Refills stop."""
+        """Take the messages that are ready now, within the credit; iteration ends after them. Credit is not
+        refilled."""
         await self.start()
         self._state.is_draining = True
         await self._life.drain(self)
@@ -107,7 +106,7 @@ class Consumer(Holder):
     # ---- deliveries
 
     async def next_delivery(self) -> Delivery | None:
-        """The next batch; None when the consumer has ended. Raises why, if the service ended it."""
+        """The next batch; None when the consumer has ended. Raises the cause if the service ended it."""
         await self.start()
         while True:
             while self._arrived:
@@ -152,7 +151,7 @@ class Consumer(Holder):
 
     @property
     def wants_drain(self) -> bool:
-        """Asked for, and not yet answered."""
+        """Whether a drain was requested and is not answered yet."""
         return self._state.is_draining and not self._state.is_drained
 
     @property
@@ -172,7 +171,7 @@ class Consumer(Holder):
         )
 
     def attach_request(self, request_id: int) -> Any:
-        """Begins a new attachment: tags and credit start again."""
+        """Begin a new attachment: tags and credit start again."""
         self._disposed_count = self._last_tag = 0
         self._credit_sent = self.options.prefetch
         request = queue_pb2.Attach(
@@ -199,14 +198,14 @@ class Consumer(Holder):
         self._arrived.clear()
 
     def end(self, error: QuorumError | None) -> None:
-        """No more deliveries will come. The first reason stays."""
+        """Record that no more deliveries will arrive. The first error is kept."""
         if not self._state.is_ended:
             self._state.is_ended = True
             self._state.error = error
         self._signal.set()
 
     def drained(self) -> None:
-        """The service has given the rest of the credit back."""
+        """Record that the service has given back the rest of the credit."""
         self._state.is_drained = True
         self._signal.set()
 
@@ -216,7 +215,7 @@ class Consumer(Holder):
         self._disposed_count += count
 
     def _is_starved(self) -> bool:
-        """The caller waits, and the service may not send anything."""
+        """Whether the caller waits while the service has no credit left to send."""
         return self._waiting > 0 and self._last_tag >= self._credit_sent
 
     def _credit_due(self) -> int:

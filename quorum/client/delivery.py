@@ -1,17 +1,16 @@
-"""Deliveries, and what is held of them.
+"""Deliveries and their settlement.
 
-A consumer is attached anew on every stream; each time its tags start at 1 and what it held before is void:
-the queue has those messages back and hands them out again, flagged as redelivered. A `Delivery` remembers its
-attachment. Settling a void *message* raises VoidDelivery; settling a void *batch* answers False; either way
-nothing is sent.
+A consumer is attached again on every new stream. Its tags then start at 1, and the messages it held before are void:
+they are ready in the queue again and are redelivered. A `Delivery` remembers its attachment. Settling a void *message*
+raises VoidDelivery; settling a void *batch* returns False. In both cases nothing is sent.
 
-Credit is absolute: deliveries up to tag (settled so far + prefetch) may come, so that never more than
-`prefetch` messages are held. It is raised in steps of half the prefetch and rides on the dispositions; in
-smaller steps only when the service has none left and the caller waits for more.
+Credit is absolute: the service may send deliveries up to tag (settled so far + prefetch), so the client never holds
+more than `prefetch` messages. The client raises credit in steps of half the prefetch, inside dispositions. It uses
+smaller steps only when the service has no credit left and the caller waits.
 
-Dispositions are collected until the stream can take one and merged where they touch: a caller who settles
-message by message costs the service one operation per write, not per message. `wait=True` answers when the
-settlement is committed; without it, a settlement lost with the connection shows as a redelivery.
+Dispositions are collected until the stream can take one, and adjacent tags are merged. A caller that settles message by
+message therefore costs the service one operation per write, not per message. `wait=True` returns when the settlement is
+committed. Without it, a settlement that is lost with the connection shows as a redelivery.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ MAX_RANGES = 1_000  # of tags in one disposition
 
 
 class Link(Protocol):
-    """What a holder needs of the client: a way out and answers to requests. timeout_ms: how long to wait for
-    one."""
+    """The part of the session that a holder needs: sending, and answers to requests. timeout_ms: limit of the wait for
+    an answer."""
 
     timeout_ms: int
 
@@ -51,7 +50,7 @@ class Link(Protocol):
 
 
 class DeliveredMessage:
-    """One message of a delivery. Body and properties are decoded when looked at."""
+    """One message of a delivery. Body and properties are decoded on access."""
 
     __slots__ = ("delivery", "ordinal")
 
@@ -72,7 +71,7 @@ class DeliveredMessage:
 
     @property
     def sequence(self) -> int:
-        """Its place in its queue, for ever."""
+        """Permanent place of the message in its queue."""
         return self.delivery.sequence_at(self.ordinal)
 
     @property
@@ -81,7 +80,7 @@ class DeliveredMessage:
 
     @property
     def delivery_count(self) -> int:
-        """How often its delivery has failed."""
+        """Number of failed deliveries."""
         return self.delivery.delivery_count_at(self.ordinal)
 
     @property
@@ -114,7 +113,7 @@ class DeliveredMessage:
 
 
 class Delivery:
-    """A batch as it was delivered: `count` messages with tags from first_tag on. Iterating decodes lazily."""
+    """A delivered batch: `count` messages with tags from first_tag on. Iteration decodes lazily."""
 
     __slots__ = ("attach", "count", "first_tag", "generation", "holder", "queue", "reader", "wire")
 
@@ -139,7 +138,7 @@ class Delivery:
 
     @property
     def is_void(self) -> bool:
-        """Its attachment is gone: the queue has these messages back."""
+        """Whether the attachment has ended, so that these messages are ready in the queue again."""
         return self.generation != self.holder.generation
 
     def __len__(self) -> int:
@@ -193,22 +192,22 @@ class Holder:
     def __init__(self, link: Link, queue: str, consumer_tag: str) -> None:
         self.queue = queue
         self.consumer_tag = consumer_tag
-        self.generation = 0  # one more whenever what is held becomes void
+        self.generation = 0  # increases whenever the held messages become void
         self.attach = 0
         self.held = TagRanges()
         self._link = link
         self._disposals: deque[_Disposal] = deque()
 
     async def settle(self, target: Target, *, wait: bool = False) -> None:
-        """Done with these. wait=True: answers when that is committed."""
+        """Settle messages. wait=True: return when that is committed."""
         await self._dispose_messages(target, _Disposal(SETTLE, False, False, []), wait)
 
     async def return_(self, target: Target, *, wait: bool = False) -> None:
-        """Back to their places in the queue; not a failure."""
+        """Return messages to their places in the queue; this counts no failure."""
         await self._dispose_messages(target, _Disposal(RETURN, False, False, []), wait)
 
     async def discard(self, target: Target, *, wait: bool = False) -> None:
-        """Refused: dead-lettered, or dropped where no target is set."""
+        """Reject messages; they are dead-lettered, or dropped if the queue has no dead-letter target."""
         await self._dispose_messages(target, _Disposal(DISCARD, False, False, []), wait)
 
     async def modify(
@@ -219,11 +218,11 @@ class Holder:
         undeliverable_here: bool = False,
         wait: bool = False,
     ) -> None:
-        """Back to the queue; delivery_failed counts a failure, undeliverable_here discards."""
+        """Return messages to the queue; delivery_failed counts a failure, undeliverable_here discards."""
         await self._dispose_messages(target, _Disposal(MODIFY, delivery_failed, undeliverable_here, []), wait)
 
     async def settle_batch(self, delivery: Delivery, *, wait: bool = False) -> bool:
-        """Settles what is still held of a whole delivery; False if it is void. No work per message."""
+        """Settle the messages of a delivery that are still held; False if it is void. No work per message."""
         if delivery.generation != self.generation:
             return False
         disposal = _Disposal(SETTLE, False, False, self.held.remove(delivery.first_tag, delivery.last_tag))
@@ -231,19 +230,19 @@ class Holder:
         return True
 
     async def settle_ranges(self, ranges: Iterable[tuple[int, int]], *, wait: bool = False) -> int:
-        """Settles tags of the present attachment by inclusive ranges; says how many were still held."""
+        """Settle inclusive ranges of tags of the present attachment. Returns the number that were still held."""
         taken = [part for first, last in ranges for part in self.held.remove(first, last)]
         await self._dispose(_Disposal(SETTLE, False, False, taken), wait)
         return count_of(taken)
 
     async def settle_up_to(self, tag: int, *, wait: bool = False) -> int:
-        """Settles every held tag up to this one; says how many."""
+        """Settle every held tag up to this one. Returns their number."""
         return await self.settle_ranges([(1, tag)], wait=wait)
 
     # ---- for the connection
 
     def give_back(self, delivery: Delivery) -> None:
-        """Returns what is still held of a delivery that nobody will look at."""
+        """Return the messages of a delivery that are still held, because no caller will read it."""
         tags = self.held.remove(delivery.first_tag, delivery.last_tag)
         if tags:
             self._enqueue(_Disposal(RETURN, False, False, tags))
@@ -255,7 +254,7 @@ class Holder:
         return delivery
 
     def void(self) -> None:
-        """The stream is gone, and with it all that is held."""
+        """Forget all held messages, because the stream has ended."""
         self.generation += 1
         self.attach = 0
         self.held.clear()
@@ -273,7 +272,7 @@ class Holder:
         if not self._disposals:
             return None
         disposal = self._disposals[0]
-        if len(disposal.tags) > MAX_RANGES:  # the first part goes now; whoever waits hears of the last one
+        if len(disposal.tags) > MAX_RANGES:  # send the first part now; the answer belongs to the last part
             part = replace(disposal, tags=disposal.tags[:MAX_RANGES], waiting=None, request_id=0)
             disposal.tags = disposal.tags[MAX_RANGES:]
             disposal = part
@@ -300,7 +299,7 @@ class Holder:
         return 0
 
     def _disposed(self, count: int) -> None:
-        """Told how many tags were given back, in whatever way."""
+        """Hook: `count` tags were disposed of, with any outcome."""
 
     async def _dispose_messages(self, target: Target, disposal: _Disposal, wait: bool) -> None:
         if isinstance(target, Delivery):
@@ -311,9 +310,9 @@ class Holder:
             messages = [(message.delivery, message.tag, message.tag) for message in target]
         for delivery, first, last in messages:
             if delivery.holder is not self:
-                raise UsageError(f"{self} was asked about a message of {delivery.holder}")
+                raise UsageError(f"{self} cannot settle a message of {delivery.holder}")
             if delivery.is_void:
-                raise VoidDelivery(f"{self}: delivery {first} is void, the queue has it back")
+                raise VoidDelivery(f"{self}: delivery {first} is void; the queue will redeliver it")
             taken = self.held.remove(first, last)
             if not taken:
                 raise UsageError(f"{self} has no delivery {first}; held: {self.held}")
@@ -333,7 +332,7 @@ class Holder:
         await within(self._link.timeout_ms, queued.waiting, f"settling for {self}")
 
     def _enqueue(self, disposal: _Disposal) -> _Disposal:
-        """Adds to what goes out next; answers the disposal it became part of."""
+        """Queue a disposal for sending. Returns the disposal that it was merged into, or itself."""
         self._disposed(count_of(disposal.tags))
         self._link.dirty(self)
         last = self._disposals[-1] if self._disposals else None
@@ -345,7 +344,7 @@ class Holder:
 
 
 def _merge(into: list[tuple[int, int]], tags: list[tuple[int, int]]) -> None:
-    """Adds ascending ranges, joining neighbours; sorts only when they do not come in order."""
+    """Add ascending ranges and join neighbours; sort only if they are out of order."""
     for first, last in tags:
         if into and into[-1][1] + 1 == first:
             into[-1] = (into[-1][0], last)
@@ -356,7 +355,7 @@ def _merge(into: list[tuple[int, int]], tags: list[tuple[int, int]]) -> None:
 
 
 class GetHolder(Holder):
-    """What `get` took: the session's own consumer without a name."""
+    """Holds messages that `get` took, under the session's own consumer without a tag."""
 
     def __str__(self) -> str:
         return f"get from {self.queue!r}"

@@ -1,4 +1,4 @@
-"""Where the service is: quorum://host:port,host:port, and the channels to it."""
+"""The service's endpoints, quorum://host:port,host:port, and the channels to them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ SCHEME = "quorum://"
 DEFAULT_PORT = 7400
 MAX_FRAME_BYTES = 64 * 1024 * 1024  # a message is at most 16 MiB, a delivery a few of them
 
-# A dead or paused node is noticed after KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS. Servers have to permit such
-# pings.
+# The client detects a dead or paused node after KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS. Servers have to permit such pings.
 KEEPALIVE_MS = 2000
 KEEPALIVE_TIMEOUT_MS = 2000
 
@@ -24,7 +23,7 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
-    # a pool of its own: a node that was down must not be avoided because of an earlier channel's back-off
+    # a separate pool, because the back-off of an earlier channel must not delay a connection to a node that was down
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
@@ -33,12 +32,12 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
 
 
 OpenChannel = Callable[[str], grpc.aio.Channel]
-"""From host:port to a channel."""
+"""Opens a channel to host:port."""
 
 
 def parse_url(url: str) -> tuple[str, ...]:
     """The endpoints of a URL as host:port, in order."""
-    if "@" in url:  # not repeated: what is before it may be a password
+    if "@" in url:  # the text is not quoted in the error, because it may be a password
         raise UsageError(f"the address names a user before '@'; wanted: {SCHEME}host:port,host:port")
     if not url.startswith(SCHEME):
         raise UsageError(f"address {url!r} does not begin with {SCHEME}")

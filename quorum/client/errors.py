@@ -1,21 +1,21 @@
-"""What can go wrong for a user of the client, and whose fault it is.
+"""The client's errors and their causes.
 
     QuorumError
-    ├── UsageError          the caller's: an argument or order of calls that can never work; nothing sent
+    ├── UsageError          the caller: an argument or order of calls that can never work; nothing was sent
     │   ├── ClosedError         the client or the consumer has been closed
-    │   └── VoidDelivery        the delivery belongs to an attachment that is gone; the queue has it back
-    ├── RefusedError        the caller's, as the service sees it: the same request will be refused again
+    │   └── VoidDelivery        the delivery belongs to an attachment that has ended; it will be redelivered
+    ├── RefusedError        the caller: the service refuses the request, and will refuse it again
     │   ├── NotFound            no such queue or consumer
-    │   ├── PublishRejected     some messages of a batch (queue full, too large, unknown queue)
-    │   └── PermissionRefused   not allowed
-    ├── UnavailableError    nobody's: the service cannot be reached or cannot decide now; try again
-    │   ├── ConnectionLost      the stream ended while the request was under way
+    │   ├── PublishRejected     messages of a batch (queue full, too large, unknown queue)
+    │   └── PermissionRefused   not authenticated, or not allowed
+    ├── UnavailableError    the network or cluster: the service cannot be reached or cannot decide now; try again
+    │   ├── ConnectionLost      the stream ended before the request was answered
     │   └── TimedOut            the deadline passed; the outcome is unknown
-    │       └── PublishUnknown      ... of a publish; `confirmation` can be awaited again
-    ├── OutcomeUnknown      nobody's: a publish that was not answered for 23 hours is given up
-    └── ServiceError        ours: the service failed, or answered something it must not
+    │       └── PublishUnknown      of a publish; `confirmation` can be awaited again
+    ├── OutcomeUnknown      the network or cluster: a publish was not answered for 23 hours and is given up
+    └── ServiceError        the service: it failed, or its answer violates the protocol
 
-Every error has `reason`, the service's word for it (google.rpc.ErrorInfo.reason), "" where there is none.
+Every error has `reason`, the service's word for it (google.rpc.ErrorInfo.reason); "" if there is none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ClosedError(UsageError):
 
 
 class VoidDelivery(UsageError):
-    """The delivery belongs to an attachment that is gone: the queue has the message back."""
+    """The delivery belongs to an attachment that has ended: its messages are ready in the queue again."""
 
 
 class RefusedError(QuorumError):
@@ -64,8 +64,7 @@ class PermissionRefused(RefusedError):
 
 
 class PublishRejected(RefusedError):
-    """Messages of a batch were refused. rejected: (first, last) places in the batch, from 0, both ends
-    included."""
+    """Messages of a batch were refused. rejected: (first, last) positions in the batch, from 0, inclusive."""
 
     def __init__(
         self,
@@ -80,20 +79,20 @@ class PublishRejected(RefusedError):
 
 
 class UnavailableError(QuorumError):
-    """The service cannot be reached or cannot decide now; trying again is right."""
+    """The service cannot be reached or cannot decide now; try again."""
 
 
 class ConnectionLost(UnavailableError):
-    """The stream ended while the request was under way."""
+    """The stream ended before the request was answered."""
 
 
 class TimedOut(UnavailableError):
-    """The deadline passed. What was asked for may still happen."""
+    """The deadline passed. The service may still carry out the request."""
 
 
 class PublishUnknown(TimedOut):
-    """A publish was sent and not yet decided. The client goes on resending it: await `confirmation` again,
-    rather than publish again, and nothing is published twice."""
+    """A publish was sent and is not decided yet. The client keeps resending it: to avoid duplicates, await
+    `confirmation` again instead of publishing again."""
 
     def __init__(self, message: str, confirmation: asyncio.Future[int]) -> None:
         super().__init__(message, reason="DEADLINE_EXCEEDED")
@@ -101,15 +100,15 @@ class PublishUnknown(TimedOut):
 
 
 class OutcomeUnknown(QuorumError):
-    """A publish was not answered for 23 hours. It may be published or not, and is not sent again: the service forgets
-    after a day what it has taken, and could take it twice."""
+    """A publish was not answered for 23 hours. It may be published or not. The client does not send it again, because
+    the service drops repeats only for a day and could take it twice."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason="OUTCOME_UNKNOWN")
 
 
 class ServiceError(QuorumError):
-    """The service failed, or answered something it must not."""
+    """The service failed, or its answer violates the protocol."""
 
 
 _BY_CODE: dict[grpc.StatusCode, type[QuorumError]] = {
@@ -130,7 +129,7 @@ _CODE_BY_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in g
 
 
 def reason_of(status: Any) -> tuple[str, dict[str, str]]:
-    """Reason and metadata of a google.rpc.Status; empty where it carries no ErrorInfo."""
+    """Reason and metadata of a google.rpc.Status; empty if it carries no ErrorInfo."""
     info = error_details_pb2.ErrorInfo()
     for detail in status.details:
         if detail.Is(info.DESCRIPTOR):
@@ -140,7 +139,7 @@ def reason_of(status: Any) -> tuple[str, dict[str, str]]:
 
 
 def from_status(status: Any, doing: str = "") -> QuorumError:
-    """The error for a google.rpc.Status received inside a stream."""
+    """The error for a google.rpc.Status from inside a stream."""
     reason, metadata = reason_of(status)
     code = _CODE_BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
     kind = _BY_CODE.get(code, ServiceError)
@@ -149,7 +148,7 @@ def from_status(status: Any, doing: str = "") -> QuorumError:
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError | grpc.RpcError, doing: str) -> QuorumError:
-    """The error for a call that ended badly; its details come from the trailing metadata."""
+    """The error for a failed call, with the details of its trailing metadata."""
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:
             status = status_pb2.Status()

@@ -1,4 +1,4 @@
-"""The client's calls about policies."""
+"""The client's policy calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quorum.client.values import arguments as values
 from quorum.v1 import admin_pb2
 
 MAX_PRIORITY = (1 << 31) - 1
-"""Either way; what the service's 32 bits hold."""
+"""Highest absolute value of a priority, because the service stores 32 bits."""
 
 
 class PolicyCalls:
-    """Part of Client."""
+    """The policy calls of Client."""
 
     async def set_policy(
         self,
@@ -26,10 +26,10 @@ class PolicyCalls:
         *,
         timeout_ms: int | None = None,
     ) -> bool:
-        """Makes a policy, or changes the one of this name; True if that changed anything.
+        """Make a policy or change the one of this name. True if that changed anything.
 
-        pattern: a queue's whole name, `*` for any characters. Of those that match a queue the highest priority applies.
-        Returns when all queues are configured accordingly.
+        pattern: matches a queue's whole name, `*` for any characters. The matching policy with the highest priority
+        applies. Returns when all queues are configured accordingly.
         """
         if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
             raise UsageError(f"priority {priority}; allowed: {-MAX_PRIORITY}..{MAX_PRIORITY}")
@@ -38,11 +38,11 @@ class PolicyCalls:
         return bool((await self._admin("SetPolicy", request, timeout_ms)).changed)
 
     async def delete_policy(self, name: str, *, timeout_ms: int | None = None) -> None:
-        """Returns when all queues are configured without it."""
+        """Delete a policy. Returns when all queues are configured without it."""
         await self._admin("DeletePolicy", admin_pb2.DeletePolicyRequest(name=name), timeout_ms)
 
     async def policies(self, *, timeout_ms: int | None = None) -> list[Policy]:
-        """All of them, by name."""
+        """All policies, sorted by name."""
         response = await self._admin("ListPolicies", admin_pb2.ListPoliciesRequest(), timeout_ms)
         return [Policy.of(policy) for policy in response.policies]
 

@@ -1,17 +1,16 @@
-"""What this client has published and not yet heard about.
+"""Publishes that are not yet confirmed or rejected (undecided).
 
-Messages are numbered densely from 1 over all queues; a batch is kept, encoded, until every one of its numbers
-is confirmed or rejected. After a reconnect everything kept is sent again in order with the same numbers: the
-service drops what it has taken already, so nothing is published twice and nothing is left out. Numbers are
-given when a batch is admitted to the window, never to a batch that may still be given up, so there are no
-gaps.
+Messages are numbered densely from 1 over all queues. An encoded batch is kept until all of its numbers are confirmed or
+rejected. After a reconnect all kept batches are resent in order with the same numbers. The service drops those that it
+has taken already, so every message is published once. A batch gets its numbers when it is admitted to the window. It
+cannot be abandoned after that, so there are no gaps.
 
-The service drops repeats for 24 hours after a stream has broken. So a batch that has been undecided for 23 hours is
-given up and never sent again: nobody knows whether it was published, and OutcomeUnknown says so.
+The service drops repeats for 24 hours after a stream has broken. A batch that is undecided for 23 hours is therefore
+given up and never resent. It may be published or not; its future raises OutcomeUnknown.
 
-The window: at most `window_bytes` of encoded batches, and at most `max_window_messages` between the lowest
-undecided number and the highest given one (decided numbers between count too: the service remembers that
-span). A batch larger than the whole window is admitted alone.
+The window holds at most `window_bytes` of encoded batches, and at most `max_window_messages` between the lowest
+undecided number and the highest assigned one. Decided numbers in between count too, because the service remembers that
+span. A batch that is larger than the whole window is admitted alone.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ from quorum.client.tags import TagRanges, count_of
 from quorum.v1 import queue_pb2
 
 GIVEN_UP_AFTER_S = 23 * 3600.0
-"""An hour less than the service remembers what it has taken."""
+"""Seconds; one hour less than the service remembers the numbers it has taken."""
 
 
 def boottime_s() -> float:
-    """Seconds that count suspended time, where the system has such a clock: the service's day goes on meanwhile."""
+    """Monotonic seconds that include suspended time, if the system has such a clock: the service's day includes it."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(slots=True)
 class Limits:
-    """What Opened says a session may do."""
+    """Limits of a session, from Opened."""
 
     window_bytes: int = 8 * 1024 * 1024
     max_message_bytes: int = 16 * 1024 * 1024
@@ -61,7 +60,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Pending:
-    """One batch under way. `open` is None while all its numbers are undecided (the rule), else those left."""
+    """One undecided batch. `open`: its undecided numbers; None, in the usual case, while all of them are undecided."""
 
     queue: str
     first: int
@@ -82,8 +81,8 @@ class _Waiter:
 
 
 class Publisher:
-    """Numbers, keeps and hands out batches. `wake` is called when there is something to send. clock_s: seconds, which
-    only ascend."""
+    """Numbers batches, keeps them, and hands them to the stream. wake: called when there is something to send.
+    clock_s: a monotonic clock, in seconds."""
 
     def __init__(self, wake: Callable[[], None], clock_s: Callable[[], float] = boottime_s) -> None:
         self._wake = wake
@@ -103,26 +102,26 @@ class Publisher:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way."""
+        """Whether no publish is undecided."""
         return not self._pending
 
     @property
     def first_new(self) -> int:
-        """Numbers from here on were never given, so never sent."""
+        """The lowest number that was never assigned, and so never sent."""
         return self._next_number
 
     @property
     def lowest_unconfirmed(self) -> int:
-        """Everything below is decided."""
+        """The number below which every publish is decided."""
         for pending in self._pending.values():
             return pending.first if pending.open is None else pending.open.ranges()[0][0]
         return self._next_number
 
     async def admit(self, queue: str, batch: PreparedBatch, timeout_ms: int | None) -> asyncio.Future[int]:
-        """Waits for room in the window; the future answers the number of messages confirmed, or raises.
+        """Wait for room in the window. Returns a future of the number of confirmed messages.
 
-        Giving up the wait, by cancelling or by TimedOut, gives up the batch; cancelling the future does not:
-        by then the batch is numbered and will be sent.
+        If this wait is cancelled or raises TimedOut, the batch is not sent. Cancelling the future does not stop the
+        batch, because by then it is numbered and will be sent.
         """
         if self._failure is not None:
             raise self._failure
@@ -130,7 +129,7 @@ class Publisher:
         if batch.count > allowed:
             raise UsageError(f"a batch of {batch.count} messages; allowed: {allowed}")
         size = len(batch.data)
-        if size > self.limits.max_batch_bytes:  # the transport would refuse it on every stream, for ever
+        if size > self.limits.max_batch_bytes:  # every stream would refuse it
             raise UsageError(
                 f"a batch of {size} bytes, properties included; allowed: {self.limits.max_batch_bytes}, and "
                 f"{self.limits.max_message_bytes} for the body of one message"
@@ -145,7 +144,7 @@ class Publisher:
         finally:
             if not admitted.done():
                 self._waiters.remove(waiter)
-                self._admit_waiters()  # it may have been in the way of a smaller one
+                self._admit_waiters()  # a smaller batch behind it may have room
         if not admitted.done():
             raise TimedOut(f"no room in the window for {timeout_ms} ms; nothing was sent to {queue!r}")
         return admitted.result()
@@ -154,7 +153,7 @@ class Publisher:
         """The next batch to send, as a SessionRequest; None if all are sent."""
         while self._unsent:
             pending = self._unsent.popleft()
-            if pending.first not in self._pending:  # decided while it waited to be sent again
+            if pending.first not in self._pending:  # decided while it waited to be resent
                 continue
             return queue_pb2.SessionRequest(
                 publish=queue_pb2.PublishBatch(
@@ -167,12 +166,12 @@ class Publisher:
         return None
 
     def resend_all(self) -> None:
-        """A new stream: everything undecided goes again, in order, but for what is too old."""
+        """Resend all undecided batches in order on a new stream, except for those that are too old."""
         self.give_up_old()
         self._unsent = deque(self._pending.values())
 
     def give_up_old(self) -> None:
-        """Fails what has been undecided for so long that the service may forget it."""
+        """Fail batches that are undecided for GIVEN_UP_AFTER_S, because the service may soon forget them."""
         before_s = self._clock_s() - GIVEN_UP_AFTER_S
         while self._pending:
             pending = next(iter(self._pending.values()))
@@ -188,10 +187,10 @@ class Publisher:
             self._admit_waiters()
 
     def decide(self, confirms: Any) -> None:
-        """Takes a Confirms answer. Numbers decided before are ignored: answers may repeat.
+        """Process a Confirms answer. Numbers that were decided before are ignored, because answers may repeat.
 
-        A rejection that says "unavailable" decides nothing: it is raised, and ends the stream, so that the
-        same numbers go out again on the next one.
+        A rejection with UNAVAILABLE decides nothing. It is raised and ends the stream, so that the same numbers are
+        resent on the next one.
         """
         unavailable: QuorumError | None = None
         for given in confirms.confirmed:
@@ -208,7 +207,7 @@ class Publisher:
             raise unavailable
 
     def fail_all(self, error: QuorumError, *, for_good: bool) -> None:
-        """Gives everything up; with for_good, also what is published later."""
+        """Fail all undecided batches; with for_good, later publishes, too."""
         if for_good:
             self._failure = error
         given_up = list(self._pending.values())
@@ -225,7 +224,7 @@ class Publisher:
             self._admit_waiters()
 
     def restart_numbers(self) -> None:
-        """A new producer identity begins at 1 again. Nothing may be under way."""
+        """Restart at 1 for a new producer identity. No publish may be undecided."""
         assert not self._pending
         self._next_number = 1
 
@@ -262,7 +261,7 @@ class Publisher:
     def _decide(self, first: int, last: int, refusal: QuorumError | None) -> None:
         if last >= self._next_number or first < 1:
             raise ServiceError(
-                f"numbers {first}..{last} were answered; given so far: 1..{self._next_number - 1}"
+                f"the service answered for numbers {first}..{last}; sent so far: 1..{self._next_number - 1}"
             )
         place = first
         while place <= last and (pending := self._pending.get(place)) is not None:

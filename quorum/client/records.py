@@ -1,4 +1,4 @@
-"""What the administrative calls and browsing answer, as plain records."""
+"""The answers of the administrative calls and of browsing as plain records."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from quorum.client.values import FieldValue, Properties, decode_properties, valu
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """One queue. ready + checked_out + what waits elsewhere = total. arguments, as it was declared with, are sorted by
-    name. policy: which one applies, empty if none; effective_arguments: its own and the policy's."""
+    """One queue. total: ready, checked-out and all other messages. arguments: as it was declared, sorted by name.
+    policy: name of the policy that applies, empty if none. effective_arguments: its own and the policy's."""
 
     name: str
     id: int
@@ -50,7 +50,7 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Arguments for every queue whose whole name the pattern matches, `*` for any characters. arguments are sorted by
+    """Arguments for every queue whose whole name matches the pattern, `*` for any characters. arguments are sorted by
     name."""
 
     name: str
@@ -65,8 +65,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """selector: one that means what its own does; empty where it has none, or a property filter. filter: either of
-    them as quorum_selectors.canonical encodes it, empty for every message."""
+    """held: messages that it has checked out. selector: equivalent to the consumer's own; empty if it has none, or a
+    property filter. filter: either of them as quorum_selectors.canonical encodes it, empty for every message."""
 
     consumer_tag: str
     node: str
@@ -85,7 +85,7 @@ class ConsumerInfo:
 
 @dataclass(frozen=True, slots=True)
 class StorageInfo:
-    """Where a queue's messages are on the node that answered; alpha + beta + gamma + delta = total (docs/queues.md)."""
+    """Where the answering node stores a queue's messages; alpha + beta + gamma + delta = total (docs/queues.md)."""
 
     alpha: int
     beta: int
@@ -117,8 +117,8 @@ class QueueDescription:
 
 @dataclass(frozen=True, slots=True)
 class DiskInfo:
-    """What a member says of its disk. low: publishes are refused; full: its log takes nothing; slow: others should
-    lead."""
+    """A member's report of its disk. low: publishes are refused. full: its log takes no entries. slow: another member
+    should lead. sync_p99_us: 99th percentile of recent syncs, in microseconds."""
 
     free_bytes: int
     limit_bytes: int
@@ -136,14 +136,14 @@ class MemberInfo:
     reachable: bool
     boot: int
     disk: DiskInfo | None = None
-    """None if nothing was heard of it lately"""
+    """None without a recent report"""
     id: str = ""
     incarnation: str = ""
     drained: bool = False
     joining: bool = False
     """it does not vote in every group yet"""
     replaces: str = ""
-    """id of the member that is removed when it does"""
+    """id of the member that is removed once this one votes in every group"""
 
     @classmethod
     def of(cls, wire: Any) -> MemberInfo:
@@ -164,9 +164,10 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """leader is empty where none is known. members vote, learners do not; settled: that is committed. The last four are
-    of the answering node's own data: bodies that were damaged or missing and are back, that it cannot read, that are
-    still to come before a snapshot is put in place; and whether it is quarantined."""
+    """leader: empty if none is known. members: the voters. settled: voters and learners are committed.
+
+    Of the answering node's own data: healed, bodies that were damaged or missing and are repaired; unreadable, bodies
+    that it cannot read; fetching, bodies that it needs before it can install a snapshot; quarantined."""
 
     group: int
     leader: str
@@ -181,14 +182,14 @@ class GroupInfo:
     fetching: int = 0
     quarantined: bool = False
     disputed: str = ""
-    """why the answering node does not serve the group because states differ; empty where it does"""
+    """which difference of states keeps the answering node from serving the group; empty if it serves it"""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """The cluster's lease times. lease_ms: how long a member may deliver after a leader last heard of it.
-    leader_fallback_ms: how long a leader may grant leases after a majority last answered it. settled: every member uses
-    them; otherwise a change to them is under way."""
+    """The cluster's lease times. lease_ms: a member may deliver for this time after a leader last heard from it.
+    leader_fallback_ms: a leader may grant leases for this time after a majority last answered it. settled: every member
+    uses these times; otherwise a change to them is under way."""
 
     lease_ms: int
     leader_fallback_ms: int
@@ -197,7 +198,7 @@ class LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """standing: of the answering node, a word of admin.proto. own: that node as it would be added."""
+    """standing: of the answering node, a word of admin.proto. own: that node's data as `add_member` takes them."""
 
     answering_node: str
     members: tuple[MemberInfo, ...]
@@ -206,7 +207,7 @@ class ClusterStatus:
     standing: str
     own: MemberInfo
     skipped_entries: tuple[str, ...] = ()
-    """GROUP:INDEX of entries whose effect the answering node leaves out, as long as its log has them"""
+    """GROUP:INDEX of entries that the answering node skips, as long as its log has them"""
     lease_times: LeaseTimes | None = None
     """None while the answering node does not know them yet"""
 
@@ -252,7 +253,7 @@ def _disk(wire: Any) -> DiskInfo:
 
 @dataclass(frozen=True, slots=True)
 class BrowsedMessage:
-    """A message that was read and not taken. Its properties are decoded when looked at."""
+    """A message that was read without being taken. Its properties are decoded on access."""
 
     wire: Any
 

@@ -1,4 +1,4 @@
-"""Requests under way on a stream, by request_id, and their answers."""
+"""The open requests of a stream, by request_id, and their answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Request:
 
 
 class Requests:
-    """Each is answered once, by Done, Attached or Failed, or lost with the stream."""
+    """Open requests. Each is answered once, by Done, Attached or Failed, or is lost with the stream."""
 
     def __init__(self) -> None:
         self._under_way: dict[int, _Request] = {}
@@ -35,7 +35,7 @@ class Requests:
         return answer
 
     def answered(self, request_id: int, answer: Any) -> None:
-        """Answers to requests that nobody asks about (request_id 0, or given up) are passed over."""
+        """Deliver an answer to its request. Answers to unknown requests (request_id 0, or given up) are ignored."""
         request = self._under_way.pop(request_id, None)
         if request is not None and not request.answer.done():
             request.answer.set_result(answer)
@@ -46,7 +46,7 @@ class Requests:
             request.answer.set_exception(from_status(wire.status, request.doing))
 
     def lost(self, error: QuorumError) -> None:
-        """The stream is gone: what is under way may have been done or not."""
+        """Fail all open requests, because the stream has ended. The service may have carried them out or not."""
         under_way, self._under_way = self._under_way, {}
         for request in under_way.values():
             if not request.answer.done():
@@ -54,8 +54,8 @@ class Requests:
 
 
 async def within(timeout_ms: int, answer: asyncio.Future[Any], doing: str) -> Any:
-    """Awaits an answer that may come later still; TimedOut says that it has not come yet."""
-    answer.add_done_callback(_looked_at)  # it may fail when nobody waits any more
+    """Await an answer; raise TimedOut if it has not arrived yet. It may still arrive later."""
+    answer.add_done_callback(_looked_at)  # it may fail after the caller has stopped waiting
     try:
         async with asyncio.timeout(timeout_ms / 1000):  # not wait_for: that may swallow a cancellation
             return await asyncio.shield(answer)
@@ -64,6 +64,6 @@ async def within(timeout_ms: int, answer: asyncio.Future[Any], doing: str) -> An
 
 
 def _looked_at(answer: asyncio.Future[Any]) -> None:
-    """An error that nobody waits for any more is no news."""
+    """Retrieve the error, so that asyncio does not log one whose caller has stopped waiting."""
     if not answer.cancelled():
         answer.exception()

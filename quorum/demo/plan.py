@@ -1,7 +1,7 @@
-"""Which consumers the demo has, what each has to receive, and what counts as right.
+"""The demo's consumers, their expected flights, and the check of the result.
 
-The selectors part the flights: every flight is for exactly one of them, so that each consumer's share can be told
-beforehand. What it is, is computed from the data by the plain Python beside each selector, never by our evaluator.
+Every flight matches exactly one selector, so each consumer's share is known beforehand. The share is computed from the
+data by the plain Python beside each selector, never by our evaluator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ARGUMENTS: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """A selector, the same in Python, and how many consumers share it."""
+    """A selector, the same condition in Python, and the number of consumers that share it."""
 
     title: str
     selector: str
@@ -90,21 +90,21 @@ PORTIONS = (
 
 @dataclass(slots=True)
 class Tally:
-    """What the consumers of one portion have received, against what they had to."""
+    """The received and the expected flights of one portion's consumers."""
 
     portion: Portion
     expected: frozenset[int]
     received: set[int] = field(default_factory=set)
     duplicates: int = 0
-    """Receipts of a row received before, where all but the first handing out were flagged as redelivered."""
+    """Repeated receipts of a row for which all deliveries but the first were flagged as redelivered."""
     unflagged: set[int] = field(default_factory=set)
     unflagged_duplicates: int = 0
-    """Receipts without the flag beyond the first of a row: the service handed it out twice without saying so."""
+    """Repeated receipts of a row without the flag: the service delivered it twice without marking it."""
     foreign: int = 0
-    """Receipts of a row that the selector is not for."""
+    """Receipts of a row that the selector does not match."""
 
     def receive(self, row: int, redelivered: bool) -> bool:
-        """Notes a receipt; True if the row is new here."""
+        """Record a receipt; True if the row is new here."""
         if row not in self.expected:
             self.foreign += 1
             return False
@@ -129,7 +129,7 @@ class Tally:
 
 
 def tallies(flights: Iterable[Flight]) -> list[Tally]:
-    """One for each portion. Raises DataError if the portions do not part the data."""
+    """One tally for each portion. DataError if a flight matches no portion or several."""
     rows: list[set[int]] = [set() for _ in PORTIONS]
     for flight in flights:
         takers = [number for number, portion in enumerate(PORTIONS) if portion.wants(flight)]

@@ -1,10 +1,14 @@
 """`quorum demo`: three members, real flights, selectors, a kill -9 in the middle, and a count of everything.
 
-What happens: three member processes are started; a queue that keeps filter fields is declared; a producer publishes the
-flights in batches while consumers with different selectors take and settle them; when 40 % are confirmed, the member
-that leads the queue's group is killed with SIGKILL, and started again a little later. At the end each consumer's share
-is compared with what the data says. The exit status is 0 only if nothing is lost, nothing was handed out twice without
-saying so, nobody got a flight of somebody else's, and the queue is empty.
+The demo runs these steps:
+
+- It starts three member processes and declares a queue that keeps filter fields.
+- A producer publishes the flights in batches, while consumers with different selectors take and settle them.
+- When 40 % are confirmed, the demo kills the leader of the queue's group with SIGKILL and restarts it a little later.
+- It compares each consumer's share with the data.
+
+The exit status is 0 only if no flight is lost, none was delivered twice without the redelivered flag, no consumer got a
+flight that its selector does not match, and the queue is empty.
 """
 
 from __future__ import annotations
@@ -35,20 +39,20 @@ BATCH = 200
 UNDER_WAY = 8
 """Batches sent and not yet confirmed."""
 CARRIED_SECONDS = 10.0
-"""The extract is published in about this time: at full speed it would be over before the kill."""
+"""Approximate time in which the extract is published; at full speed it would end before the kill."""
 KILL_AT = 0.4
 RESTART_AFTER_S = 2.0
 PREFETCH = 500
 WORK_S = 0.03
-"""A consumer takes this long over a delivery before it settles it: without work, nothing would be held at the kill."""
+"""Time between a delivery and its settlement; without it, no messages would be checked out at the kill."""
 STALL_LIMIT_S = 60.0
-"""With nothing received for so long, the demo gives up and counts what it has."""
+"""After this time without a receipt, the demo stops waiting and counts."""
 CALL_LIMIT_MS = 60_000
 
 
 @dataclass(slots=True)
 class Course:
-    """What has happened so far."""
+    """The events so far."""
 
     total: int
     confirmed: int = 0
@@ -57,7 +61,7 @@ class Course:
     killed: str = ""
     confirmed_at: float = field(default_factory=time.monotonic)
     longest_wait_s: float = 0.0
-    """Longest time between two confirms from the kill on: how long publishing stood still."""
+    """Longest time between two confirms after the kill: the interruption of publishing."""
     reconnects: int = 0
     kill_due: asyncio.Event = field(default_factory=asyncio.Event)
     all_received: asyncio.Event = field(default_factory=asyncio.Event)
@@ -79,7 +83,7 @@ class Course:
 
 
 def run(full: bool = False, directory: Path | None = None) -> int:
-    """The whole demo. 0 if all is right, 1 if not."""
+    """Run the whole demo. 0 if the result is correct, else 1."""
     console = Console()
     console.print("reading the flights" + (", all of them, from PyPI" if full else f" (every {EVERY}th)"))
     flights = everything() if full else carried()
@@ -105,7 +109,7 @@ def _run_in(
 ) -> int:
     cluster = LocalCluster(directory, MEMBERS)
     began = time.monotonic()
-    console.print(f"starting {MEMBERS} members, each a process of its own")
+    console.print(f"starting {MEMBERS} members, each in its own process")
     try:
         with cluster:
             console.print(f"they serve after {time.monotonic() - began:.1f} s: {cluster.url}")
@@ -116,13 +120,13 @@ def _run_in(
             except* (OperatorError, QuorumError) as failed:
                 raise ClusterError("; ".join(str(error) for error in failed.exceptions)) from failed
     except (OperatorError, QuorumError) as error:
-        console.print(f"[red]the demo cannot go on:[/red] {error}")
+        console.print(f"[red]the demo cannot continue:[/red] {error}")
         return 1
     return _report(console, course, books, left, time.monotonic() - began)
 
 
 class Show:
-    """Progress bars: what is published, and what each selector's consumers have."""
+    """Progress bars: the published flights, and those that each selector's consumers have."""
 
     def __init__(self, console: Console, books: list[Tally], total: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -143,7 +147,7 @@ class Show:
 async def _play(
     cluster: LocalCluster, flights: Sequence[Flight], books: list[Tally], pace: float, show: Show
 ) -> tuple[Course, int]:
-    """Everything between the start of the members and the count: what happened, and what is left in the queue."""
+    """Run the part between the members' start and the count. Returns the events and the messages left in the queue."""
     course = Course(len(flights))
     async with connect(_url(cluster, 0), timeout_ms=CALL_LIMIT_MS) as client:
         await client.declare(QUEUE, ARGUMENTS)
@@ -171,7 +175,7 @@ async def _play(
 
 
 def _url(cluster: LocalCluster, number: int) -> str:
-    """All members, beginning with another one for each number: clients are spread over them."""
+    """URL of all members, with another first one for each number, so that clients are spread over them."""
     addresses = [member.client for member in cluster.members]
     at = number % len(addresses)
     return "quorum://" + ",".join(addresses[at:] + addresses[:at])
@@ -180,7 +184,7 @@ def _url(cluster: LocalCluster, number: int) -> str:
 async def _publish(
     client: Client, flights: Sequence[Flight], course: Course, pace: float, show: Show
 ) -> None:
-    """Publishes in batches and waits for every confirm. pace: flights a second, 0 for as fast as it goes."""
+    """Publish in batches and wait for every confirm. pace: flights a second; 0: no limit."""
     began = time.monotonic()
     waiting: deque[asyncio.Future[int]] = deque()
 
@@ -206,7 +210,7 @@ async def _publish(
 async def _consume(
     url: str, portion: int, book: Tally, course: Course, show: Show, stopping: asyncio.Event
 ) -> None:
-    """One consumer: takes batches, notes what came, settles. Ends when told to."""
+    """Run one consumer: take batches, record them, settle them. It ends when `stopping` is set."""
     async with connect(url, timeout_ms=CALL_LIMIT_MS) as client:
         consumer = client.consume(QUEUE, book.portion.selector, prefetch=PREFETCH)
         async with consumer:
@@ -244,13 +248,13 @@ async def _kill_and_restart(cluster: LocalCluster, course: Course, show: Show) -
 
 
 async def _until_done(course: Course) -> None:
-    """Until every flight was received, or nothing has moved for STALL_LIMIT_S."""
+    """Wait until every flight was received, or until there is no progress for STALL_LIMIT_S."""
     while not course.all_received.is_set() and time.monotonic() - course.progress_at < STALL_LIMIT_S:
         await asyncio.sleep(0.1)
 
 
 async def _until_empty(client: Client) -> int:
-    """How many messages are left in the queue: 0 as soon as all are settled."""
+    """Wait until the queue is empty, up to a limit. Returns the number of messages left."""
     deadline = time.monotonic() + STALL_LIMIT_S
     while True:
         left = (await client.describe(QUEUE)).queue.total
@@ -277,11 +281,11 @@ def _report(console: Console, course: Course, books: list[Tally], left: int, sec
     console.print(table)
     console.print(
         "flagged repeats: received again, marked as redelivered; silent repeats: without the mark; "
-        "strays: flights that a selector is not for"
+        "strays: flights that a selector does not match"
     )
     console.print(
-        f"{course.confirmed:,} flights confirmed in {seconds:.0f} s; after {course.killed or 'nobody'} was killed, the "
-        f"longest wait for a confirm was {course.longest_wait_s:.2f} s; consumers moved to another member "
+        f"{course.confirmed:,} flights confirmed in {seconds:.0f} s; after {course.killed or 'no member'} was killed, "
+        f"the longest wait for a confirm was {course.longest_wait_s:.2f} s; consumers moved to another member "
         f"{course.reconnects} times; {left:,} messages are left in the queue"
     )
     is_right = (

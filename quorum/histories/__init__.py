@@ -1,11 +1,11 @@
-"""Recorded histories: what clients did and were told, and whether every message was treated as promised.
+"""Recorded histories: the operations of clients with their answers, and checks of the service's guarantees on them.
 
     records    the form of a record
     recorder   records a history while clients run, in a file or in memory
     files      reads histories: JSON lines, Parquet
     pieces     records cut so that messages that were treated alike are judged as one
     judge      the six violations, in plain Python; `quorum.spark.verify` has the same rules for large histories
-    report     what both say
+    report     the result of both
 
 docs/histories.md describes the form, the violations and the report.
 """

@@ -1,4 +1,4 @@
-"""The files of a history: JSON lines and Parquet, mixed. A bad record is named with its file and line."""
+"""Reads the files of a history: JSON lines and Parquet, mixed. The error for a bad record names its file and line."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PARQUET_ENDING = ".parquet"
 LOOKED_AT = 1_000
 """Lines at the beginning of a file that `check` reads: Spark, which reads the rest, ignores unknown keys."""
 NEVER_READ = "_."
-"""Spark passes over files whose names begin so."""
+"""Spark ignores files whose names begin with one of these characters."""
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files that are meant: those named, and those of a history in the directories named. Raises HistoryError."""
+    """The given files, and the files of a history in the given directories. Raises HistoryError."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
             if not path.exists():
-                raise HistoryError(f"{path}: there is no such file or directory")
+                raise HistoryError(f"{path}: this file or directory does not exist")
             found.append(path)
             continue
         endings = (*JSON_ENDINGS, PARQUET_ENDING)
@@ -43,13 +43,13 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the file's content is Parquet, whatever its name."""
+    """Whether the file's content is Parquet; its name does not matter."""
     with open(path, "rb") as file:
         return file.read(4) == b"PAR1"
 
 
 def check(paths: Sequence[Path]) -> list[Path]:
-    """The files, of which the beginnings were checked. Raises HistoryError."""
+    """Check the beginnings of the files and return the files. Raises HistoryError."""
     files = files_of(paths)
     for path in files:
         if is_parquet(path):
@@ -60,9 +60,9 @@ def check(paths: Sequence[Path]) -> list[Path]:
 
 
 def read(paths: Sequence[Path], most_operations: int) -> list[Record] | None:
-    """The records of a history, in no order that means anything; None if it has more than `most_operations`.
+    """The records of a history, in any order; None if it has more than `most_operations`.
 
-    Raises HistoryError for the first bad record, and if there is none at all.
+    HistoryError for the first bad record, and if there is no record.
     """
     found: list[Record] = []
     operations = 0
@@ -94,7 +94,7 @@ def first_problem(path: Path) -> HistoryError:
 
 
 def _lines(path: Path) -> Iterator[Record | HistoryError]:
-    """The record of each line that is not blank, or what is wrong with it."""
+    """The record of each line that is not blank, or the error of the line."""
     with gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb") as file:
         number = 0
         while True:
@@ -130,7 +130,7 @@ def _rows(path: Path) -> Iterator[Record | HistoryError]:
     for batch in pq.ParquetFile(path).iter_batches():
         for row in batch.to_pylist():
             number += 1
-            record = _without_nulls(row)  # a column that a kind of record has not is NULL there
+            record = _without_nulls(row)  # a column that does not belong to the kind of record is NULL
             wrong = problem(record)
             yield record if wrong is None else HistoryError(f"{path}, row {number}: {wrong}")
 
@@ -140,11 +140,11 @@ def _without_nulls(record: Record) -> Record:
 
 
 def parquet_schema(path: Path) -> pa.Schema:
-    """The columns of a file. Raises HistoryError for a column that no history has."""
+    """The columns of a file. HistoryError for a column that no history has."""
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
-        raise HistoryError(f"{path}: not to be read as Parquet: {str(error).splitlines()[0]}") from None
+        raise HistoryError(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}") from None
     for field in schema:
         kind = COLUMNS.get(field.name)
         if kind is None:

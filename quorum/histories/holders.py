@@ -2,8 +2,8 @@
 
 A consumer holds a message for certain from its delivery until it asks to settle, return or discard it, if that
 succeeds; else until the `held_until_us` of the delivery; else until the consumer's end. If none of these is known, only
-the beginning of the hold is known. That beginning counts against a certain hold only if that one was the message's
-first delivery, because the two may have come from their nodes in the other order.
+the beginning of the hold is known. That beginning counts against a certain hold of another consumer only if the certain
+hold is not marked as redelivered, because the two may have left their nodes in the other order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quorum.histories.records import OK, Record
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A delivery. end_us: until when the message was held for certain, None if unknown."""
+    """A delivery. end_us: end of the certain hold, None if unknown."""
 
     consumer: str
     at_us: int
@@ -48,7 +48,7 @@ def holds_of(
 
 
 def first_overlap(holds: list[Hold]) -> tuple[Hold, Hold] | None:
-    """The earliest pair of holds of two consumers at one time: the certain one, and the one that began meanwhile."""
+    """The earliest overlapping holds of two consumers: the certain one, and the one that began during it."""
     pairs = [(one, other) for one in holds for other in holds if _overlap(one, other)]
     return min(
         pairs,

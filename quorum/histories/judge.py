@@ -1,13 +1,13 @@
 """The judge of a history, in plain Python and in memory: the definition of the six violations.
 
-The judge builds two tables. `_Place` holds what happened at one sequence of one queue, `_Message` what happened to one
-(producer, number) wherever it stands. Each violation is a short rule over these; order compares the messages of one
-producer in one queue (order.py), holders the deliveries at one place (holders.py). An event whose outcome is unknown
-counts neither for nor against a message.
+The judge builds two tables. `_Place` holds the events at one sequence of one queue, `_Message` the events of one
+(producer, number) in all queues. Each violation is a short rule over these. Order compares the messages of one producer
+in one queue (order.py), holders the deliveries at one place (holders.py). An event whose outcome is unknown counts
+neither for nor against a message.
 
 Messages that were treated alike are judged as one (pieces.py). Where something is wrong, all are judged one by one.
 
-`quorum.spark.verify` applies the same rules to histories that do not fit here, and tests compare the two.
+`quorum.spark.verify` applies the same rules to histories that are too large for this module; tests compare the two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quorum.histories.records import CONFIRMED, OK, REJECTED, HistoryError, Reco
 from quorum.histories.report import KINDS, SHOWN, Culprit, Line, Report
 
 MAX_OPERATIONS = 200_000
-"""Operations of a history that is judged here: some 300 MB of memory and a few seconds."""
+"""Highest number of operations that is judged here; they take some 300 MB of memory and a few seconds."""
 
 Key = tuple[str, int]
 """(producer, number)."""
@@ -31,7 +31,7 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class _Place:
-    """A sequence of a queue. keys: the messages that were delivered or left there; there should be one."""
+    """A sequence of a queue. keys: the messages that were delivered or left there; exactly one if all is correct."""
 
     queue: str
     sequence: int
@@ -42,14 +42,14 @@ class _Place:
     closings: list[Record] = field(default_factory=list)
     """Settlements, returns and discards."""
     settled_us: list[int] = field(default_factory=list)
-    """Times at which a consumer was told that the message is settled or discarded."""
+    """Times at which a settlement or discard of the message was answered."""
     may_be_settled: bool = False
     is_discarded: bool = False
     is_left: bool = False
 
     @property
     def owner(self) -> Key:
-        """The message that has the place: the one with the lowest number."""
+        """The message that owns the place: the one with the lowest number."""
         return min(self.keys, key=lambda key: (key[1], key[0]))
 
     @property
@@ -77,7 +77,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Message:
-    """publishes: the records that published it. places: those that it has, by queue and sequence."""
+    """publishes: the records that published it. places: its places, by queue and sequence."""
 
     producer: str
     number: int
@@ -88,7 +88,7 @@ class _Message:
 
     @property
     def queue(self) -> str:
-        """The queue that it counts for."""
+        """The queue to which the message is counted."""
         if self.publishes:
             return str(self.publishes[0]["queue"])
         return self.places[0].queue
@@ -100,7 +100,7 @@ class _Message:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether a publish of it was not refused."""
+        """Whether at least one publish of it was not refused."""
         return any(each["outcome"] != REJECTED for each in self.publishes)
 
     @property
@@ -111,7 +111,7 @@ class _Message:
 
     @property
     def is_duplicated(self) -> bool:
-        """A discarded message may be dead-lettered into another queue."""
+        """Whether it has too many places; a discarded message may be dead-lettered into another queue."""
         kept = sum(not place.is_discarded for place in self.places)
         queues = {place.queue for place in self.places}
         return len(self.places) > 1 and (kept > 1 or len(queues) == 1)
@@ -157,15 +157,15 @@ def _check(records: list[Record], is_over: bool) -> None:
     told = {each["queue"] for each in records if each["op"] == "left"}
     if is_over and (silent := sorted({each["queue"] for each in records} - told)):
         raise HistoryError(
-            f"nothing says what was left in queue '{silent[0]}' at the end; it takes records 'left', "
-            f"or one with 'count' 0 where nothing was"
+            f"no record shows what was left in queue '{silent[0]}' at the end; add records 'left', "
+            f"or one with 'count' 0 if the queue was empty"
         )
     if not any(each["op"] == "publish" and each["outcome"] == CONFIRMED for each in records):
         raise HistoryError("no message was confirmed in this history; there is nothing to judge")
 
 
 def _places(pieces: list[Record]) -> list[_Place]:
-    """By queue and sequence."""
+    """The places, sorted by queue and sequence."""
     found: dict[tuple[str, int], _Place] = {}
     for each in pieces:
         if each["op"] in ("publish", "end"):
@@ -181,7 +181,7 @@ def _places(pieces: list[Record]) -> list[_Place]:
         if not place.keys:
             raise HistoryError(
                 f"sequence {place.sequence} of queue '{place.queue}' is "
-                f"settled, returned or discarded, and never delivered; each delivery needs its record"
+                f"settled, returned or discarded, but was never delivered; each delivery needs a record"
             )
     return [found[at] for at in sorted(found)]
 
@@ -203,7 +203,7 @@ def _note(place: _Place, record: Record) -> None:
 
 
 def _messages(pieces: list[Record], places: list[_Place]) -> list[_Message]:
-    """By producer and number."""
+    """The messages, sorted by producer and number."""
     found: dict[Key, _Message] = {}
 
     def message(key: Key, count: int) -> _Message:
@@ -221,7 +221,7 @@ def _messages(pieces: list[Record], places: list[_Place]) -> list[_Message]:
         if len({each["queue"] for each in found[key].publishes}) > 1:
             raise HistoryError(
                 f"producer '{key[0]}' has published number {key[1]} "
-                f"to two queues; a producer's numbers are of one message each"
+                f"to two queues; each number of a producer must belong to one message"
             )
     return [found[key] for key in sorted(found)]
 
@@ -296,7 +296,7 @@ class _Judgement:
                 self._show("settled_then_delivered", place.queue, place.owner, _why_late(place))
 
     def _judge_order(self) -> None:
-        """Only messages with places in the queue that they were published to, and in no other, are compared."""
+        """Compare only messages whose places are all in the queue that they were published to."""
         rows: dict[tuple[str, str], list[Placed]] = defaultdict(list)
         for each in self._messages:
             if each.is_accepted and {place.queue for place in each.places} == {each.queue}:

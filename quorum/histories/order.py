@@ -1,9 +1,9 @@
-"""Order: a message that was confirmed before another one of its producer was sent stands before it in the queue.
+"""Order: if a producer's message was confirmed before another one was sent, it has the lower sequence in the queue.
 
-A wrong pair is (first, second): `first` was confirmed before `second` was invoked, and stands behind it. One misplaced
-message makes a wrong pair with every message between. So each second names the first that was confirmed earliest, and
-each first names the second that was invoked latest. A named message is misplaced, unless every message that names it
-is itself named by more.
+A wrong pair is (first, second): `first` was confirmed before `second` was invoked, but has the higher sequence. One
+misplaced message makes a wrong pair with every message in between. Each second therefore names the first that was
+confirmed earliest, and each first names the second that was invoked latest. A named message is misplaced, unless every
+message that names it is itself named by more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A message of one producer in one queue. confirmed_us: None if no confirm came."""
+    """A message of one producer in one queue. confirmed_us: None without a confirm."""
 
     number: int
     sequence: int
@@ -24,7 +24,7 @@ class Placed:
 
 
 def misplaced(placed: list[Placed]) -> Iterator[tuple[int, str]]:
-    """(number, why) of the messages that are out of order, those named by most first. O(n log n)."""
+    """(number, reason) of the misplaced messages, those that most others name first. O(n log n)."""
     in_order = sorted(placed, key=lambda each: each.sequence)
     row = {each.number: each for each in placed}
     late, early = _late(in_order), _early(in_order)
@@ -33,16 +33,16 @@ def misplaced(placed: list[Placed]) -> Iterator[tuple[int, str]]:
             kept = [
                 victim
                 for victim in victims
-                if len(others.get(victim, ())) < len(victims) + is_late  # of equals, it is the late one
+                if len(others.get(victim, ())) < len(victims) + is_late  # if equal, the late one
             ]
             if kept:
                 yield culprit, _why(row[culprit], row[min(kept)], len(victims) - 1, is_late=is_late)
 
 
 def _late(in_order: list[Placed]) -> dict[int, list[int]]:
-    """Messages that stand too far behind, with the messages that name each."""
+    """Messages too far behind, each with the messages that name it."""
     found: dict[int, list[int]] = defaultdict(list)
-    earliest: tuple[int, int] | None = None  # confirmed, number: of those behind
+    earliest: tuple[int, int] | None = None  # (confirmed_us, number) of the messages behind
     for each in reversed(in_order):
         if earliest is not None and earliest[0] < each.invoked_us:
             found[earliest[1]].append(each.number)
@@ -53,9 +53,9 @@ def _late(in_order: list[Placed]) -> dict[int, list[int]]:
 
 
 def _early(in_order: list[Placed]) -> dict[int, list[int]]:
-    """Messages that stand too far ahead, with the messages that name each."""
+    """Messages too far ahead, each with the messages that name it."""
     found: dict[int, list[int]] = defaultdict(list)
-    latest: tuple[int, int] | None = None  # invoked, number: of those before
+    latest: tuple[int, int] | None = None  # (invoked_us, number) of the messages before
     for each in in_order:
         if latest is not None and each.confirmed_us is not None and each.confirmed_us < latest[0]:
             found[latest[1]].append(each.number)

@@ -15,7 +15,7 @@ from quorum.histories.records import MAX_COUNT, HistoryError, Record, problem
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` messages side by side: of one producer with consecutive numbers, at consecutive sequences."""
+    """`count` messages of one producer with consecutive numbers at consecutive sequences."""
 
     sequence: int
     producer: str
@@ -25,7 +25,7 @@ class Run:
 
 
 def runs(messages: Iterable[Run]) -> Iterator[Run]:
-    """The same messages with neighbours joined, in the order given."""
+    """The same messages in the same order, with adjacent runs joined."""
     last: Run | None = None
     for each in messages:
         if last is not None and last.count + each.count <= MAX_COUNT and _follows(last, each):
@@ -48,7 +48,7 @@ def _follows(last: Run, each: Run) -> bool:
 
 
 def now_us() -> int:
-    """Microseconds of this machine's monotonic clock: the same for all its processes, until it starts anew."""
+    """Microseconds of this machine's monotonic clock, which all its processes share until it restarts."""
     return time.monotonic_ns() // 1_000
 
 
@@ -72,7 +72,7 @@ class MemoryRecorder:
         returned_us: int | None = None,
         count: int = 1,
     ) -> Record:
-        """A producer's messages number, number + 1, ... outcome: confirmed, rejected, unknown."""
+        """Record a publish of a producer's messages number, number + 1, ... outcome: confirmed, rejected, unknown."""
         return self._put(
             op="publish",
             queue=queue,
@@ -93,7 +93,7 @@ class MemoryRecorder:
         at_us: int,
         held_until_us: int | None = None,
     ) -> list[Record]:
-        """A consumer got these. consumer: another name for each attachment."""
+        """Record a delivery to a consumer. consumer: a new name for each attachment."""
         return [
             self._put(
                 op="deliver",
@@ -111,7 +111,7 @@ class MemoryRecorder:
         ]
 
     def settle(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> list[Record]:
-        """said: invoked_us, outcome (ok, unknown), returned_us unless it never returned."""
+        """Record a settlement. said: invoked_us, outcome (ok, unknown), and returned_us if the call returned."""
         return self._dispose("settle", queue, consumer, messages, **said)
 
     def return_(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> list[Record]:
@@ -121,11 +121,11 @@ class MemoryRecorder:
         return self._dispose("discard", queue, consumer, messages, **said)
 
     def end(self, queue: str, consumer: str, *, at_us: int) -> None:
-        """The consumer held what it had until then, for certain; it gave it back by being cancelled."""
+        """Record the end of a consumer. It held its messages for certain until then; its cancelling returned them."""
         self._put(op="end", queue=queue, consumer=consumer, invoked_us=at_us)
 
     def left(self, queue: str, messages: Iterable[Run] = ()) -> None:
-        """All that is left in the queue at the end, held messages among it. To be said of every queue."""
+        """Record all messages that are left in the queue at the end, held ones included. Every queue needs this."""
         found = list(runs(messages))
         if not found:
             self._put(op="left", queue=queue, count=0)
@@ -172,7 +172,7 @@ class MemoryRecorder:
         ]
 
     def _put(self, **record: Any) -> Record:
-        """Raises HistoryError for what no history may hold."""
+        """Add a record. HistoryError if it is not valid."""
         kept = {key: value for key, value in record.items() if value is not None and value is not False}
         if kept.get("count") == 1:
             del kept["count"]

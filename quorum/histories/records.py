@@ -1,7 +1,7 @@
-"""The records of a history: what clients did to queues and were told, one record a line of JSON or a row of Parquet.
+"""The records of a history: clients' operations on queues with their answers. A record is a JSON line or a Parquet row.
 
-docs/histories.md describes them for people; `problem` is the rule. A record speaks of `count` messages: numbers and
-sequences go up by one with each. Times are whole microseconds of one clock for the whole history.
+docs/histories.md describes them for people; `problem` is the rule. A record covers `count` messages, whose numbers and
+sequences ascend by one. Times are whole microseconds of one clock for the whole history.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from quorum.errors import OperatorError
 
 Record = dict[str, Any]
-"""By the names of COLUMNS. A key may be missing where the record has no value for it."""
+"""A record by the names of COLUMNS. Keys without a value may be missing."""
 
 TEXT, INTEGER, FLAG = "a text", "a whole number", "true or false"
 
@@ -33,16 +33,16 @@ COLUMNS = {
     "outcome": TEXT,
 }
 MAX_INTEGER = (1 << 62) - 1
-"""Sums of two are calculated with 64 bits."""
+"""Highest integer, so that the sum of two fits 64 bits."""
 MAX_COUNT = 1_000_000
-"""Messages of a record. Spark expands a record in memory."""
+"""Highest number of messages of a record, because Spark expands a record in memory."""
 
 CONFIRMED, REJECTED, UNKNOWN, OK = "confirmed", "rejected", "unknown", "ok"
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The keys of one kind of record, besides `op`. outcomes: empty where there is no such key."""
+    """The keys of one kind of record, besides `op`. outcomes: empty if the kind has no outcome."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -76,11 +76,11 @@ LEFT_OF = ("sequence", "producer", "number")
 
 
 class HistoryError(OperatorError):
-    """A history that cannot be judged: the file and line, what is wrong there, and what is allowed."""
+    """A history that cannot be judged. The text names the file and line, the fault, and what is allowed."""
 
 
 def problem(record: Any) -> str | None:
-    """What is wrong with a record; None if nothing."""
+    """The fault of a record; None if it is good."""
     if not isinstance(record, dict):
         return f"a record is a JSON object, this is {json.dumps(record)[:80]}"
     given = {key: value for key, value in record.items() if value is not None}
@@ -122,10 +122,10 @@ def _count_problem(kind: str, given: Mapping[str, Any]) -> str | None:
         return None
     present = [key for key in LEFT_OF if key in given]
     if count == 0 and present:
-        return f"a record 'left' with 'count' 0 says that nothing is left; it has no '{present[0]}'"
+        return f"a record 'left' with 'count' 0 means an empty queue; omit '{present[0]}'"
     if count and len(present) < len(LEFT_OF):
         missing = next(key for key in LEFT_OF if key not in given)
-        return f"a record 'left' needs '{missing}', or 'count' 0 where nothing is left"
+        return f"a record 'left' needs '{missing}', or 'count' 0 if the queue is empty"
     return None
 
 
@@ -133,7 +133,7 @@ def _time_problem(form: Form, given: Mapping[str, Any]) -> str | None:
     returned = given.get("returned_us")
     if form.outcomes:
         if returned is None and given["outcome"] != UNKNOWN:
-            return f"'outcome' is \"{given['outcome']}\", so that 'returned_us' is needed"
+            return f"'outcome' is \"{given['outcome']}\", so 'returned_us' is required"
         if returned is not None and returned < given["invoked_us"]:
             return f"'returned_us' is {returned}, before 'invoked_us', {given['invoked_us']}"
     held_until = given.get("held_until_us")

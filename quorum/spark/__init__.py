@@ -5,8 +5,8 @@
     spark = session()
     flights = spark.read.format("quorum").option("queue", "flights").load()
 
-Needs the extra `spark` of the distribution: pyspark, pyarrow, and a Java runtime (from PyPI, if there is no other).
-Importing this package needs none of them. docs/spark.md has options, columns and guarantees.
+It needs the distribution's extra `spark`: pyspark, pyarrow, and a Java runtime (the one from PyPI if there is no
+other). Importing this package needs none of them. docs/spark.md lists options, columns and guarantees.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Queues into Parquet, as they are consumed or beside their consumers: `quorum pipeline archive`.
+"""Archives queues into Parquet, with their messages or beside their consumers: `quorum pipeline archive`.
 
-Each batch of the stream is written into directories of its own, which are replaced if the batch is done again:
+Each batch of the stream has its own directories, which are replaced if the batch is repeated:
 
     DIRECTORY/queue=orders/date=2026-11-22/batch=17/part-....parquet
-    DIRECTORY/_checkpoint/12/      where the stream is that began with batch 12; it belongs to the directory
-    DIRECTORY/_fields              the fields that its files have, with their types: no two files may differ in one
+    DIRECTORY/_checkpoint/12/      checkpoint of the stream that began with batch 12; it belongs to the directory
+    DIRECTORY/_fields              the fields of all files, with their types; a field has one type in all files
 
-So a message is in the archive once, whatever dies when, and it leaves its queue only when it is there. Anything that
-reads Parquet with Hive's directory names reads the archive; `properties` are JSON texts. On a cluster DIRECTORY is on a
-file system that the driver and all workers see as the same; a batch that is not whole there fails.
+A message is therefore in the archive once, after any failure, and leaves its queue only when it is in the archive.
+Every program that reads Parquet with Hive's directory names can read it; `properties` are JSON texts. On a cluster
+DIRECTORY is on a file system that the driver and all workers share; a batch that is not complete there fails.
 
-A stream that has come to its end is finished: its subscription is deleted, and the next one begins with a new
+A stream that has reached its end is finished: its subscription is deleted, and the next stream begins with a new
 checkpoint.
 """
 
@@ -44,7 +44,7 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What is archived, and where to."""
+    """The queues to archive, the directory, and the options."""
 
     url: str
     queues: tuple[str, ...]
@@ -52,18 +52,18 @@ class Archive:
     subscription: str = DEFAULT_SUBSCRIPTION
     selector: str = ""
     fields: str = ""
-    """As the option filterFields; empty: those that the archive has, and more that messages have when it is started.
-    Values of another type than a field's stay in `properties`."""
+    """As the option filterFields; empty: the archive's fields, and others that messages have when it starts. Values of
+    another type than the field's stay in `properties`."""
     takes: bool = True
-    """Whether archived messages leave their queues; else they are read beside the consumers (mode=tail)."""
+    """Whether archived messages leave their queues; if not, they are read beside the consumers (mode=tail)."""
     batch: int = DEFAULT_BATCH
     on_batch: Callable[[int], None] | None = None
-    """Told the messages of each batch that is in the archive."""
+    """Called with the number of messages of each archived batch."""
     passes_lost: bool = False
-    """Goes on where a batch cannot be done again, because its messages were given back to the queue meanwhile."""
+    """Whether to continue after a batch that cannot be repeated because its messages were returned to the queue."""
 
     def check(self) -> None:
-        """What can be told without Spark running. Raises OptionError, SetupError where PySpark is not installed."""
+        """Check all that needs no running Spark. OptionError; SetupError if PySpark is not installed."""
         from quorum.spark.session import require_spark
 
         require_spark()
@@ -82,15 +82,16 @@ class Archive:
             parse_fields(self.fields)
 
     def start(self, spark: SparkSession, interval_s: float | None) -> StreamingQuery:
-        """Begins or goes on. interval_s: between batches; None: ends when what is there now is archived.
+        """Start or resume archiving. interval_s: seconds between batches; None: end when the present messages are
+        archived.
 
-        Raises OptionError where the directory holds an archive whose checkpoint is gone, and as `check`.
+        OptionError if the directory holds an archive without its checkpoint, and as `check`.
         """
         self.check()
         if not self._checkpoints() and self.directory.is_dir() and any(self.directory.glob("queue=*")):
             raise OptionError(
                 f"{self.directory} holds an archive without {CHECKPOINT}: batches would be numbered from 0 again and "
-                "replace what is there; name another directory, or bring the checkpoint back"
+                "replace the present ones; name another directory, or restore the checkpoint"
             )
         first_batch = max(self._checkpoints(), default=0)
         checkpoint = self._checkpoint(first_batch)
@@ -109,20 +110,20 @@ class Archive:
         return writer.trigger(processingTime=f"{max(1, round(interval_s * 1000))} milliseconds").start()
 
     def finish(self) -> None:
-        """After a stream that ended by itself (interval_s None): no subscription is left in the queues. Beside the
-        consumers there was none, and the checkpoint goes on saying what has been read."""
+        """Delete the subscriptions after a stream that ended by itself (interval_s None). A stream beside the consumers
+        has none; its checkpoint is kept, because it records what was read."""
         if not self.takes:
             return
         from quorum.spark.service import service
 
         bulk = service(self.url)
-        # opened, so that nobody else has it meanwhile and takes something
+        # opened, so that no other query uses it meanwhile and takes messages
         opened = [
             bulk.open_subscription(queue, self.subscription, selector=self.selector) for queue in self.queues
         ]
         if any(state.outstanding for state in opened):
             return
-        # before the subscription goes: with the old checkpoint a stream would ask for what that one gave
+        # before the subscription is deleted: a stream with the old checkpoint would ask for its offsets
         first_batch = max(self._checkpoints())
         self._checkpoint(first_batch + _planned(self._checkpoint(first_batch))).mkdir(exist_ok=True)
         for queue in self.queues:
@@ -134,7 +135,7 @@ class Archive:
         return self.directory / CHECKPOINT / str(first_batch)
 
     def _checkpoints(self) -> list[int]:
-        """First batches, ascending. All but the last are finished."""
+        """First batch numbers of the checkpoints, ascending. All but the last are finished."""
         return sorted(
             int(each.name) for each in (self.directory / CHECKPOINT).glob("*") if each.name.isdigit()
         )
@@ -179,7 +180,7 @@ class Archive:
             fields = (*(Field(name, FIELD_TYPES[type_]) for name, type_ in known.items()), *more)[:MAX_FIELDS]
         self._note_fields(known | {each.name: name_of(each.type) for each in fields})
         schema = source_schema(fields, include_body=True)
-        # texts, because few programs besides Spark read a VARIANT from Parquet yet
+        # JSON texts, because few programs besides Spark read a VARIANT from Parquet yet
         return StructType(
             [
                 StructField(each.name, StringType()) if each.name == "properties" else each
@@ -188,7 +189,7 @@ class Archive:
         )
 
     def _known_fields(self) -> dict[str, str]:
-        """Those that files of the archive have: type by name."""
+        """The fields of the archive's files: type by name."""
         path = self.directory / FIELDS_FILE
         if not path.exists():
             return {}
@@ -205,9 +206,9 @@ class Archive:
         written.replace(path)
 
     def _write(self, rows: DataFrame, number: int) -> None:
-        """One batch, in place of what an earlier attempt at it has written, also where that has other directories.
+        """Write one batch and replace everything that an earlier attempt wrote, also in other directories.
 
-        Raises QuorumSparkError where not all of it is in the archive then: the batch is not done, and stays taken.
+        QuorumSparkError if the archive then lacks a part of it: the batch fails, and its messages stay reserved.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -224,7 +225,7 @@ class Archive:
             .option("partitionOverwriteMode", "dynamic")
             .parquet(str(self.directory))
         )
-        # only now: a query that was paused, and overtaken meanwhile by another one, cannot read, and gets not so far
+        # only after reading, because a paused query that another one has replaced fails to read and stops before this
         for each, names in sorted(earlier.items()):
             if _names_in(each) == names:
                 shutil.rmtree(each)
@@ -234,12 +235,12 @@ class Archive:
 
 
 def _names_in(directory: Path) -> set[str]:
-    """Of its files: each write gives names of its own."""
+    """Names of the directory's files; each write uses new names."""
     return {each.name for each in directory.iterdir()}
 
 
 def _goes_with(known: Mapping[str, str], field: Field) -> bool:
-    """Whether files with the field can be read together with the others. Spark does not tell names' case apart."""
+    """Whether files with this field can be read together with the others. Spark ignores the case of names."""
     from quorum.spark.schema import name_of
 
     same = [name for name in known if name.lower() == field.name.lower()]
@@ -247,19 +248,19 @@ def _goes_with(known: Mapping[str, str], field: Field) -> bool:
 
 
 def _planned(checkpoint: Path) -> int:
-    """How many batches a stream with this checkpoint has begun; nothing is told of the first ones for ever."""
+    """Number of batches that a stream with this checkpoint has begun, by its newest offset file."""
     numbers = [int(each.name) for each in (checkpoint / "offsets").glob("*") if each.name.isdigit()]
     return max(numbers) + 1 if numbers else 0
 
 
 def read_archive(spark: SparkSession, directory: Path, queues: Sequence[str] = ()) -> DataFrame:
-    """The archived messages, of these queues or all, with the columns date and batch. Raises OptionError."""
+    """The archived messages of these queues (default: all), with the columns date and batch. Raises OptionError."""
     if not directory.is_dir() or not any(directory.glob("queue=*")):
         raise OptionError(f"{directory} holds no archive (no directories queue=...)")
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
-    # a queue may be named 007, a batch is a number: names are not to be guessed at
+    # a queue may be named 007, and a batch is a number: Spark must not infer their types
     guessed = spark.read.option("mergeSchema", "true").parquet(str(directory)).schema
     schema = StructType(
         [StructField("queue", StringType()) if each.name == "queue" else each for each in guessed.fields]
@@ -269,5 +270,5 @@ def read_archive(spark: SparkSession, directory: Path, queues: Sequence[str] = (
 
 
 def queues_of(directory: Path) -> list[str]:
-    """The queues that an archive has messages of, sorted."""
+    """The queues whose messages an archive has, sorted."""
     return sorted(unquote(each.name.removeprefix("queue=")) for each in directory.glob("queue=*"))

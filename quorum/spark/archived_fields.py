@@ -1,4 +1,4 @@
-"""The fields of archived messages as the service's columns, made of Arrow arrays and not message by message."""
+"""The fields of archived messages as the service's columns, converted from whole Arrow arrays."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ COLUMNS = (*HEADERS, FIELDS, PROPERTIES_COLUMN)
 
 @dataclass(slots=True)
 class _Part:
-    """Values of one kind: who has one, a value for each message (of no meaning for others), and for strings, whose
-    values are places in it, the strings."""
+    """Values of one kind: which messages have one, and a value for each message (without meaning if it has none). The
+    values of strings are positions in a list of strings."""
 
     kind: int
     mask: Bits
@@ -53,9 +53,11 @@ class _Part:
 
 
 def columns_of(arrays: Mapping[str, pa.Array], count: int) -> BatchColumns:
-    """What the service would keep of `count` messages, every field of them. arrays: those of COLUMNS there are.
+    """The columns that the service would keep of `count` messages, with every field. arrays: the present ones of
+    COLUMNS.
 
-    A property that is in `fields` and in `properties` is what `properties` says; bytes no selector sees.
+    If a property is in `fields` and in `properties`, the value in `properties` counts. Bytes are left out, because
+    selectors do not see them.
     """
     parts: dict[str, list[_Part]] = {}
     for name, key in HEADERS.items():
@@ -73,7 +75,7 @@ def columns_of(arrays: Mapping[str, pa.Array], count: int) -> BatchColumns:
 
 
 def distinct_texts(column: Column) -> list[str]:
-    """The different values of a column, each as a text of its own: 1, 1.0, true and '1' are four."""
+    """The distinct values of a column, each as a distinct text: 1, 1.0, true and '1' are four."""
     if column.strings is not None:
         pieces = column.strings.pieces()
         return ["s" + pieces[code].decode() for code in np.unique(column.values).tolist()]
@@ -95,12 +97,12 @@ def _part(array: pa.Array) -> _Part:
 
 
 def _properties(texts: pa.Array) -> Iterator[tuple[str, _Part]]:
-    """The properties in JSON texts: each different text is read once."""
+    """Parse properties from JSON texts; each distinct text is parsed once."""
     coded = texts.dictionary_encode()
     gathered: dict[tuple[str, int], tuple[list[int], list[Any]]] = {}
     for place, text in enumerate(coded.dictionary.to_pylist()):
         for name, said in json.loads(text).items():
-            # an object says what JSON has no word for: NaN and the like, and bytes
+            # an object stands for values that JSON does not have: NaN, infinities and bytes
             value = (
                 said if not isinstance(said, dict) else float(said["double"]) if "double" in said else None
             )

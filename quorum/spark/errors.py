@@ -1,12 +1,12 @@
-"""What can go wrong on the Spark side, and whose fault it is.
+"""The errors of the Spark side and their causes.
 
 QuorumSparkError
-├── SetupError      Spark, Arrow or Java is missing or too old (also an OperatorError: told in one line)
+├── SetupError      Spark, Arrow or Java is missing or too old (also an OperatorError: reported in one line)
 ├── OptionError     an option, schema or predicate that can never work
-├── DataLoss        messages a checkpoint asks for are not there as they were
-└── QueryFailed     a query ended badly; the text is the Python cause, without the JVM's trace
+├── DataLoss        messages that a checkpoint asks for were settled or released
+└── QueryFailed     a query failed; the text is the Python cause, without the JVM's trace
 
-The service's own refusals stay what they are (quorum.client.errors).
+The service's own refusals are raised unchanged (quorum.client.errors).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from quorum.errors import OperatorError
 
 
 class QuorumSparkError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class SetupError(QuorumSparkError, OperatorError):
-    """Something that has to be installed is not, or is too old. One sentence says what to do."""
+    """A required installation is missing or too old. The text includes what to do."""
 
 
 class OptionError(QuorumSparkError, ValueError):
-    """An option, schema or predicate that can never work: what was given, and what is allowed."""
+    """An option, schema or predicate that can never work. The text names the given value and what is allowed."""
 
 
 class DataLoss(QuorumSparkError):
@@ -31,4 +31,4 @@ class DataLoss(QuorumSparkError):
 
 
 class QueryFailed(QuorumSparkError, OperatorError):
-    """A query ended badly. The text is what went wrong in Python, not the JVM's trace."""
+    """A query failed. The text is the cause in Python without the JVM's trace."""

@@ -1,7 +1,7 @@
-"""What went wrong, out of what Spark says: sixty lines of the JVM's frames around one line that matters.
+"""Extracts the cause from Spark's errors, which surround one useful line with sixty lines of the JVM's frames.
 
-An error of our own Python code arrives as text inside text: the worker's traceback, in a PythonException, in a job's
-failure, in a StreamingQueryException. The last traceback's last line is the cause.
+An error of our own Python code arrives as nested text: the worker's traceback, in a PythonException, in a job's
+failure, in a StreamingQueryException. The last line of the last traceback is the cause.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAX_CHARACTERS = 2_000
 
 
 def cause(error: BaseException) -> str:
-    """One short text: what was raised in Python if it was that, else the first line of what Spark says."""
+    """The error's cause as a short text: the Python exception if there is one, else the first line of Spark's text."""
     text = str(error)
     return (_python_cause(text) or _first_line(text) or type(error).__name__)[:MAX_CHARACTERS]
 
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """Raises QueryFailed with the cause alone for what Spark or Py4J raises inside; other errors pass."""
+    """Convert errors of Spark and Py4J inside the block to QueryFailed with the cause; other errors pass."""
     try:
         yield
     except Exception as error:
@@ -44,7 +44,7 @@ def _python_cause(text: str) -> str:
     for piece in text.split(_TRACE)[1:]:
         lines = piece.splitlines()
         place = 0
-        # frames and their source are indented; what was raised begins at the margin
+        # frames and their source are indented; the exception's line is not
         while place < len(lines) and (not lines[place].strip() or lines[place][0].isspace()):
             place += 1
         raised: list[str] = []
@@ -58,7 +58,7 @@ def _python_cause(text: str) -> str:
 
 
 def _without_kind(raised: str) -> str:
-    """An exception of ours says all in its message; one of others is named with its class."""
+    """The exception's text: our own exceptions without their class, others with it."""
     first, *more = raised.splitlines()
     match = _RAISED.match(first)
     if match is None:
@@ -70,7 +70,7 @@ def _without_kind(raised: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    """Without what Py4J puts above it, and the class that the JVM has raised."""
+    """The first line, without Py4J's heading and without the class of the JVM's exception."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith(_PY4J) and lines[1].startswith(": "):
         return _JVM_CLASS.sub("", lines[1].removeprefix(": "))

@@ -1,7 +1,7 @@
 """Recorded histories as tables of Spark.
 
-Spark checks every record with `condition`; the files are read in Python for the first bad line only if one is bad. Good
-records go to Parquet files in a scratch directory, because the checks read them several times, by columns.
+Spark checks every record with `condition`. Only if a record is bad, Python reads the files to find the first bad line.
+Good records are written to Parquet files in a scratch directory, because the checks read them several times by columns.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ BAD_LINE, FILE = "bad_line", "file"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A history as Spark has it. frame: the columns of records.COLUMNS, `count` and `redelivered` never NULL, and
-    `op` as its place among records.FORMS."""
+    """A history in Spark. frame: the columns of records.COLUMNS; `count` and `redelivered` are never NULL, and `op` is
+    its position among records.FORMS."""
 
     frame: DataFrame
     records: int
@@ -45,7 +45,7 @@ class Events:
 
 
 def read(spark: SparkSession, paths: Sequence[Path], scratch: Path) -> Events:
-    """Raises HistoryError for what is no history, QuorumSparkError where workers see another scratch directory."""
+    """Read a history. HistoryError if it is not one; QuorumSparkError if workers see another scratch directory."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -93,7 +93,7 @@ def _json_frames(spark: SparkSession, files: Sequence[Path]) -> list[DataFrame]:
 
 
 def _parquet_frames(spark: SparkSession, files: Sequence[Path]) -> list[DataFrame]:
-    """One for all files with the same types: Spark reads a file only as what it is."""
+    """One frame for all files with the same types, because Spark does not convert types when it reads them."""
     from pyspark.sql import functions as F
 
     groups: dict[str, list[Path]] = {}
@@ -125,12 +125,12 @@ def _with_file(frame: DataFrame) -> DataFrame:
 
 
 def _literally(path: Path) -> str:
-    """Spark takes names for patterns."""
+    """The path with glob characters escaped, because Spark reads names as patterns."""
     return "".join("\\" + each if each in "*?[]{}\\" else each for each in str(path))
 
 
 def condition() -> str:
-    """SQL over a history's columns, TRUE for what `problem` finds nothing wrong with, else FALSE or NULL."""
+    """SQL over a history's columns: TRUE for a record in which `problem` finds no fault, else FALSE or NULL."""
     alternatives = []
     for kind, form in FORMS.items():
         terms = [f"op = '{kind}'"]

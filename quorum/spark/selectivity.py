@@ -1,10 +1,11 @@
-"""What selectors match in archived messages, and what their fields cost: `quorum pipeline selectivity`.
+"""Measures which archived messages selectors match, and the cost of their fields: `quorum pipeline selectivity`.
 
-In Spark's workers, the service's own columns and its vectorised evaluator, over a block of messages at a time. Queue by
-queue, because a queue has its own consumers and its own `x-filter-field-names`, which is what this recommends.
+Spark's workers use the service's own columns and its vectorised evaluator, for a block of messages at a time. Each
+queue is measured separately, because it has its own consumers and its own `x-filter-field-names`. The result recommends
+names for that argument.
 
-The memory of a field is what `BlockColumns` takes for it where blocks are full and batches large. What an archive does
-not hold (JMSDeliveryMode, JMSTimestamp) is absent here, and said to be.
+The memory of a field is what `BlockColumns` needs for it when blocks are full and batches large. Fields that an archive
+does not hold (JMSDeliveryMode, JMSTimestamp) are absent here and reported as such.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ _FACT = pa.struct(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A selector or property filter, in its canonical encoding. queue: whose messages it is asked of; None: of all
-    queues' messages. users: the consumers and subscriptions that have it."""
+    """A selector or property filter in its canonical encoding. queue: the queue that it applies to; None: all queues.
+    users: the consumers and subscriptions that have it."""
 
     encoded: bytes
     text: str
@@ -82,30 +83,30 @@ class SelectorUse:
 @dataclass(frozen=True, slots=True)
 class FieldUse:
     field: str
-    """As x-filter-field-names has it."""
+    """Name as in x-filter-field-names."""
     selectors: int
-    """How many of the selectors look at it."""
+    """Number of selectors that use it."""
     messages: int
-    """How many messages have it; it is NULL in the others."""
+    """Number of messages that have it; it is NULL in the others."""
     distinct: int
-    """Different values, estimated: off by 1 % on average, seldom by 3 %."""
+    """Estimated number of distinct values; the error is 1 % on average, seldom 3 %."""
     memory_bytes: int
-    """What the service keeps in memory for it, over all these messages."""
+    """Memory that the service needs for it, over all these messages."""
     matched: int
-    """Messages that any of those selectors matches."""
+    """Number of messages that at least one of those selectors matches."""
     archived: bool
-    """False: archives do not have it. Then all but `selectors` is unknown, and it was NULL to every selector."""
+    """False: archives do not have it. Only `selectors` is then known, and every selector saw the field as NULL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to keep. names: of x-filter-field-names; none: nothing needs to be kept."""
+    """The recommended filter fields. names: for x-filter-field-names; empty: no field is needed."""
 
     names: tuple[str, ...]
     memory_bytes: int
-    """What these take, over all messages judged."""
+    """Memory of these fields, over all measured messages."""
     names_now: tuple[str, ...]
-    """What the queue keeps, or without a cluster the default."""
+    """The queue's present filter fields; without a cluster the default."""
     memory_bytes_now: int
     reasons: tuple[str, ...]
 
@@ -124,7 +125,7 @@ class QueueSelectivity:
 
 
 def asked(text: str) -> Asked:
-    """A selector as somebody wrote it, of all queues. Raises OptionError."""
+    """A selector from its text, for all queues. OptionError if it does not parse."""
     try:
         return Asked(canonical.encode(jms.parse(text)), text)
     except SelectorError as error:
@@ -134,9 +135,9 @@ def asked(text: str) -> Asked:
 def selectivity(
     archive: DataFrame, selectors: Sequence[Asked], names_now: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[QueueSelectivity, ...]:
-    """Judges the selectors on every message of an archive, queue by queue in order of their names.
+    """Evaluate the selectors on every message of an archive, for each queue in order of name.
 
-    names_now: what a queue keeps now; of others, the default is taken.
+    names_now: a queue's present filter fields; the default is used for other queues.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.functions import arrow_udf
@@ -144,7 +145,7 @@ def selectivity(
     spark = archive.sparkSession
     present = tuple(name for name in COLUMNS if name in archive.columns)
     now = {queue: tuple(names) for queue, names in (names_now or {}).items()}
-    # mapInArrow would do the same, and asks for pandas. Not deterministic: else filters and inline() ask it again.
+    # mapInArrow would do the same but needs pandas. Marked nondeterministic, else filters and inline() repeat it.
     judge = arrow_udf(_judge(present, tuple(selectors), now), FACTS)  # type: ignore[call-overload]
     judged = archive.select(judge.asNondeterministic()("queue", *present).alias("facts"))
     before = spark.conf.get(BATCH_CONF) or "10000"
@@ -155,7 +156,7 @@ def selectivity(
             .selectExpr("*", "posexplode_outer(texts) AS (place, text)")
             .groupBy("queue", "what", "name")
             .agg(
-                # a fact's numbers stand in the first row of its texts
+                # a fact's numbers are in the first row of its texts
                 F.sum(F.when(F.coalesce("place", F.lit(0)) == 0, F.col("n"))).alias("n"),
                 F.sum(F.when(F.coalesce("place", F.lit(0)) == 0, F.col("bytes"))).alias("bytes"),
                 F.approx_count_distinct("text", DISTINCT_ERROR).alias("distinct"),
@@ -183,14 +184,14 @@ def _judge(
         workers = _Worker(selectors, names_now)
         for queues, *arrays in batches:
             facts = workers.facts(queues, dict(zip(present, arrays, strict=True)))
-            # as many rows as came in are wanted; all is said in the first
+            # Spark expects one row for each input row; the first one holds all facts
             yield pa.array([facts, *[None] * (len(queues) - 1)], pa.list_(_FACT))
 
     return judge
 
 
 class _Worker:
-    """Judges batches of messages, which may be of several queues."""
+    """Evaluates batches of messages, which may be of several queues."""
 
     def __init__(self, selectors: Sequence[Asked], names_now: Mapping[str, Sequence[str]]) -> None:
         self._selectors = [(str(n), each, canonical.decode(each.encoded)) for n, each in enumerate(selectors)]
@@ -222,7 +223,7 @@ class _Worker:
                 "bytes": _block(columns, count).nbytes - count // 8,
                 "texts": [text for column in columns for text in distinct_texts(column)],
             }
-        # of all fields that anybody asks for, as of none else: 64 columns of a block are fast
+        # only columns of fields that a selector uses, because a block is fast for up to 64 columns
         keys = {key for used in self._used.values() for key in used}
         messages = Messages(_block([each for each in batch.columns if each.key in keys], count), 0, count)
         matched: dict[str, Any] = {}
@@ -254,7 +255,7 @@ def _kept_bytes(batch: BatchColumns, kept: KeptFields) -> int:
     return _block([each for each in batch.columns if kept.keeps(each.key)], count).nbytes - count // 8
 
 
-# ---- what comes of it
+# ---- the result
 
 
 def _judged(
@@ -293,7 +294,7 @@ def _judged(
 def recommend(
     fields: Sequence[FieldUse], messages: int, names_now: tuple[str, ...], memory_bytes_now: int
 ) -> Recommendation:
-    """Every field that a selector looks at, and no other."""
+    """Recommend every field that a selector uses, and no other."""
     used = [each for each in fields if each.selectors]
     names = tuple(sorted(each.field for each in used))
     reasons = []
@@ -321,7 +322,7 @@ def recommend(
             f"*: x-filter-field-names cannot list all of them (a comma, or more than {MAX_FIELD_NAMES})"
         )
     if not names:
-        reasons.append("no selector looks at any field")
+        reasons.append("no selector uses a field")
     kept_now = resolve_field_names(names_now)
     dropped = [
         each for each in fields if each.messages and not each.selectors and kept_now.keeps(_key(each.field))
@@ -339,7 +340,7 @@ def recommend(
 
 
 def spoken(key: str) -> str:
-    """A field key as x-filter-field-names has it."""
+    """A field key in the form of x-filter-field-names."""
     name = key.removeprefix(APPLICATION)
     is_plain = name != ALL_APPLICATION_PROPERTIES and not name.startswith((HEADER, PROPERTIES, APPLICATION))
     return name if is_plain else key

@@ -1,4 +1,4 @@
-"""Pieces of selector text, each written so that the service's parser reads back what was meant."""
+"""Pieces of selector text, written so that the service's parser reads back the same meaning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def comparison(name: str, operator: str, value: Any) -> str | None:
 
 
 def one_of(name: str, values: Sequence[Any]) -> str | None:
-    """IN takes strings only; others are written out."""
+    """An IN condition for strings; for other values, comparisons with OR, because IN takes only strings."""
     texts = [literal(each) for each in values]
     if not texts or None in texts:
         return None
@@ -28,14 +28,14 @@ def one_of(name: str, values: Sequence[Any]) -> str | None:
 
 
 def like(name: str, before: str, text: str, after: str) -> str:
-    """`text` itself, with a wildcard before or after it or none."""
+    """A LIKE condition for the literal `text`, with optional wildcards before and after it."""
     quoted = escaped(text)
     pattern = literal(before + quoted + after)
     return f"{name} LIKE {pattern}" + (f" ESCAPE '{ESCAPE}'" if quoted != text else "")
 
 
 def is_sound(selector: str) -> bool:
-    """Whether the service takes it: within its limits, and a condition."""
+    """Whether the service accepts the selector: it is within the limits, and it is a condition."""
     try:
         jms.parse(selector)
     except SelectorError:
@@ -44,7 +44,7 @@ def is_sound(selector: str) -> bool:
 
 
 def check(selector: str) -> None:
-    """Raises OptionError for a selector that the service would refuse, before anything is asked of it."""
+    """Raise OptionError for a selector that the service would refuse, before any call."""
     from quorum.spark.errors import OptionError
 
     try:

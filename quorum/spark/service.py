@@ -1,4 +1,4 @@
-"""This process's connections to clusters: one is made when it is first asked for, because Spark's workers fork."""
+"""This process's connections to clusters. Each is made at its first use, because Spark's workers fork."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from quorum.client.errors import QuorumError
 from quorum.spark.schema import Field
 
 TIMEOUT_MS = 60_000
-"""So long a call is tried, at one node after the other, and so long a read waits for its next block."""
+"""Limit for a call with its retries at all nodes, and for a read's wait for its next block."""
 
 _lock = threading.Lock()
 
 
 def service(url: str) -> BulkClient:
-    """One a URL, for all threads of this process; it notices by itself when it finds itself in a fork."""
+    """The client for a URL, shared by all threads of this process. It detects a fork by itself."""
     with _lock:
         return _made(url)
 
@@ -28,10 +28,10 @@ def _made(url: str) -> BulkClient:
 
 
 def kinds(fields: Sequence[Field]) -> dict[str, str]:
-    """Fields as the bulk client wants them."""
+    """Kinds by name, in the bulk client's form."""
     return {each.name: each.kind for each in fields}
 
 
 def is_reason(error: QuorumError, *reasons: str) -> bool:
-    """Whether the service gave one of these reasons; they are written in capitals on the wire."""
+    """Whether the service gave one of these reasons, which are in capitals on the wire."""
     return error.reason.lower() in reasons

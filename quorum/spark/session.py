@@ -1,4 +1,4 @@
-"""A Spark session that the data source `quorum` works well in: Java found, no noise."""
+"""A Spark session prepared for the data source `quorum`: it finds Java and configures logging."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ if TYPE_CHECKING:
 LOGGING = Path(__file__).with_name("log4j2-quiet.properties")
 LOCAL = "local[2,4]"
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
-"""Left as Spark has it, off: where it is on, Spark may read a DataFrame by the filter of an earlier query of it."""
+"""Left at Spark's default, off: if it is on, Spark may read a DataFrame with the filter of an earlier query of it."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 WORKER_TIMEOUT = "spark.python.authenticate.socketTimeout"
-"""How long Spark's two halves wait for each other when they open a connection."""
+"""Time that Spark's JVM and Python sides wait for each other when they open a connection."""
 
 DEFAULTS = {
-    # Spark's own 15 s are too short where the machine has more to do than it can
+    # Spark's default of 15 s is too short on an overloaded machine
     WORKER_TIMEOUT: "300s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
 LOCAL_DEFAULTS = {
-    # as many as there are cores here; Spark's own 200 are for clusters
+    # one for each core of this machine; Spark's default of 200 is for clusters
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
 EXECUTOR_PATH = "spark.executorEnv.PYTHONPATH"
 
 
 def session(app_name: str = "quorum", master: str = LOCAL, **conf: Any) -> SparkSession:
-    """The session, started or, if there is one, the one there is, with what may be changed of it changed.
+    """Start a Spark session, or return the present one with those settings changed that may be. Raises SetupError.
 
-    master: local[threads,attempts] (Spark tries no task twice under plain local[2]), or a cluster's,
-    spark://host:port: its machines need Python at the same place and this package (docs/spark.md, On a cluster).
-    PYTHONPATH, where it is set, is handed on to them. conf: settings of Spark by their names,
-    `**{"spark.driver.memory": "4g"}`; they win over the defaults here. Sets JAVA_HOME, PYSPARK_PYTHON and, for a local
-    master, SPARK_LOCAL_IP in the environment where they are not set. Raises SetupError.
+    master: local[threads,attempts] (Spark retries no task under plain local[2]), or a cluster's spark://host:port. The
+    cluster's machines need Python at the same path and this package (docs/spark.md, On a cluster); they get this
+    process's PYTHONPATH. conf: Spark settings by name, `**{"spark.driver.memory": "4g"}`; they override the defaults
+    here. Sets JAVA_HOME, PYSPARK_PYTHON and, for a local master, SPARK_LOCAL_IP in the environment if they are not set.
     """
     require_spark()
     prepare_environment(master)
@@ -60,7 +59,7 @@ def session(app_name: str = "quorum", master: str = LOCAL, **conf: Any) -> Spark
     for name, value in settings.items():
         builder = builder.config(name, value)
     started = builder.getOrCreate()
-    # Spark finds it by itself (pyspark_quorum), but only where there is a program `sh` on PATH
+    # Spark finds the source by itself (pyspark_quorum), but only if there is a program `sh` on PATH
     from quorum.spark.source import QuorumSource
 
     started.dataSource.register(QuorumSource)
@@ -73,9 +72,9 @@ def is_local(master: str) -> bool:
 
 
 def _for_executors(environment: Mapping[str, str]) -> dict[str, str]:
-    """Where this process finds modules besides those that are installed, so do executors: they inherit nothing.
+    """This process's additional module paths for executors, which do not inherit them.
 
-    They run in other directories, so that no entry may be relative.
+    Entries are absolute, because executors run in other directories.
     """
     path = environment.get("PYTHONPATH")
     if not path:
@@ -84,7 +83,7 @@ def _for_executors(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_spark() -> None:
-    """Raises SetupError where PySpark or PyArrow is missing, or a version that has not what is needed."""
+    """Raise SetupError if PySpark or PyArrow is missing, or if its version does not fit."""
     for module, name in (("pyspark", "PySpark"), ("pyarrow", "PyArrow")):
         if importlib.util.find_spec(module) is None:
             raise SetupError(f"{name} is not installed; {INSTALL}")
@@ -96,9 +95,9 @@ def require_spark() -> None:
 
 
 def prepare_environment(master: str) -> None:
-    """What Spark's launcher and its workers read from the environment."""
+    """Set the environment that Spark's launcher and workers read."""
     os.environ["JAVA_HOME"] = str(java_home())
-    # workers would run whatever `python3` is first on PATH, which may miss pyarrow and this package
+    # workers would run the first `python3` on PATH, which may lack pyarrow and this package
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,9 +1,9 @@
-"""The sink: rows are staged by the tasks, and published together when all of them are done.
+"""The sink: tasks stage rows, and the driver publishes them together when all tasks are done.
 
 A staged part is replicated and invisible. `commit` names the parts of the tasks that Spark has chosen; one entry in
-each target queue's log makes them messages. Batches are keyed (producer, number): a number that was published before is
-not published again, whatever the plan made of it this time. So a batch is in a queue once, whole, in spite of retries,
-speculation and a driver that dies between publishing and Spark's own commit log.
+each target queue's log makes them messages. The key of a batch is (producer, number): a number that was published
+before is not published again, even if its rows differ this time. A batch is therefore in a queue once and whole, in
+spite of retries, speculation, and a driver that dies between publishing and Spark's own commit log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quorum.spark.schema import check_sink
 from quorum.spark.service import is_reason, service
 
 PART_BYTES = 32 << 20
-"""Where a task's rows go to several queues: as much of one queue is kept before it is written as a part."""
+"""Bytes that a task with several target queues collects for one queue before it writes a part."""
 
 log = logging.getLogger("quorum.spark")
 
@@ -43,7 +43,7 @@ class Part:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has staged, under which name."""
+    """The parts that a task has staged, and their key."""
 
     producer: str
     batch: int
@@ -53,7 +53,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Stager:
-    """One task's rows on their way."""
+    """Stages the rows of one task."""
 
     def __init__(self, options: SinkOptions, producer: str, batch: int) -> None:
         self._at = service(options.url)
@@ -78,7 +78,7 @@ class _Stager:
         self.write(queue, self._waiting.pop(queue))
 
     def write(self, queue: str, batches: Iterable[pa.RecordBatch]) -> None:
-        """All these rows as one part."""
+        """Write all these rows as one part."""
         if queue in self.done.refused:
             return
         name = uuid.uuid4().bytes
@@ -94,16 +94,16 @@ class _Stager:
                 self.done.parts.append(Part(queue, part))
 
     def drop(self) -> None:
-        """The task has failed: nobody will name its parts. Those that cannot be dropped now are after some hours."""
+        """Drop the parts of a failed task. The service drops those that cannot be dropped now after some hours."""
         for queue, name in self._begun:
             try:
                 self._at.discard(queue, self.done.producer, self.done.batch, [name])
             except NotFound:
-                continue  # the queue is not there, and nothing is staged for it
+                continue  # the queue does not exist, so nothing is staged for it
             except QuorumError as error:
                 log.warning("queue %r: the part of a failed task stays staged for a while: %s", queue, error)
                 if isinstance(error, UnavailableError):
-                    return  # the others would wait as long
+                    return  # the others would wait for the same time
 
 
 def _stage(
@@ -124,7 +124,7 @@ def _stage(
 
 
 def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
-    """One entry a queue, in the order of their names. Parts are published in the order of the tasks."""
+    """Publish one entry for each queue, in order of name. Parts are published in the order of the tasks."""
     staged = [each for each in messages if isinstance(each, Staged)]
     if not staged:
         return
@@ -134,7 +134,7 @@ def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
             f"tasks of one batch staged under several names: {sorted(keys)}, batch {batch}"
         )
     ((producer, number),) = keys
-    # a queue that refused its parts has the batch already; so has, then, nothing to add to it
+    # a queue that refused its parts has the batch already
     queues = {part.queue for each in staged for part in each.parts} - {
         queue for each in staged for queue in each.refused
     }
@@ -146,13 +146,13 @@ def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
             if not is_reason(error, "missing_part"):
                 raise
             raise QuorumSparkError(
-                f"what tasks have staged for queue {queue!r} is not there any more: a part is kept for six hours after "
-                f"its task's last rows, and this batch took longer, or the queue was declared again ({error})"
+                f"queue {queue!r} does not have the staged rows any more: a part is kept for six hours after its "
+                f"task's last rows, and this batch took longer, or the queue was declared again ({error})"
             ) from error
 
 
 def _discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """What tasks have staged is dropped. What was published already is not there any more, and stays published."""
+    """Drop the staged parts of all tasks. Parts that were published already stay published."""
     for each in messages:
         if isinstance(each, Staged):
             for queue in sorted({part.queue for part in each.parts}):
@@ -161,12 +161,12 @@ def _discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A DataFrame's rows as messages: whole or not at all, and once if txnAppId and txnVersion name the write."""
+    """Writes a DataFrame's rows as messages: all or none, and once if txnAppId and txnVersion name the write."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
         self._shape = ToService(schema, check_sink(schema, options), options.queue)
-        # made once, in one process, and pickled into all tasks: they stage under the same name
+        # made once in one process and pickled into all tasks, so that they stage under the same name
         self._producer = options.txn_app_id or f"spark-write-{uuid.uuid4()}"
         self._batch = options.txn_version or 0
 
@@ -181,7 +181,8 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A stream's batches as messages, each once: the producer is txnAppId or the query, the number is Spark's."""
+    """Writes a stream's batches as messages, each once: the producer is txnAppId or the query, the number is
+    Spark's."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
@@ -192,9 +193,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         number = context.getLocalProperty(BATCH_ID) if context is not None else None
         if not query or number is None:
-            raise QuorumSparkError(
-                "Spark does not tell the task which query and batch it is of; the sink needs both"
-            )
+            raise QuorumSparkError("Spark does not tell the task its query and batch; the sink needs both")
         producer = self._options.txn_app_id or f"spark-query-{query}"
         return _stage(self._options, self._shape, producer, int(number), iterator)
 

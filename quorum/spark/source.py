@@ -1,8 +1,8 @@
-"""The data source `quorum`: what Spark is given, and the batch read.
+"""The data source `quorum`: its entry points for Spark, and the batch read.
 
-A batch read browses: it removes nothing. What it reads is pinned when the read is planned, so all tasks, their
-retries and later actions on the same DataFrame see the same messages, though these are consumed meanwhile. Parts of
-it are ranges of sequences, each read from another member.
+A batch read browses: it removes nothing. A view pins its messages when the read is planned. All tasks, their retries
+and later actions on the same DataFrame therefore see the same messages, even if they are consumed meanwhile. The
+partitions are ranges of sequences, which are read from different members.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 VIEW_MS = 10 * 60_000
 MESSAGES_A_SECOND = 10_000
-"""So slow a read may be, besides VIEW_MS, before its view ends."""
+"""Slowest read that a view's time allows for, in addition to VIEW_MS."""
 MAX_VIEW_MS = 24 * 3_600_000
 
 
 class QuorumSource(DataSource):
-    """Spark makes one for every read and write. docs/spark.md."""
+    """The data source; Spark makes one for every read and write. docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
         return "quorum"
 
     def schema(self) -> StructType:
-        """All columns. `fields`: those of the option filterFields, else the properties that messages have now."""
+        """All columns. `fields` has the option filterFields, else the properties that messages have now."""
         options = source_options(self.options, apparent_use(self.options))
         if options.filter_fields is not None:
             fields = parse_fields(options.filter_fields)
@@ -76,7 +76,7 @@ class QuorumSource(DataSource):
             check_projection(schema)
             check(options.selector)
         except OptionError as error:
-            # raised here, it would be lost: Spark's runner stops a reader that it does not have then
+            # an error raised here is lost, because Spark's runner then tries to stop a reader that does not exist
             return RefusedStream(error)
         return ConsumeReader(options, schema) if options.mode == "consume" else TailReader(options, schema)
 
@@ -102,11 +102,11 @@ def seen(url: str, queue: str) -> Mapping[str, str]:
 
 
 _views: dict[tuple[str, str], deque[int]] = {}
-"""Those that this process has opened, oldest first: no one tells it when a DataFrame is done with."""
+"""The views that this process has opened, oldest first; Spark does not tell when a DataFrame is not used any more."""
 
 
 def open_view(url: str, queue: str, ready: int) -> View:
-    """Pins what is ready; ends the oldest of this process's own pins beyond KEPT_VIEWS."""
+    """Open a view of the ready messages, and close this process's oldest views beyond KEPT_VIEWS."""
     at = service(url)
     mine = _views.setdefault((url, queue), deque())
     while len(mine) >= KEPT_VIEWS:
@@ -128,11 +128,11 @@ def _close_oldest(at: BulkClient, queue: str, mine: deque[int]) -> None:
     try:
         at.close_view(queue, mine.popleft())
     except NotFound:
-        pass  # the queue is gone, and its views with it
+        pass  # the queue was deleted together with its views
 
 
 class BatchReader(DataSourceReader):
-    """Planned in one process, pickled, and read in others."""
+    """A batch read: planned in one process, pickled, and read in others."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -141,7 +141,7 @@ class BatchReader(DataSourceReader):
         self.pushFilters = PushFilters(self._take)  # type: ignore[method-assign]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what only planning uses."""
+        """The state for tasks, without the parts that only planning uses."""
         return {name: value for name, value in self.__dict__.items() if name != "pushFilters"}
 
     def _take(self, filters: list[Filter]) -> None:
@@ -152,7 +152,7 @@ class BatchReader(DataSourceReader):
         if not self._pushed.is_empty:
             for queue in self._options.queues:
                 found.extend(self._ranges(queue, len(found)))
-        # an empty list would mean one partition of Spark's own making
+        # for an empty list Spark makes a partition of its own
         return found or [Range(self._options.queues[0], 0, 0, 0, 0, "")]
 
     def _ranges(self, queue: str, turn: int) -> Iterator[Range]:

@@ -1,16 +1,17 @@
 """A stream that takes messages from a queue: `mode=consume`.
 
-The stream is a *subscription* of the queue (quorum/v1/bulk.proto): what it takes is reserved for it in the queue's own
-log, and an offset is the number of a reservation. A reservation is read as often as Spark wants, and settled when Spark
-has committed its batch. What Spark does, and what follows from it:
+The stream is a *subscription* of the queue (quorum/v1/bulk.proto). The queue's log reserves messages for it, and an
+offset is the number of a reservation. Spark may read a reservation any number of times; it is settled when Spark has
+committed its batch. The reader depends on Spark's behaviour as follows:
 
-  - It builds readers in several processes. Only the one that is asked for offsets opens the subscription and keeps it
-    alive; `read` runs on pickled copies in the workers, which need neither.
-  - It asks for offsets after `start` only when the batch that ends there is in its commit log. So that is settled
-    there, at once. `commit`, which Spark calls a batch later, finds nothing left to do.
-  - It asks for the initial offset again when it starts the first batch again. The subscription's settled offset is the
-    same then, because nothing was settled since.
-  - A driver that dies between a Reserve and Spark's offset log asks after the same offset again, and gets the same.
+  - Spark builds readers in several processes. Only the one that is asked for offsets opens the subscription and keeps
+    it alive; `read` runs on pickled copies in the workers, which need neither.
+  - Spark asks for offsets after `start` only when the batch that ends there is in its commit log. That batch is
+    therefore settled at once. `commit`, which Spark calls one batch later, usually has nothing to do.
+  - Spark asks for the initial offset again when it restarts the first batch. The subscription's settled offset is then
+    the same, because nothing was settled since.
+  - A driver that dies between a Reserve and Spark's offset log asks for the reservation after the same offset again,
+    and gets the same one.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ if TYPE_CHECKING:
 MAX_RESERVED = 65_536
 """Messages of one reservation."""
 WAIT_MS = 200
-"""An idle stream asks so seldom: Spark itself would, up to thirty times a second."""
+"""Wait of an idle stream between requests; Spark itself would ask up to thirty times a second."""
 MOST_SILENCE_S = 30.0
-"""The subscription is kept alive at least so often, and at least three times in its timeout."""
+"""Longest interval between calls of KeepAlive; the interval is also at most a third of the timeout."""
 
 log = logging.getLogger("quorum.spark")
 
 Offset = dict[str, int]
-"""By queue. Spark compares offsets as text: always in the order of the names."""
+"""Offset by queue, always in order of name, because Spark compares offsets as text."""
 
 
 @dataclass
 class Piece:
-    """Some messages of a reservation, by their places in it."""
+    """Messages of a reservation, by their positions in it."""
 
     offset: int
     first: int
@@ -70,7 +71,7 @@ class Piece:
 
 @dataclass
 class Slice(InputPartition):
-    """What one task reads."""
+    """The pieces that one task reads."""
 
     queue: str
     pieces: tuple[Piece, ...]
@@ -87,12 +88,12 @@ class _Open:
     generation: int
     settled: int
     last: int
-    """The newest reservation there was then: up to it they are as large as they were made."""
+    """The newest reservation at the opening. Reservations up to it exist already, with their own sizes."""
     outstanding: int
     index: int
-    """Of the newest entry of the queue's log that this process knows of: a member that has it sees all of this."""
+    """Index of the newest log entry that this process knows of; a member with this entry sees all of this."""
     done: int = 0
-    """Up to here this process knows that what was settled had not gone back to the queue instead."""
+    """This process knows that the offsets up to here were settled, and not released."""
     is_fenced: bool = False
 
     def seen(self, index: int) -> None:
@@ -105,12 +106,12 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._queues: dict[str, _Open] = {}
         self._left: dict[str, int] | None = None
-        """Messages that a query with the trigger AvailableNow still takes, by queue."""
+        """Number of messages that a query with the trigger AvailableNow still takes, by queue."""
         self._last_batch_s = time.monotonic()
         self._keeper: _Keeper | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker needs: no subscription, no thread."""
+        """The state for a worker, without subscriptions and threads."""
         return {"_options": self._options, "_schema": self._schema}
 
     @property
@@ -118,7 +119,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return service(self._options.url)
 
     def _open(self, queue: str) -> _Open:
-        """Opens the subscription, once: whoever had it open before is fenced."""
+        """Open the subscription once; this fences its earlier user."""
         if queue not in self._queues:
             options = self._options
             state = self._service.open_subscription(
@@ -149,7 +150,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is ready now, and what was reserved and not settled, is what the query takes; never much more."""
+        """Limit the query to the messages that are ready or outstanding now; it takes hardly more."""
         self._left = {}
         for queue in self._options.queues:
             opened = self._open(queue)
@@ -164,7 +165,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._settle(queue, offset)
             else:
                 self._settle_left(queue, offset)
-        # a limit of the options is the default limit, unless the trigger overrules it (ReadAllAvailable)
+        # a limit in the options is the default limit, unless the trigger overrides it (ReadAllAvailable)
         is_all = isinstance(limit, ReadAllAvailable)
         budget = _Budget(
             limit.max_rows if isinstance(limit, ReadMaxRows) else None,
@@ -175,14 +176,14 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return at
 
     def _take(self, at: Offset, budget: _Budget) -> int:
-        """Reserves what the budget allows, `at` follows. Each queue may take a fair share first, then what is left."""
+        """Reserve messages within the budget and update `at`. Each queue gets a fair share first, then the rest."""
         taken = 0
         for turn in range(2 if len(at) > 1 and budget.is_limited else 1):
             for number, queue in enumerate(at):
                 share = budget.share(len(at) - number if not turn and budget.is_limited else 1)
                 if self._left is not None:
                     share.keep_to(self._left[queue])
-                # to wait makes sense only where nothing is there at all, and only for the last
+                # wait only if no queue has messages, and only at the last queue
                 may_wait = number == len(at) - 1 and not taken and self._left is None
                 count, size = self._reserve(queue, at, share, WAIT_MS if may_wait else 0)
                 budget.take(count, size)
@@ -192,7 +193,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return taken
 
     def _reserve(self, queue: str, at: Offset, budget: _Budget, wait_ms: int) -> tuple[int, int]:
-        """Reservations after at[queue], one after another, which is moved to the last. Messages and bytes of them."""
+        """Make reservations after at[queue] and move it to the last one. Returns their messages and bytes."""
         opened = self._open(queue)
         messages = size = 0
         while not budget.is_used_up(messages, size):
@@ -212,31 +213,31 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             except QuorumError as error:
                 if messages and is_reason(error, "limit"):
-                    break  # so much is outstanding; it is a batch
+                    break  # the limit of outstanding messages is reached; they are a batch
                 self._pass_over(queue, at, error)
                 continue
             opened.seen(made.index)
             if made.offset == at[queue]:
                 if made.is_unfinished and self._left is not None:
-                    continue  # or it would end before it has come to what it wants
+                    continue  # otherwise the query would end before the scan reaches its messages
                 break
             if messages and budget.messages is not None and messages + made.count > budget.messages:
-                break  # one that was reserved with another limit: the next batch begins with it
+                break  # it was reserved with another limit; the next batch begins with it
             at[queue] = made.offset
             messages += made.count
             size += made.size_bytes
             if made.count < wanted and made.offset > opened.last:
-                break  # that was all there is now
+                break  # no more messages now
         return messages, size
 
     def _pass_over(self, queue: str, at: Offset, error: QuorumError) -> None:
-        """With failOnDataLoss=false, at[queue] moves behind reservations that are gone. Else the error is raised."""
+        """With failOnDataLoss=false, move at[queue] after reservations that are lost; otherwise raise the error."""
         opened, explained = self._open(queue), self._explained(queue, at[queue], error)
         if not is_reason(error, "settled", "released") or self._options.fail_on_data_loss:
             raise explained from error
         state = self._service.keep_alive(queue, self._options.subscription, opened.generation)
         if state.settled == at[queue] > opened.done:
-            self._settle(queue, at[queue])  # all that was reserved has gone back; this shows that it is known
+            self._settle(queue, at[queue])  # all reserved messages were released; this acknowledges it
             return
         if state.settled <= at[queue]:
             raise explained from error
@@ -244,7 +245,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at[queue] = opened.settled = state.settled
 
     def _least(self) -> int:
-        """How many messages have to be ready: minMessagesPerTrigger until maxTriggerDelay is over."""
+        """Number of messages that have to be ready: minMessagesPerTrigger until maxTriggerDelay has passed."""
         options = self._options
         is_patient = time.monotonic() - self._last_batch_s < options.max_delay_ms / 1000
         return options.min_messages if is_patient and self._left is None else 0
@@ -266,28 +267,28 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened.done = offset
 
     def _settle_left(self, queue: str, offset: int) -> None:
-        """What the query has taken from a queue that it is not told to read any more; then it is let alone."""
+        """Settle the query's messages of a queue that it does not read any more."""
         try:
             self._settle(queue, offset)
         except NotFound:
-            return  # the queue was deleted, with all that was in it
+            return  # the queue was deleted with its messages
         del self._queues[queue]
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing, as a rule: latestOffset has settled it already."""
+        """Settle the batch, which latestOffset has usually done already."""
         for queue, offset in end.items():
             if queue in self._options.queues:
                 self._settle(queue, offset)
 
     def stop(self) -> None:
-        """What is reserved stays so: the query may be started again."""
+        """Stop without releasing: messages stay reserved, because the query may be restarted."""
         if self._keeper is not None:
             self._keeper.stop()
 
     # ---- reading
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Of all queues that the batch was made of, though the query may have been started again with others."""
+        """Partitions of all queues of the batch, even if the query was restarted with other queues."""
         found: list[InputPartition] = []
         for queue in sorted(end):
             try:
@@ -303,14 +304,14 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = opened.settled if low is None else low
         if high <= after:
             return
-        # a member that has not heard of a reservation yet would say that it is not there
+        # with an index, because a member that is behind would answer that a reservation does not exist
         answer = self._service.reservations(
             queue, self._options.subscription, after=after, to=high, index=opened.index
         )
         there = {each.offset: each for each in answer.reservations}
         missing = [offset for offset in range(after + 1, high + 1) if offset not in there]
         if missing and answer.subscription.generation != opened.generation:
-            # not lost: whoever has the subscription now has them, or has done them
+            # not lost: the query that has opened the subscription since has them or has settled them
             raise self._explained(
                 queue, high, RefusedError("the subscription was opened again", reason="WRONG_GENERATION")
             )
@@ -318,8 +319,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lost_data(
                 self._options,
                 f"queue {queue!r}, subscription {self._options.subscription!r}: the reservations "
-                f"{missing[0]}..{missing[-1]} that the checkpoint asks for were settled or released; those up to "
-                f"{answer.subscription.settled} are done with",
+                f"{missing[0]}..{missing[-1]} that the checkpoint asks for were settled or released; all up to "
+                f"{answer.subscription.settled} were",
             )
         total = sum(each.count for each in there.values())
         parts = self._options.min_partitions or default_partitions(total)
@@ -352,7 +353,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise
                 explained = self._explained(partition.queue, piece.offset, error)
                 if not is_reason(error, "released"):
-                    raise explained from error  # another query does this batch
+                    raise explained from error  # another query processes this batch
                 lost_data(options, str(explained))
 
     def _explained(self, queue: str, offset: int, error: QuorumError) -> Exception:
@@ -360,13 +361,13 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_reason(error, "wrong_generation"):
             return type(error)(
                 f"{where}: another query has opened this subscription since, and has its messages now; "
-                f"every query needs a subscription of its own ({error})",
+                f"give every query its own subscription ({error})",
                 reason=error.reason,
             )
         if is_reason(error, "settled", "released", "not_given"):
             why = {
                 "settled": "these messages were settled: the checkpoint is older than the subscription, or the query "
-                "tracks its progress asynchronously, which this source does not go with",
+                "tracks its progress asynchronously, which this source does not support",
                 "released": "these messages were given back to the queue, because the subscription was silent for "
                 "longer than subscriptionTimeout or was released",
                 "not_given": "there was never such an offset: the checkpoint belongs to another subscription or queue",
@@ -377,7 +378,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @dataclass
 class _Budget:
-    """How much a batch may take; None: no limit."""
+    """Messages and bytes that a batch may take; None: no limit."""
 
     messages: int | None
     size_bytes: int | None
@@ -408,8 +409,8 @@ class _Budget:
 
 
 def _pieces(reservations: list[ReservationInfo], first: int, last: int, index: int) -> tuple[Piece, ...]:
-    """Those of the messages first..last (not included), counted through all the reservations. index: a member that is
-    so far has all of them, and how often they were handed out."""
+    """The pieces with the messages first..last (exclusive), counted over all the reservations. index: a member that has
+    applied it has all of them and their delivery counts."""
     found = []
     begin = 0
     for each in sorted(reservations, key=lambda one: one.offset):
@@ -421,14 +422,14 @@ def _pieces(reservations: list[ReservationInfo], first: int, last: int, index: i
 
 
 def lost_data(options: SourceOptions, text: str) -> None:
-    """Raises DataLoss, or with failOnDataLoss=false only says it in the log."""
+    """Raise DataLoss; with failOnDataLoss=false only log a warning."""
     if options.fail_on_data_loss:
-        raise DataLoss(f"{text}. failOnDataLoss=false goes on without them")
-    log.warning("%s; going on without them", text)
+        raise DataLoss(f"{text}. Set failOnDataLoss=false to continue without them")
+    log.warning("%s; continuing without them", text)
 
 
 class _Keeper:
-    """A thread that keeps the subscription alive while a batch runs for long: Spark calls nothing meanwhile."""
+    """A thread that keeps the subscription alive during long batches, because Spark does not call the reader then."""
 
     def __init__(self, at: BulkClient, options: SourceOptions, queues: dict[str, _Open]) -> None:
         self._at = at
@@ -451,7 +452,7 @@ class _Keeper:
         try:
             self._at.keep_alive(queue, self._subscription, opened.generation)
         except QuorumError as error:
-            # fenced, or the queue is gone: the next call for an offset says so to the query. All else may pass
+            # fenced, or the queue was deleted: the next call for an offset reports that. Other errors may be temporary
             opened.is_fenced = isinstance(error, NotFound) or is_reason(error, "wrong_generation")
             if not opened.is_fenced:
                 log.warning(

@@ -1,8 +1,8 @@
 """A stream that follows a queue and takes nothing: `mode=tail`.
 
-Offsets are sequences. A batch is what of a range of sequences is ready when it is read: what consumers hold or have
-settled by then is not in it. So a tail sees everything only of a queue from which nobody takes, and a batch that is
-read again may have lost rows.
+Offsets are sequences. A batch has the messages of a range of sequences that are ready when it is read, without those
+that consumers have checked out or settled by then. A tail therefore sees all messages only of a queue without
+consumers, and a batch that is read again may have fewer rows.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from quorum.client.bulk_records import BulkQueueInfo
 
 BEHIND_S = 10.0
-"""So long a member may be behind what the stream has seen before."""
+"""Longest wait for a member that is behind the stream's position."""
 IDLE_S = 0.1
-"""A stream that finds nothing new looks again after so long at the earliest."""
+"""Shortest interval between requests of a stream without new messages."""
 
 
 class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -67,8 +67,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         if start == self._latest and self._until is None:
-            # Spark writes down where a batch ends, not where the first one begins: so the first one is empty, or
-            # it would begin later if it had to be started again
+            # Spark records the end of each batch, but not the start of the first one. The first one is therefore
+            # empty; otherwise it would begin later after a restart
             self._latest = None
             return start
         ends = self._next() if self._until is None else self._until
@@ -89,14 +89,14 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _info_up_to(self, queue: str, high: int) -> BulkQueueInfo:
-        """As a member sees the queue that has it up to there: another one would show a part of the batch.
+        """The queue's state from a member that has it up to `high`; one that is behind would show a part of the batch.
 
-        Raises DataLoss where none is so far for long."""
+        DataLoss if no member reaches `high` within BEHIND_S."""
         deadline = time.monotonic() + BEHIND_S
         while (info := self._info(queue)).next_sequence < high:
             if time.monotonic() >= deadline:
                 raise DataLoss(
-                    f"queue {queue!r}: the checkpoint asks for messages up to sequence {high - 1}, and the next one "
+                    f"queue {queue!r}: the checkpoint asks for messages up to sequence {high - 1}, but the next one "
                     f"is {info.next_sequence}: the queue was deleted and declared again, or the members are far behind"
                 )
             time.sleep(IDLE_S)
@@ -120,7 +120,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(partition, self._options.url, self._schema, self._options.selector)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing is settled."""
+        """Do nothing; a tail settles no messages."""
 
     def stop(self) -> None:
-        """Nothing is held."""
+        """Do nothing; a tail holds no messages."""

@@ -1,9 +1,9 @@
-"""`to_selector`: a predicate as Spark SQL writes it, as a selector.
+"""`to_selector`: translates a predicate of Spark SQL to a selector.
 
-In a stream a `where` after the source takes messages from the queue and then drops them; a selector leaves them there.
-So a predicate that has no selector of the same meaning is refused, never cut down. Spark's own parser reads the text.
-Both languages have the same three truths. Where a property is of one kind in all messages, they agree but for this:
-NaN, which Spark orders above all numbers, is nowhere in order for a selector.
+In a stream, a `where` after the source takes messages from the queue and then drops them; a selector leaves them in the
+queue. A predicate without a selector of the same meaning is therefore refused, never weakened. Spark's own parser reads
+the text. Both languages have the same three truth values. If a property is of one kind in all messages, they agree with
+one exception: Spark orders NaN above all numbers, a selector does not order it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _INTEGERS = ("tinyint", "smallint", "int", "bigint", "byte", "short", "integer",
 def to_selector(predicate: str) -> str:
     """The selector for a predicate of Spark SQL on application properties: `color = 'red' AND size < 3`.
 
-    Properties are named plainly or as `fields.color`. Raises OptionError for what has no selector of the same meaning,
-    SetupError without an active session (not one over Connect: its client has no parser).
+    Properties have plain names or names such as `fields.color`. OptionError if no selector has the same meaning;
+    SetupError without an active session (a Connect session does not count, because its client has no parser).
     """
     from pyspark.sql import SparkSession
 
@@ -42,7 +42,7 @@ def to_selector(predicate: str) -> str:
         parsed = jvm_session.sessionState().sqlParser().parseExpression(predicate)
     except ParseException as error:
         first = str(error).strip().splitlines()[0]
-        raise OptionError(f"{predicate!r} is no predicate of Spark SQL: {first}") from None
+        raise OptionError(f"{predicate!r} is not a predicate of Spark SQL: {first}") from None
     text = _condition(parsed)
     if not is_sound(text):
         raise OptionError(f"the selector for {predicate!r} is longer than a selector may be, or no condition")
@@ -140,7 +140,7 @@ def _like(node: Any) -> str:
 
 def _name(node: Any) -> str:
     if _kind(node) != "UnresolvedAttribute":
-        raise _refuse(node, "a property is wanted here")
+        raise _refuse(node, "only a property is allowed here")
     parts = node.nameParts()
     names = [str(parts.apply(place)) for place in range(parts.size())]
     if len(names) == 2 and names[0].lower() == "fields":
@@ -165,7 +165,7 @@ def _value(node: Any) -> str:
         left, right = (_value(each) for each in _children(node))
         if "'" in (left[0], right[0]):
             raise _refuse(node, "a selector calculates with numbers only")
-        # a blank after a sign: two of them together would be a comment
+        # a blank after a sign, because two signs together would be a comment
         return f"({left} {_ARITHMETIC[kind]} {right})"
     raise _refuse(node)
 

@@ -1,9 +1,9 @@
-"""Application properties as a VARIANT: from the JSON text that the service sends, and back.
+"""Conversion of application properties between the service's JSON text and a VARIANT.
 
-The service writes an object of scalars: booleans, integers, texts and null as such, floating-point numbers with a
-point or an exponent or as {"double": "NaN"}, bytes as {"base64": "..."}. A VARIANT is two byte strings, metadata (the
-names) and value, as the Parquet project's Variant specification has them. Kinds stay as they are: an integer never
-becomes a decimal.
+The service writes an object of scalars. Booleans, integers, texts and null are JSON values; floating-point numbers have
+a point or an exponent, or are {"double": "NaN"}; bytes are {"base64": "..."}. A VARIANT is two byte strings, metadata
+(the names) and value, as in the Parquet project's Variant specification. Kinds are kept: an integer never becomes a
+decimal.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _INTEGERS = (
 
 
 def from_json(text: str) -> tuple[bytes, bytes]:
-    """(value, metadata) of an object as the service writes it. Raises ValueError if it is none."""
+    """(value, metadata) of an object in the service's form. ValueError if it is not one."""
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError(f"properties are no JSON object: {text[:80]}")
+        raise ValueError(f"properties are not a JSON object: {text[:80]}")
     names = tuple(sorted(found, key=_java_order))
     return _value([_scalar(found[name]) for name in names]), _metadata(names)
 
@@ -61,7 +61,7 @@ def to_json(properties: dict[str, Any]) -> str:
 
 def _json_value(name: str, value: Any) -> Any:
     if isinstance(value, Decimal):
-        # what parse_json makes of 1.5, and of an integer beyond 64 bits
+        # parse_json makes decimals of 1.5 and of an integer beyond 64 bits
         exponent = value.as_tuple().exponent
         is_beyond = isinstance(exponent, int) and exponent >= 0 and abs(value) >= 1 << 63
         value = int(value) if is_beyond else float(value)
@@ -81,7 +81,7 @@ def _json_value(name: str, value: Any) -> Any:
 
 
 def _java_order(name: str) -> bytes:
-    """Fields of an object are looked up in the order of Java's strings: UTF-16 code units."""
+    """Sort key of a field's name. Readers expect the order of Java's strings: UTF-16 code units."""
     return name.encode("utf-16-be", "surrogatepass")
 
 
@@ -110,7 +110,7 @@ def _scalar(value: Any) -> bytes:
         except binascii.Error as error:
             raise ValueError(f"a property of bytes is not base64: {error}") from None
         return struct.pack("<BI", _BINARY << 2, len(data)) + data
-    raise ValueError(f"a property has the value {value!r}, which is none that the service sends")
+    raise ValueError(f"a property has the value {value!r}, which the service never sends")
 
 
 @lru_cache(maxsize=1024)
@@ -133,7 +133,7 @@ def _value(values: list[bytes]) -> bytes:
 
 
 def _offsets(parts: list[bytes]) -> list[int]:
-    """Where each part begins, and where the last ends."""
+    """The start of each part, and the end of the last."""
     found = [0]
     for part in parts:
         found.append(found[-1] + len(part))
@@ -141,7 +141,7 @@ def _offsets(parts: list[bytes]) -> list[int]:
 
 
 def _width(largest: int) -> int:
-    """Bytes that hold an integer: 1 to 4."""
+    """Number of bytes for an integer: 1 to 4."""
     return max(1, (largest.bit_length() + 7) // 8)
 
 

@@ -1,9 +1,9 @@
-"""Judges recorded histories: six kinds of violation, each a message that was not treated as it was promised.
+"""Checks recorded histories on Spark for six kinds of violation (docs/histories.md defines them and gives the reasons).
 
-How (docs/histories.md says what and why): names become numbers, so that Spark aggregates in place. There are two
-tables: `places`, what happened at each sequence of each queue, and `messages`, what happened to each (producer,
-number), wherever it went. From these everything is counted; only who was reordered and who was held twice needs a look
-at pairs, the latter of messages that two had. What nobody knows the outcome of counts on neither side.
+Names become numbers, so that Spark aggregates in place. There are two tables: `places`, with the events at each
+sequence of each queue, and `messages`, with the events of each (producer, number) in all queues. All counts come from
+these. Only two kinds compare pairs: reordered messages, and messages held twice, among those that two consumers had. An
+operation with an unknown outcome counts neither for nor against a violation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_NAMES = 1_000_000
-"""Of queues, producers and consumers together: the driver holds them."""
+"""Highest number of queues, producers and consumers together, because the driver keeps their names in memory."""
 
 Tell = Callable[[str], None]
 
@@ -31,10 +31,10 @@ Tell = Callable[[str], None]
 def verify(
     spark: SparkSession, paths: Sequence[Path], tell: Tell | None = None, scratch: Path | None = None
 ) -> Report:
-    """Reads the histories in these files and directories as one, and judges it. tell: is told of progress.
+    """Read these files and directories as one history and check it. tell: called with progress.
 
-    scratch: a directory, in which one is made for the time; on a cluster all machines have to see the same there.
-    Raises HistoryError for what cannot be judged, QueryFailed where Spark fails.
+    scratch: a directory for a temporary one; on a cluster all machines have to share it. HistoryError if the history
+    cannot be checked, QueryFailed if Spark fails.
     """
     started = time.monotonic()
     with plain_failures(), tempfile.TemporaryDirectory(prefix="quorum-verify-", dir=scratch) as own:
@@ -58,7 +58,7 @@ _DONE = f"op IN ({SETTLE}, {DISCARD})"
 _CLOSES = f"op IN ({SETTLE}, {RETURN}, {DISCARD})"
 
 PLACES = {
-    # two messages at one sequence: the one with the lowest number has the place, the highest is an intruder
+    # two messages at one sequence: the one with the lowest number owns the place, the highest is an intruder
     "number": "min(number)",
     "producer": "if(min(number) = max(number), min(producer), min_by(producer, number))",
     "other_number": "max(number)",
@@ -73,10 +73,10 @@ PLACES = {
     "discards": f"count_if(op = {DISCARD})",
     "lefts": f"count_if(op = {LEFT})",
 }
-"""By (queue, sequence)."""
+"""Aggregates by (queue, sequence)."""
 
 IS_BACK = "(last_delivered_us > settled_us OR settlements > 1 OR (settlements > 0 AND lefts > 0))"
-"""Of a place: settled for certain, and yet handed out later, settled again, or still there."""
+"""Whether a place was settled for certain, but delivered later, settled again, or left in the queue."""
 
 MESSAGES = {
     "queue": "min(queue)",
@@ -99,7 +99,7 @@ MESSAGES = {
     "late": "count_if(is_late)",
     "intruders": "count_if(has_intruder)",
 }
-"""By (producer, number), of its publishes and its places together."""
+"""Aggregates by (producer, number), over its publishes and its places."""
 
 IS = {
     "lost": "confirmed > 0 AND settled = 0 AND maybe_settled = 0 AND lefts = 0",
@@ -111,7 +111,7 @@ IS = {
 
 
 class _Check:
-    """One history's checks. Names are numbers in every frame."""
+    """The checks of one history. Names are numbers in every frame."""
 
     def __init__(self, spark: SparkSession, tell: Tell) -> None:
         self._spark = spark
@@ -166,8 +166,8 @@ class _Check:
         told = {row["queue"]: row for row in queues.collect()}
         if silent := sorted(queue for queue, row in told.items() if not row["lefts"]):
             raise HistoryError(
-                f"nothing says what was left in queue '{silent[0]}' at the end; it takes records 'left', "
-                f"or one with 'count' 0 where nothing was"
+                f"no record shows what was left in queue '{silent[0]}' at the end; add records 'left', "
+                f"or one with 'count' 0 if the queue was empty"
             )
         if not any(row["confirmed"] for row in told.values()):
             raise HistoryError("no message was confirmed in this history; there is nothing to judge")
@@ -177,7 +177,7 @@ class _Check:
         if len(found) > MAX_NAMES:
             raise HistoryError(
                 f"the history names more than {MAX_NAMES:,} queues, producers and consumers; "
-                f"that is the most that is judged at once"
+                f"at most this number can be judged at once"
             )
         self._names = {row["id"]: row["name"] for row in found}
         if len(self._names) < len(found):
@@ -230,7 +230,7 @@ class _Check:
             .agg(*[F.expr(text).alias(name) for name, text in MESSAGES.items()])
         )
 
-    # ---- what can be told of each message alone
+    # ---- checks of each message alone
 
     def _judge_messages(self, messages: DataFrame) -> None:
         from pyspark.sql import functions as F
@@ -254,7 +254,7 @@ class _Check:
             if row["in_two_queues"] is not None:
                 raise HistoryError(
                     f"producer '{self._name(row['producer'])}' has published number {row['in_two_queues']} "
-                    f"to two queues; a producer's numbers are of one message each"
+                    f"to two queues; each number of a producer must belong to one message"
                 )
             line = self._line(row["of_queue"], row["producer"])
             line.counts.update({name: row[name] for name in COUNTS})
@@ -289,7 +289,7 @@ class _Check:
             self._show_late(places)
 
     def _have_several_consumers(self, places: DataFrame) -> bool:
-        """Whether any message was delivered to two. Raises HistoryError where a delivery is missing."""
+        """Whether a message was delivered to two consumers. HistoryError if the record of a delivery is missing."""
         from pyspark.sql import functions as F
 
         told = places.agg(
@@ -299,7 +299,7 @@ class _Check:
         if told["orphan"] is not None:
             raise HistoryError(
                 f"sequence {told['orphan']['sequence']} of queue '{self._name(told['orphan']['queue'])}' is "
-                f"settled, returned or discarded, and never delivered; each delivery needs its record"
+                f"settled, returned or discarded, but was never delivered; each delivery needs a record"
             )
         return bool(told["several"])
 
@@ -383,12 +383,12 @@ class _Check:
 
 
 def _number_of(name: str) -> str:
-    """Names as numbers, of which it is checked that no two are the same. NULL stays NULL."""
+    """SQL for a name's number; the names are checked for collisions. NULL stays NULL."""
     return f"if({name} IS NULL, NULL, xxhash64({name}))"
 
 
 def _each_message(events: DataFrame) -> DataFrame:
-    """A row a message."""
+    """One row for each message."""
     from pyspark.sql import functions as F
 
     spread = events.withColumn("step", F.explode(F.expr("sequence(0L, count - 1)")))

@@ -1,10 +1,11 @@
 """Holders: a message is held by one consumer at a time.
 
-A delivery is held for certain from when the consumer got it until the consumer asked to settle, return or discard it,
-with success; else until the time it says itself (`held_until_us`); else until the consumer's end. Two such times of
-different consumers must not overlap. Of a delivery whose end nobody knows only its beginning is known, and that counts
-against a certain hold only if that one was the message's first delivery: else the two may have come from their nodes in
-the other order.
+A delivery is held for certain from the time when the consumer got it. The hold ends when the consumer successfully
+asked to settle, return or discard it; else at the time in its record (`held_until_us`); else at the consumer's end. Two
+such holds of different consumers must not overlap.
+
+If the end of a delivery is unknown, only its beginning counts against a certain hold, and only if the certain hold is
+not marked as redelivered. Otherwise the two deliveries may have left their nodes in the other order.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ PLACE = ("queue", "sequence")
 
 
 def held_twice(events: DataFrame, places: DataFrame) -> DataFrame:
-    """A row a message that two had at once, the first such pair: queue, sequence, producer, number, consumer, end_us
-    (how long it held for certain), other_consumer, other_at_us (when that one got it)."""
+    """One row for each message that two consumers held at once, with the first such pair: queue, sequence, producer,
+    number, consumer, end_us (end of its certain hold), other_consumer, other_at_us (when the other one got it)."""
     from pyspark.sql import functions as F
 
     several = places.where("consumer <> other_consumer").select(*PLACE, "producer", "number")
@@ -47,7 +48,7 @@ def held_twice(events: DataFrame, places: DataFrame) -> DataFrame:
 
 
 def _holds(events: DataFrame, several: DataFrame) -> DataFrame:
-    """A row a delivery of one of these messages: queue, sequence, consumer, at_us, end_us (NULL: nobody knows),
+    """One row for each delivery of these messages: queue, sequence, consumer, at_us, end_us (NULL: unknown),
     redelivered."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F

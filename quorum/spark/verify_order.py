@@ -1,9 +1,9 @@
-"""Order: a producer's message that was confirmed before another one of its was sent stands before it in the queue.
+"""Order: if a producer's message e1 was confirmed before its message e2 was sent, e1 has the lower sequence.
 
-e1 returned before e2 was invoked, yet sequence(e1) > sequence(e2): one pair for each message between, where one of
-the two is misplaced. So the culprits are looked for from both sides: for each e2 that e1 behind it which returned
-first, for each e1 that e2 before it which was invoked last. Of the two in a pair the culprit is the one that more
-others name; that with which everybody else is in order is not named at all. Only a confirmed e1 says anything.
+A violation is a pair: e1 returned before e2 was invoked, but sequence(e1) > sequence(e2). One misplaced message makes a
+pair with each message in between. The check therefore looks from both sides: each e2 names the e1 behind it that
+returned first, and each e1 names the e2 before it that was invoked last. The culprit of a pair is the message that more
+others name; a message that is in order with all others is not named. Only a confirmed e1 counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEYS = ("queue", "producer")
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A message, and why it is thought so."""
+    """A misplaced message, with the reason."""
 
     number: int
     why: str
@@ -29,7 +29,7 @@ class Misplaced:
 
 @dataclass(slots=True)
 class Disorder:
-    """Of one producer in one queue: how many messages are misplaced, and some of them."""
+    """The number of misplaced messages of one producer in one queue, and examples."""
 
     queue: int
     producer: int
@@ -38,7 +38,8 @@ class Disorder:
 
 
 def culprits_of_order(placed: DataFrame) -> Iterator[Disorder]:
-    """placed: queue, producer, number, sequence, invoked_us, confirmed_us (NULL: not confirmed); a row a message."""
+    """Find the misplaced messages. placed has one row for each message: queue, producer, number, sequence, invoked_us,
+    confirmed_us (NULL: not confirmed)."""
     late = _named(placed, "late")
     late.persist()
     try:
@@ -55,8 +56,8 @@ def culprits_of_order(placed: DataFrame) -> Iterator[Disorder]:
 
 
 def _named(placed: DataFrame, side: str) -> DataFrame:
-    """Who is in disorder and whom it names for it: `late` names messages that stand too far behind, `early` such as
-    stand too far ahead. Columns: queue, producer, number, sequence, culprit (number), culprit_sequence."""
+    """Messages out of order, each with the culprit that it names: for `late` a message too far behind, for `early` one
+    too far ahead. Columns: queue, producer, number, sequence, culprit (number), culprit_sequence."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -88,7 +89,7 @@ def _culprits(late: DataFrame, early: DataFrame) -> Iterator[Disorder]:
         ("late", late, "early", "named_by_victims > named_by"),
         ("early", early, "late", "named_by_victims >= named_by"),
     ):
-        # a victim that is itself named by more is what is wrong there, not whom it names
+        # a victim that more others name is itself the culprit, not the message that it names
         victims = counts[other].withColumnsRenamed({"culprit": "number", "named_by": "named_by_victims"})
         kept = (
             own.join(counts[side], [*KEYS, "culprit"])

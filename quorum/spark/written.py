@@ -1,7 +1,7 @@
-"""Whether Parquet files that Spark's tasks have written are where this process sees them.
+"""Checks that this process sees the Parquet files that Spark's tasks have written.
 
-On a cluster whose machines have no file system in common, each worker writes to its own disk, and Spark finds nothing
-wrong with it. So rows are counted while they are written, and again in the files that are there.
+On a cluster without a shared file system, each worker writes to its own disk, and Spark reports no error. Rows are
+therefore counted while they are written, and again in the files that this process finds.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from quorum.spark.errors import QuorumSparkError
 
 
 def rows_in(directories: Iterable[Path]) -> int:
-    """Of all Parquet files in these directories, not in those below them; only the ends of the files are read."""
+    """Number of rows in the Parquet files directly in these directories; only the files' footers are read."""
     files = (file for each in directories for file in sorted(each.glob("*.parquet")))
     return sum(pq.read_metadata(file).num_rows for file in files)
 
 
 def check_written(target: Path, directories: Iterable[Path], rows: int) -> None:
-    """Raises QuorumSparkError unless the directories, which are in `target`, hold so many rows together."""
+    """Raise QuorumSparkError unless the directories, which are in `target`, hold this number of rows together."""
     try:
         found = rows_in(directories)
     except (OSError, pa.ArrowException) as error:
-        raise QuorumSparkError(f"what was written to {target} cannot be read again: {error}") from error
+        raise QuorumSparkError(f"the files written to {target} cannot be read: {error}") from error
     if found != rows:
         raise QuorumSparkError(
             f"{rows:,} rows were written to {target}, and {found:,} are there; on a cluster it has to be on a "
-            "file system that the driver and all workers see as the same"
+            "file system that the driver and all workers share"
         )

@@ -145,8 +145,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
-        """Policies are arguments for every queue whose name matches a pattern (docs/queues.md). SetPolicy and DeletePolicy
-        return when all queues are configured accordingly; UNAVAILABLE or DEADLINE_EXCEEDED: they will be.
+        """A policy sets arguments for every queue whose name matches its pattern (docs/queues.md). SetPolicy and DeletePolicy
+        return when all queues are configured accordingly. After UNAVAILABLE or DEADLINE_EXCEEDED they will be later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,8 +171,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AddMember(self, request, context):
-        """Changes of members are a wish: the calls return when the catalog has it, and the groups' leaders carry it out, one
-        voter at a time. ClusterStatus shows how far they are. Each may be repeated.
+        """A membership change sets the desired state. The call returns when the catalog has it. The groups' leaders then
+        carry it out, one voter at a time; ClusterStatus shows their progress. Each call may be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -203,8 +203,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetLeaseTimes(self, request, context):
-        """The cluster's lease times (docs/configuration.md). Returns when the catalog has the wish. Leases become longer once
-        every member waits for the longer ones: ClusterStatus shows when the times are settled.
+        """Sets the cluster's lease times (docs/configuration.md). Returns when the catalog has them. Longer leases are
+        granted only after every member has adopted the longer wait; ClusterStatus shows when the times are settled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -120,62 +120,65 @@ class BulkServicer:
     """Missing associated documentation comment in .proto file."""
 
     def OpenSubscription(self, request, context):
-        """Makes a subscription, or opens one: its generation goes up by one, and whoever uses an older generation is refused
-        (FAILED_PRECONDITION, WRONG_GENERATION). What is outstanding stays reserved as it was.
+        """Makes a subscription or opens an existing one. Its generation goes up by one; calls with an older generation are
+        refused (FAILED_PRECONDITION, WRONG_GENERATION). Outstanding messages stay reserved as they were.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reserve(self, request, context):
-        """The reservation after `after`: an existing one again, exactly as it was, or a new one of the first ready messages
-        that the subscription's selector selects. FAILED_PRECONDITION: SETTLED, RELEASED (what has become of that offset),
-        NOT_GIVEN (there was never an offset `after`). RELEASED also if a silence took what the subscription held up to `after`:
-        until the subscription is opened again, released, or settled up to there (which answers RELEASED, too).
-        RESOURCE_EXHAUSTED (LIMIT): 64 reservations or 1,048,576 messages are outstanding; settle first.
+        """Returns the reservation that follows offset `after`: an existing one, exactly as it was, or a new one of the first
+        ready messages that match the subscription's selector.
+
+        FAILED_PRECONDITION: SETTLED or RELEASED (that offset is settled or released), NOT_GIVEN (there was never an offset
+        `after`). RELEASED also if the subscription expired and lost its messages up to `after`; that ends when it is
+        opened again, released, or settled up to there (which answers RELEASED, too). RESOURCE_EXHAUSTED (LIMIT): 64
+        reservations or 1,048,576 messages are outstanding; settle first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeReservations(self, request, context):
-        """The reservations that are outstanding. NOT_FOUND.
+        """Lists the outstanding reservations. NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadReserved(self, request, context):
-        """The messages of one reservation, or of a slice of it, in order. SETTLED, RELEASED, NOT_GIVEN as above.
+        """Returns the messages of one reservation, or of a slice of it, in order. SETTLED, RELEASED, NOT_GIVEN as in Reserve.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Settle(self, request, context):
-        """Everything up to an offset is done: its messages leave the queue. RELEASED: those of that offset had gone back.
+        """Settles everything up to an offset; the messages leave the queue. RELEASED: the messages of that offset were
+        released before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def KeepAlive(self, request, context):
-        """The subscription is alive. So do the other calls that name its generation and change something; a Reserve that finds
-        nothing may not.
+        """Restarts the subscription's timeout. The other calls that name its generation and change something do so, too; a
+        Reserve that finds nothing may not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseSubscription(self, request, context):
-        """Everything outstanding goes back to its place in the queue. The subscription stays.
+        """Returns all outstanding messages to their places in the queue. The subscription stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSubscription(self, request, context):
-        """The same, and the subscription is forgotten, whatever its generation. It need not exist.
+        """Releases and removes the subscription, whatever its generation. It need not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,57 +191,58 @@ class BulkServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OpenView(self, request, context):
-        """RESOURCE_EXHAUSTED (LIMIT): 16 views of a queue at a time.
+        """Opens a view. RESOURCE_EXHAUSTED (LIMIT): the queue has 16 views already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Browse(self, request, context):
-        """The messages of a view in order of their sequences, or of a range of sequences. A block without rows says how
-        far the node has looked. NOT_FOUND: it is closed, its
-        time is over, or so much was consumed since it was opened that it was given up (16 MiB of notes a queue).
+        """Returns the messages of a view, or of a range of its sequences, in order of sequence. A block without rows reports
+        the node's progress. NOT_FOUND: the view is closed or its time is over, or the service dropped it because too many
+        of its messages were consumed (the notes of a queue's views take at most 16 MiB).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseView(self, request, context):
-        """It need not exist.
+        """Closes a view. It need not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Stage(self, request_iterator, context):
-        """One part of a batch, or as much of it as the stream brings. The first request names it; the others bring blocks. A
-        part that nobody adds to for six hours is dropped. After an error the outcome is unknown: send the same blocks with
-        the same first_chunk again (what is there already is not added twice), or everything under a new name. ALREADY_EXISTS (PUBLISHED): a batch with this number or a higher
-        one was published; RESOURCE_EXHAUSTED: DISK_LOW, LIMIT (what a queue keeps staged).
+        """Stages one part of a batch, or adds to it. The first request names the part; the others bring blocks. The service
+        drops a part that gets no block for six hours. After an error the outcome is unknown: send the same blocks with the
+        same first_chunk again (chunks that are there already are not added twice), or everything under a new part name.
+        ALREADY_EXISTS (PUBLISHED): a batch with this number or a higher one was published. RESOURCE_EXHAUSTED: DISK_LOW,
+        LIMIT (of the queue's staged messages).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Publish(self, request, context):
-        """Makes the named parts visible, at once and in this order, and drops the producer's other parts of this batch and of
-        earlier ones. A batch that was published already is not published again (`is_duplicate`, which may also mean that
-        this call did it and had to ask again). FAILED_PRECONDITION
-        (MISSING_PART): a part is not there with so many rows; nothing was changed.
+        """Makes the named parts visible at once and in this order, and drops the producer's other parts of this batch and of
+        earlier ones. A batch that was published already is not published again: `is_duplicate`, which may also mean that
+        this call published it and the service had to repeat the command. FAILED_PRECONDITION (MISSING_PART): a part does
+        not exist or has another number of rows; nothing was changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Discard(self, request, context):
-        """Drops parts that are not published. What is not there is passed over.
+        """Drops unpublished parts. Parts that do not exist are ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueueInfo(self, request, context):
-        """What a client has to know of a queue before it reads or writes, as the answering node sees it.
+        """Describes a queue for a client that will read or write, as the answering node sees it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

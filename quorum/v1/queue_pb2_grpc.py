@@ -60,28 +60,29 @@ class QueueServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Session(self, request_iterator, context):
-        """One session: a producer, its consumers, or both. The first request is Open, its answer Opened; after that
-        requests may be sent without waiting for answers. They are taken in order; answers come as they are ready:
+        """One session: a producer, its consumers, or both. The first request is Open, its answer Opened. After that the
+        client may send requests without waiting for answers. The service takes them in order and sends each answer when it
+        is ready:
 
-        publish      Confirms, merged: not one for each
+        publish      Confirms, merged: not one for each publish
         attach       Attached or Failed; then Delivery, as often as credit allows
         get          Delivery (none if nothing is ready), then Done; or Failed
         credit, disposition, cancel
         with a request_id: Done or Failed; without (0): Failed only
 
-        Any node serves any session. When the stream ends, whatever its consumers held goes back to the queues. ABORTED
-        (SESSION_FENCED): a session with a higher epoch has taken over. UNAVAILABLE: open the session again, at another
-        node and with the next epoch, and send again, with the same numbers, all that was not confirmed or rejected.
+        Any node serves any session. When the stream ends, the messages that its consumers hold are returned to the queues.
+        ABORTED (SESSION_FENCED): a session with a higher epoch has taken over. UNAVAILABLE: open the session again at
+        another node with the next epoch, and resend everything that is not confirmed or rejected, with the same numbers.
 
-        The service drops repeats for 24 hours after a session has broken: a client gives up what has been unconfirmed for
-        23 hours, because what it sent again later could be taken twice. A number below one that was taken later is
-        rejected (REFUSED_EARLIER), if it was not taken itself: a rejection is final, though its answer may be lost.
-        FAILED_PRECONDITION (SESSION_EXPIRED): the group has ended this session more than a day ago, unknown to this node;
-        what is unconfirmed stays unknown, begin with another producer_id. RESOURCE_EXHAUSTED (SESSION_LIMIT): too many
-        producers, of this client's address or of all.
+        The service drops repeats for 24 hours after a session has broken. A client therefore gives up messages that are
+        unconfirmed for 23 hours, because the service could take a later repeat twice. A number that was not taken, below
+        one that was taken later, is rejected (REFUSED_EARLIER): a rejection is final even if its answer is lost.
+        FAILED_PRECONDITION (SESSION_EXPIRED): the group ended this session more than a day ago, and this node did not
+        know. The outcome of unconfirmed messages stays unknown; begin with another producer_id. RESOURCE_EXHAUSTED
+        (SESSION_LIMIT): too many producers, from this client's address or in total.
 
-        A client that half-closes the stream still gets the confirms of what it has published. With Close before that the
-        service need not remember the producer_id.
+        A client that half-closes the stream still gets the confirms of its publishes. If it sends Close first, the service
+        need not remember the producer_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,18 +97,17 @@ class QueueServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """Takes messages that are ready and settles them at once: at most once, for an answer that is lost is not repeated.
-        They are settled before their bodies are read: an answer UNAVAILABLE may have lost them, too.
-        Fewer than asked for, even if more are ready, where they would take more than 3 MiB. To settle later, use a
-        Session.
+        """Takes ready messages and settles them at once. This is at most once: a lost answer is not repeated. The service
+        settles the messages before it reads their bodies, so an answer UNAVAILABLE may lose them, too. It returns fewer
+        than asked for where they would take more than 3 MiB. To settle later, use a Session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Browse(self, request, context):
-        """Reads the messages that are ready, in order, and removes nothing; what consumers hold is passed over. A filter
-        may look at every field here, whatever the queue keeps.
+        """Reads the ready messages in order and removes nothing; checked-out messages are skipped. The filter may use every
+        field, not only the queue's filter fields.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -10,8 +10,8 @@ import pytest
 
 from fifo import commands as c
 from fifo.group_machine import GroupMachine
-from fifo.queries import group as queries
 from fifo.persistence import checkpoint
+from fifo.queries import group as queries
 from quorum.api import admin_service
 from quorum.catalog.commands import DeclareQueue
 from quorum.log.record import crc32c

@@ -275,5 +275,5 @@ def test_the_table_has_a_line_for_everything(alone: AloneResult) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(table(result))
     text = console.export_text()
-    for wanted in ("20, large batches", "1,200, few values", "a message comes back"):
+    for wanted in ("20, large batches", "1,200, few values", "a message is returned"):
         assert wanted in text

@@ -174,7 +174,7 @@ def test_members_join_are_drained_and_are_removed(folder: Path) -> None:
         removed = LocalCluster.open(folder / "quorum-data").url_of("node-1")
         said = quorum("cluster", "status", "--url", removed, cwd=folder, status=1)
         assert "as node-1 (removed) sees it" in said
-        assert "node-1 is no member of the cluster any more" in said
+        assert "node-1 is not a member of the cluster any more" in said
         quorum("cluster", "add", "127.0.0.1:1", cwd=folder, status=1)  # nobody answers
     finally:
         quorum("cluster", "down", "--purge", cwd=folder)
@@ -206,7 +206,7 @@ def test_an_interrupted_join_leaves_the_new_member_running_and_says_so(folder: P
         joining.send_signal(signal.SIGCONT)
         _, said = joining.communicate(timeout=LIMIT_S)
     assert joining.returncode == 130, said
-    assert b"node-2 goes on running, since it may be a member by now" in said
+    assert b"node-2 keeps running, because it may be a member by now" in said
     cluster = LocalCluster.open(folder / "quorum-data")
     cluster.wait_standing("node-2", "member")
     cluster.wait_ready()

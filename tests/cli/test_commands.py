@@ -190,7 +190,7 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
     [
         (("publish", "none", "x"), b"", 1, "none"),
         (("publish", "none", "x", "-p", "subject"), b"", 2, "'subject' is not of the form NAME=VALUE"),
-        (("publish", "none", "-j"), b'{"body": 1}\n', 1, "line 1: body is no text"),
+        (("publish", "none", "-j"), b'{"body": 1}\n', 1, "line 1: body is not a text"),
         (("publish", "none", "-j"), b"{\n", 1, "line 1: not JSON"),
         (("publish", "none", "-j", "x"), b"", 2, "arguments or from stdin, not both"),
         (("publish", "none", "x", "-p", "colour=red"), b"", 2, "unknown property 'colour'"),
@@ -206,12 +206,12 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
             1,
             "line 1: ",
         ),
-        (("queues", "declare", "\udcff\udcfe"), b"", 2, "is no UTF-8 text"),
+        (("queues", "declare", "\udcff\udcfe"), b"", 2, "is not UTF-8 text"),
         (("consume", "none", "-n", "70000", "--keep"), b"", 2, "at most 65536"),
         (("log", "inspect", "/nowhere"), b"", 1, "error: /nowhere: No such file or directory"),
         (("log", "inspect", "/"), b"", 2, "is a directory"),
-        (("log", "inspect", "/dev/null"), b"", 2, "/dev/null is no regular file"),
-        (("cluster", "add", ""), b"", 2, "'' is no address; wanted: host:port"),
+        (("log", "inspect", "/dev/null"), b"", 2, "/dev/null is not a regular file"),
+        (("cluster", "add", ""), b"", 2, "'' is not an address; wanted: host:port"),
         (("queues", "list", "--url", "quorum://h:x"), b"", 2, "wanted: host:port"),
         (("consume", "none"), b"", 1, "none"),
         (("consume", "none", "--keep"), b"", 2, "--keep needs --count"),
@@ -249,7 +249,7 @@ def test_a_pipe_is_no_file_of_a_log(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     _, err = quorum("log", "inspect", str(pipe), status=2)
-    assert err == f"error: {pipe} is no regular file; name a file of a node's log\n"
+    assert err == f"error: {pipe} is not a regular file; name a file of a node's log\n"
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
@@ -346,8 +346,8 @@ def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(service: Service) 
         service.cluster.holds_confirms = False
         service.cluster._held_confirms.clear()
     first, last = err.splitlines()
-    assert first.startswith("nothing was confirmed for 3 s; still trying.")
-    assert last.startswith("error: nothing was confirmed for 4 s, 0 messages were before;")
+    assert first.startswith("no message was confirmed for 3 s; still trying.")
+    assert last.startswith("error: no message was confirmed for 4 s; 0 were confirmed before.")
     assert out == ""
 
 

@@ -85,7 +85,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(folder: Path) -> N
 def test_all_findings_are_told_at_once(folder: Path) -> None:
     file = folder / "node.toml"
     file.write_text('name = "a b"\nlease_ms = 1\n', encoding="utf-8")
-    text = refused(file, "name: 'a b' is no name", "lease_ms", "members is missing", "data_dir is missing")
+    text = refused(file, "name: 'a b' is not a name", "lease_ms", "members is missing", "data_dir is missing")
     assert len(text.splitlines()) == 5
     assert all(line.startswith(f"{file}: ") for line in text.splitlines())
 
@@ -99,7 +99,7 @@ def test_all_findings_are_told_at_once(folder: Path) -> None:
         ("node_window_bytes = 1048576\n", ("session_window_bytes", "1048576")),
         ("max_message_bytes = 16777217\n", ("max_message_bytes", "16777216", "16777217")),
         ('log_level = "loud"\n', ("log_level", "loud", "warning")),
-        ('listen = "7400"\n', ("listen", "'7400' is no address")),
+        ('listen = "7400"\n', ("listen", "'7400' is not an address")),
         ('lease_ms = "soon"\n', ("lease_ms", "soon")),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_secret_that_others_can_use_is_refused(folder: Path, mode: int) -> Non
     config = load(write(folder))
     config.secret_file.write_bytes(b"0123456789abcdef0123456789abcdef\n")
     config.secret_file.chmod(mode)
-    with pytest.raises(ConfigError, match=f"has mode {mode:04o}: others .* allowed: 0400 or 0600"):
+    with pytest.raises(ConfigError, match=f"has mode {mode:04o}, so that others .* allowed: 0400 or 0600"):
         config.read_secret()
     config.secret_file.chmod(0o400)
     assert len(config.read_secret()) == 32

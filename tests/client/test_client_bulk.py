@@ -216,7 +216,7 @@ def test_what_is_staged_is_sent_again_as_it_was(nodes: tuple[Node, Node]) -> Non
 def test_rows_that_are_missing_on_the_other_side_are_noticed(nodes: tuple[Node, Node]) -> None:
     nodes[0].rows_less = 1
     batch = pa.RecordBatch.from_pydict({"body": [b"x"] * 5})
-    with client_of(nodes) as client, pytest.raises(ServiceError, match="4 rows of 5 are there"):
+    with client_of(nodes) as client, pytest.raises(ServiceError, match="has 4 of 5 rows"):
         client.stage("q", "p", 3, [batch])
 
 

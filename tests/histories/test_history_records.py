@@ -88,7 +88,7 @@ def told(path: Path) -> str:
 
 
 def test_what_is_no_history_is_refused_before_spark_starts(tmp_path: Path) -> None:
-    assert told(tmp_path / "none") == f"{tmp_path}/none: there is no such file or directory"
+    assert told(tmp_path / "none") == f"{tmp_path}/none: this file or directory does not exist"
     assert told(tmp_path).startswith(f"{tmp_path}: no file in it is a history; their names end in .jsonl")
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(PUBLISH) + "\n\n" + json.dumps(DELIVER)[:-9] + "\n", encoding="utf-8")
@@ -112,4 +112,4 @@ def test_parquet_with_other_columns_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"op": ["left"], "number": [1.5]}), path)
     assert told(path) == f"{path}: column 'number' is double; allowed: a whole number"
     path.write_bytes(b"PAR1 and nothing else")
-    assert told(path).startswith(f"{path}: not to be read as Parquet: ")
+    assert told(path).startswith(f"{path}: cannot be read as Parquet: ")

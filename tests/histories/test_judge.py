@@ -100,7 +100,7 @@ def test_a_history_that_cannot_be_judged_is_refused() -> None:
     published = {**sent(1), "queue": "q"}
     nothing_left = {"op": "left", "queue": "q", "count": 0}
     for records, told in (
-        ([published], "nothing says what was left in queue 'q'"),
+        ([published], "no record shows what was left in queue 'q'"),
         ([nothing_left], "no message was confirmed"),
         ([published, {**done(7), "queue": "q"}, nothing_left], "sequence 7 of queue 'q' is settled"),
         (

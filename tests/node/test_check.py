@@ -351,4 +351,4 @@ def test_bad_files_are_told_apart_from_files_of_others(directory: Path, tmp_path
     for name in ("text", "empty"):
         other = run("log", "inspect", str(tmp_path / name))
         assert isinstance(other.exception, Complaint)
-        assert "is no file of a log" in str(other.exception)
+        assert "is not a file of a log" in str(other.exception)

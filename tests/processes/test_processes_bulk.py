@@ -324,7 +324,10 @@ def test_operators_see_groups_and_delete_them(cluster: LocalCluster, client: Bul
     assert client.subscriptions("bulk.seen") == []
     with pytest.raises(subprocess.CalledProcessError) as failed:
         command(cluster, "subscriptions", "delete", "bulk.seen", "flow")
-    assert failed.value.stderr == "error: queue 'bulk.seen' has no subscription 'flow'; there are: none\n"
+    assert (
+        failed.value.stderr
+        == "error: queue 'bulk.seen' has no subscription 'flow'; its subscriptions: none\n"
+    )
     assert client.queue_info("bulk.seen").ready == 100
 
 

@@ -37,7 +37,9 @@ def test_without_a_java_that_works_one_sentence_is_told(tmp_path: Path, command:
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: JAVA_HOME is /nowhere, and there is no /nowhere/bin/java that can be run\n"
+    assert (
+        done.stderr == "error: JAVA_HOME is /nowhere, but /nowhere/bin/java does not exist or cannot be run\n"
+    )
 
 
 @pytest.mark.timeout(2 * LIMIT_S)

@@ -32,7 +32,7 @@ def test_java_home_wins_over_everything(tmp_path: Path) -> None:
 
 
 def test_a_wrong_java_home_is_told_and_not_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"there is no .*/bin/java that can be run"):
+    with pytest.raises(SetupError, match=r"but .*/bin/java does not exist or cannot be run"):
         java.java_home({"JAVA_HOME": str(tmp_path), "PATH": ""})
     old = fake_java(tmp_path / "old", "1.8.0_392")
     with pytest.raises(SetupError, match="Java 8; Spark needs 17 or newer"):

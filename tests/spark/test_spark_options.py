@@ -61,7 +61,7 @@ def test_what_spark_adds_is_passed_over() -> None:
     ("given", "words"),
     [
         ({"queue": ""}, "option queue is missing"),
-        ({"queue": "a,,b"}, "there is an empty name in it"),
+        ({"queue": "a,,b"}, "it contains an empty name"),
         ({"queue": "a,a"}, "names 'a' twice"),
         ({"queue": "q" * 256}, "at most 255"),
         ({"subscription": ""}, "option subscription is missing"),

@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_status_2_and_one_sentence(tmp_path: Path) -> Non
     )
     assert pipeline("verify", tmp_path / "none", status=2) == (
         "",
-        f"error: {tmp_path}/none: there is no such file or directory\n",
+        f"error: {tmp_path}/none: this file or directory does not exist\n",
     )
     _, err = pipeline("verify", path, "--memory", "4 GB", status=2)
     assert err == "error: --memory '4 GB'; allowed: 512m and more, written as 800m or 4g\n"

@@ -69,7 +69,7 @@ def test_filter_fields_are_names_and_types() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "at character 0 a name and a type is wanted"),
+        ("", "at character 0 a name and a type are expected"),
         ("color", "at character 0 a name and a type"),
         ("color STRING size INT", "at character 0"),
         ("color VARCHAR", "color has the type VARCHAR; allowed: STRING, BOOLEAN"),
@@ -159,7 +159,7 @@ def test_what_a_sink_cannot_write_is_refused(schema: StructType, words: str) -> 
 
 def test_a_sink_without_a_queue_needs_a_column_and_may_pass_over_unknown_ones() -> None:
     nowhere = SinkOptions("quorum://x:1", "", "", None, True)
-    with pytest.raises(OptionError, match="Set the option queue, or add a column queue"):
+    with pytest.raises(OptionError, match="set the option queue, or add a column queue"):
         check_sink(struct(("body", BinaryType())), nowhere)
     schema = struct(("queue", StringType()), ("body", BinaryType()), ("key", StringType()))
     assert check_sink(schema, nowhere) == ("queue", "body")

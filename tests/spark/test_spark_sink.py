@@ -149,7 +149,7 @@ def with_queue(batch: pa.RecordBatch, queue: str) -> pa.RecordBatch:
     ("columns", "options", "words"),
     [
         ("body, 1 AS key", {"queue": "q"}, "there is no column key in a message"),
-        ("body", {}, "Set the option queue, or add a column queue"),
+        ("body", {}, "set the option queue, or add a column queue"),
         ("body", {"queue": "q", "txnApId": "x"}, "unknown option 'txnapid'; did you mean txnAppId?"),
         ("body", {"queue": "there is none"}, "there is no queue 'there is none'"),
         ("CAST(NULL AS STRING) AS body", {"queue": "q"}, "a row's body is NULL"),

@@ -163,7 +163,7 @@ def test_a_read_in_parts_sees_one_moment_whatever_is_consumed_meanwhile(
         ({"queue": "there is none"}, "there is no queue 'there is none'"),
         ({"selector": "color ="}, "option selector: "),
         ({"subscription": "g"}, "option subscription is for a stream, not for a batch read"),
-        ({"filterFields": "color"}, "a name and a type is wanted"),
+        ({"filterFields": "color"}, "a name and a type are expected"),
     ],
 )
 def test_what_cannot_be_read_is_told(

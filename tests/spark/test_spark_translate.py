@@ -54,7 +54,7 @@ def test_a_predicate_becomes_a_selector(predicate: str, selector: str) -> None:
         ("size = NULL", "NULL is written IS NULL"),
         ("a.b.c = 1", "a selector can name no such property"),
         ("`not an identifier` = 1", "a selector can name no such property"),
-        ("color = ", "is no predicate of Spark SQL: [PARSE_SYNTAX_ERROR]"),
+        ("color = ", "is not a predicate of Spark SQL: [PARSE_SYNTAX_ERROR]"),
         ("1 + 1", "has no selector of the same meaning"),
     ],
 )

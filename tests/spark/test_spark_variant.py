@@ -65,7 +65,7 @@ def test_an_absent_property_is_left_out() -> None:
 def test_other_values_are_refused() -> None:
     with pytest.raises(OptionError, match="property 'a' is a list; allowed: booleans"):
         variant.to_json({"a": [1]})
-    with pytest.raises(ValueError, match="no JSON object"):
+    with pytest.raises(ValueError, match="not a JSON object"):
         variant.from_json("[1]")
-    with pytest.raises(ValueError, match="none that the service sends"):
+    with pytest.raises(ValueError, match="which the service never sends"):
         variant.from_json('{"a": {"b": 1}}')

@@ -109,10 +109,10 @@ def test_a_history_that_cannot_be_judged_is_refused(spark: SparkSession, tmp_pat
     nothing_left = {"op": "left", "queue": "q", "count": 0}
     there = {"queue": "q", "producer": "p", "consumer": "c"}
     published = {**sent(1), "queue": "q"}
-    assert "nothing says what was left in queue 'q'" in refusal(spark, tmp_path, [published])
+    assert "no record shows what was left in queue 'q'" in refusal(spark, tmp_path, [published])
     assert "no message was confirmed" in refusal(spark, tmp_path, [nothing_left])
     orphan = {**done(7), "queue": "q"}
-    assert "sequence 7 of queue 'q' is settled, returned or discarded, and never delivered" in refusal(
+    assert "sequence 7 of queue 'q' is settled, returned or discarded, but was never delivered" in refusal(
         spark, tmp_path, [published, orphan, nothing_left]
     )
     elsewhere = [{**published, "queue": "r"}, {**nothing_left, "queue": "r"}]

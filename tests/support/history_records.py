@@ -57,7 +57,7 @@ BAD: list[tuple[Record, str]] = [
     ({**PUBLISH, "producer": None}, "a record 'publish' needs 'producer'"),
     ({**PUBLISH, "consumer": "c"}, "a record 'publish' has no key 'consumer'; allowed: op, queue,"),
     ({**PUBLISH, "outcome": "ok"}, "'outcome' is \"ok\"; allowed: confirmed, rejected, unknown"),
-    ({**PUBLISH, "returned_us": None}, "'outcome' is \"confirmed\", so that 'returned_us' is needed"),
+    ({**PUBLISH, "returned_us": None}, "'outcome' is \"confirmed\", so 'returned_us' is required"),
     ({**PUBLISH, "returned_us": 4}, "'returned_us' is 4, before 'invoked_us', 5"),
     ({**PUBLISH, "number": -1}, "'number' is -1; allowed: a whole number from 0 to"),
     ({**PUBLISH, "number": 1 << 62}, "'number' is 4611686018427387904; allowed"),
@@ -67,8 +67,8 @@ BAD: list[tuple[Record, str]] = [
     ({**DELIVER, "invoked_us": 6}, "a record 'deliver' has no key 'invoked_us'"),
     ({**SETTLE, "outcome": "confirmed"}, "allowed: ok, unknown"),
     ({**SETTLE, "number": 1}, "a record 'settle' has no key 'number'"),
-    ({**LEFT, "count": 0}, "says that nothing is left; it has no 'sequence'"),
-    ({"op": "left", "queue": "q"}, "a record 'left' needs 'sequence', or 'count' 0 where nothing is left"),
+    ({**LEFT, "count": 0}, "means an empty queue; omit 'sequence'"),
+    ({"op": "left", "queue": "q"}, "a record 'left' needs 'sequence', or 'count' 0 if the queue is empty"),
     ({**LEFT, "number": None}, "a record 'left' needs 'number'"),
 ]
 BAD_IN_JSON: list[tuple[Any, str]] = [
