@@ -50,8 +50,8 @@ class Effective:
 
 
 class Policies:
-    """All policies at one moment. A change makes a new object. `effective` keeps what it has found, so an object belongs
-    to one thread."""
+    """All policies at one moment. A change makes a new object. `effective` keeps what it has found, so an object
+    belongs to one thread."""
 
     def __init__(self, policies: Iterable[Policy] = ()) -> None:
         self.by_name = {policy.name: policy for policy in sorted(policies, key=lambda each: each.name)}
