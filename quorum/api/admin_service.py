@@ -267,7 +267,7 @@ def _cluster_status(found: q.ClusterStatus) -> pb.ClusterStatusResponse:
             members=group.voters,
             learners=group.learners,
             settled=group.is_settled,
-            healed=group.healed,
+            repaired=group.repaired,
             unreadable=group.unreadable,
             fetching=group.fetching,
             quarantined=group.is_quarantined,

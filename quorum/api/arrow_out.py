@@ -98,7 +98,7 @@ class Blocks:
     ) -> Iterator[bulk_pb2.Block | BodyUnreadable]:
         """Takes the messages of runs; the blocks that are full. The messages are first_number, ... to `failures`.
 
-        BodyUnreadable stands where something cannot be read: it is to be mended before the iterator is resumed."""
+        BodyUnreadable stands where something cannot be read: it is to be repaired before the iterator is resumed."""
         number = first_number
         for part in self._reader.parts(runs):
             if isinstance(part, BodyUnreadable):

@@ -80,7 +80,7 @@ async def stream_blocks(
     """The blocks, each made in a thread: reading may wait for the disk, and building takes some milliseconds."""
     while (block := await answer.step(steps, _size_of)) is not None:
         if isinstance(block, BodyUnreadable):
-            await hub.mend(block)
+            await hub.repair(block)
         else:
             yield block
 

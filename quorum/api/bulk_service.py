@@ -71,7 +71,7 @@ class BulkService(SubscriptionCalls, ViewCalls, StagingCalls, bulk_pb2_grpc.Bulk
         with self._hub.workers.answer(address, rows) as answer:
             while (step := await answer.step(steps, lambda _: 0)) is not None:
                 if isinstance(step, BodyUnreadable):
-                    await self._hub.mend(step)
+                    await self._hub.repair(step)
         most = sorted(kinds, key=lambda name: -kinds[name].total())[:MAX_SEEN]
         return [
             pb.SeenField(name=name, kind=_kind_of(kinds[name]), messages=kinds[name].total())

@@ -281,7 +281,7 @@ class ClientSession:
             self._work.clear()
             for item in self._ready():
                 if isinstance(item, BodyUnreadable):
-                    await self._hub.mend(item)
+                    await self._hub.repair(item)
                 else:
                     yield item
                     self._room.set()
@@ -317,7 +317,7 @@ class ClientSession:
                     yield batch
                     continue
                 if not self._is_current(deliver):
-                    return  # given back while the part before was on its way, or this one was mended
+                    return  # given back while the part before was on its way, or this one was repaired
                 if not self._hub.may_deliver(group):
                     raise status.of_ended("node_down")
                 if self._end is not None:

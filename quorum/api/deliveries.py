@@ -51,7 +51,7 @@ class BodyReader:
     """Reads batches from the node's log. One for all streams of a node; the event loop's.
 
     A body that is damaged, or not here, raises BodyUnreadable. The generators here yield it in the place of what they
-    could not read, and try again when they are resumed: it is to be mended meanwhile (Hub.readable).
+    could not read, and try again when they are resumed: it is to be repaired meanwhile (Hub.readable).
     """
 
     def __init__(self, log: Log, cached_bytes: int = CACHED_BYTES) -> None:

@@ -351,18 +351,18 @@ class Hub:
         return status.unavailable("no_leader", text)
 
     async def readable(self, items: Iterable[T | BodyUnreadable]) -> AsyncIterator[T]:
-        """The items, each once it can be read: what stands in the way of the next is mended before it is asked for
+        """The items, each once it can be read: what stands in the way of the next is repaired before it is asked for
         again. UNAVAILABLE where that takes too long."""
         for item in items:
             if isinstance(item, BodyUnreadable):
-                await self.mend(item)
+                await self.repair(item)
             else:
                 yield item
 
-    async def mend(self, unreadable: BodyUnreadable) -> None:
+    async def repair(self, unreadable: BodyUnreadable) -> None:
         """Returns when the body can be read. UNAVAILABLE where that takes too long."""
         future = self._future()
-        self.submit(ev.MendBody(unreadable.group, unreadable.index, future))
+        self.submit(ev.RepairBody(unreadable.group, unreadable.index, future))
         try:
             await asyncio.wait({future}, timeout=MEND_WAIT_S)
         finally:

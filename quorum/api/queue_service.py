@@ -139,7 +139,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 steps = _browsed(reader, queue.group, page.runs, is_wanted, left)
                 while (step := await answer.step(steps, _size_of)) is not None:
                     if isinstance(step, BodyUnreadable):
-                        await self._hub.mend(step)
+                        await self._hub.repair(step)
                     elif step.messages:
                         yield step
                         left -= len(step.messages)

@@ -39,7 +39,7 @@ QUEUE_MODES = ("default", "lazy")
 FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
 """Arguments that have an effect only if x-filter-enabled is true."""
 
-NOT_YET = (
+UNSUPPORTED_ARGUMENTS = (
     "x-consumer-timeout",
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
@@ -158,14 +158,14 @@ _Checked = bool | int | str | tuple[str, ...]
 
 def _check_names(arguments: Mapping[str, ArgumentValue]) -> None:
     for argument in sorted(arguments):
-        if argument in NOT_YET:
+        if argument in UNSUPPORTED_ARGUMENTS:
             raise ArgumentError(f"argument {argument!r} is not supported by this version")
         if argument not in SUPPORTED:
             raise ArgumentError(f"unknown argument {argument!r}{_nearest(argument)}")
 
 
 def _nearest(argument: str) -> str:
-    close = difflib.get_close_matches(argument, sorted((*SUPPORTED, *NOT_YET)), n=1)
+    close = difflib.get_close_matches(argument, sorted((*SUPPORTED, *UNSUPPORTED_ARGUMENTS)), n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(SUPPORTED))}"
 
 

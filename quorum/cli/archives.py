@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import Complaint, JsonOption, UrlOption, connect, default_url, note, print_json
+from quorum.cli.console import CliError, JsonOption, UrlOption, connect, default_url, note, print_json
 from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ WAIT_S = 1
 
 @contextmanager
 def _spark(name: str, memory: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    """A Spark session for one command. A wrong option or a failed query becomes a Complaint with its cause."""
+    """A Spark session for one command. A wrong option or a failed query becomes a CliError with its cause."""
     from quorum.spark import OptionError, plain_failures, session
     from quorum.spark.java import java_home
     from quorum.spark.session import LOCAL
@@ -45,7 +45,7 @@ def _spark(name: str, memory: str, master: str | None, conf: list[str] | None) -
         with plain_failures():
             yield spark
     except OptionError as error:
-        raise Complaint(str(error)) from None
+        raise CliError(str(error)) from None
     finally:
         spark.stop()
 
@@ -104,7 +104,7 @@ def archive(
     try:
         wanted.check()  # before Spark starts, because that takes seconds
     except OptionError as error:
-        raise Complaint(str(error)) from None
+        raise CliError(str(error)) from None
     with connect(url) as client:
         for queue in queues:
             client.describe(queue)
@@ -167,9 +167,9 @@ def selectivity(
         texts += [line for line in selectors.read_text(encoding="utf-8").splitlines() if line.strip()]
     asks_cluster = cluster or url is not None
     if not texts and not asks_cluster:
-        raise Complaint("no selectors; give --selector, --selectors or --cluster")
+        raise CliError("no selectors; give --selector, --selectors or --cluster")
     with _spark("selectivity", memory, master, conf) as spark:
-        from quorum.cli.selectors_now import Present, of_cluster
+        from quorum.cli.live_selectors import Present, of_cluster
         from quorum.spark.archive import queues_of, read_archive
         from quorum.spark.selectivity import asked
         from quorum.spark.selectivity import selectivity as judge

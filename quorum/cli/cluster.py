@@ -16,7 +16,7 @@ import typer
 from quorum.cli import members
 from quorum.cli.console import (
     DEFAULT_DIRECTORY,
-    Complaint,
+    CliError,
     JsonOption,
     UrlOption,
     connect,
@@ -178,9 +178,9 @@ def down(
         cluster.remove()
     print(f"stopped {_members(running)}" + (f"; removed {directory}" if purge_now else ""), flush=True)
     if elsewhere:
-        raise Complaint(_not_ours(elsewhere) + (f"; {directory} is kept" if purge else ""), 1)
+        raise CliError(_not_ours(elsewhere) + (f"; {directory} is kept" if purge else ""), 1)
     if killed:
-        raise Complaint(f"{', '.join(killed)} did not stop and had to be killed", 1)
+        raise CliError(f"{', '.join(killed)} did not stop and had to be killed", 1)
 
 
 @app.command()
@@ -237,7 +237,7 @@ def status(
         from quorum.cli.local_cluster import LocalCluster
 
         if url is not None:
-            raise Complaint("--url and --dir both name a cluster; give one of them")
+            raise CliError("--url and --dir both name a cluster; give one of them")
         url = LocalCluster.open(directory).url
     seen = members.ask_any(url or default_url())
     if seen is None:
@@ -292,8 +292,8 @@ def _condition(group: GroupInfo) -> str:
         found.append(f"[red]{group.unreadable:,} unreadable[/red]")
     if group.fetching:
         found.append(f"{group.fetching:,} to fetch")
-    if group.healed:
-        found.append(f"{group.healed:,} healed")
+    if group.repaired:
+        found.append(f"{group.repaired:,} repaired")
     return ", ".join(found) or "good"
 
 

@@ -54,7 +54,7 @@ FilterApplicationOption = Annotated[
 ]
 
 
-class Complaint(Exception):
+class CliError(Exception):
     """A request of the user that cannot be carried out. It is reported in one line; `status` is the exit status."""
 
     def __init__(self, message: str, status: int = 2) -> None:
@@ -73,7 +73,7 @@ def connect(url: str | None) -> Client:
             return sync.connect(chosen)
     except UnavailableError as error:
         hint = "" if url else "; --url names another service, `quorum cluster up` starts one here"
-        raise Complaint(f"no member of {chosen} can be reached: {error}{hint}", 1) from error
+        raise CliError(f"no member of {chosen} can be reached: {error}{hint}", 1) from error
 
 
 @contextmanager
@@ -122,9 +122,9 @@ def pairs(given: Iterable[str] | None, what: str) -> dict[str, FieldValue]:
     for text in given or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise Complaint(f"{what} {text!r} is not of the form NAME=VALUE")
+            raise CliError(f"{what} {text!r} is not of the form NAME=VALUE")
         if name in found:
-            raise Complaint(f"{what} {name!r} is given twice")
+            raise CliError(f"{what} {name!r} is given twice")
         found[name] = scalar(value)
     return found
 
@@ -154,7 +154,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def is_told(error: Exception) -> bool:
+def is_user_facing(error: Exception) -> bool:
     """Whether an error is meant for users: one of the system, or one that Quorum's packages raise on purpose."""
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in OWN_PACKAGES
 
@@ -172,7 +172,7 @@ def note(message: str) -> None:
         print(printable(line), file=sys.stderr, flush=True)
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Write a message to stderr, with each line marked as an error."""
     is_coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     mark = "\x1b[31merror:\x1b[0m" if is_coloured else "error:"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli.console import Complaint, JsonOption, print_json
+from quorum.cli.console import CliError, JsonOption, print_json
 
 DAMAGED, CANNOT_CHECK = 1, 2
 
@@ -23,16 +23,16 @@ def inspect_file(
     from quorum.log.inspection import FileKind, inspect_manifest, inspect_snapshot, kind_of
 
     if file.is_dir():
-        raise Complaint(
+        raise CliError(
             f"{file} is a directory; name one of the files in it, or use `quorum check`", CANNOT_CHECK
         )
     if file.exists() and not file.is_file():
-        raise Complaint(f"{file} is not a regular file; name a file of a node's log", CANNOT_CHECK)
+        raise CliError(f"{file} is not a regular file; name a file of a node's log", CANNOT_CHECK)
     kind = kind_of(file)
     if kind is None:
         kinds = "segment, index, snapshot, reserve, MANIFEST"
         text = f"{file} is not a file of a log ({kinds}), or its first bytes are damaged"
-        raise Complaint(text, DAMAGED)
+        raise CliError(text, DAMAGED)
     if kind in (FileKind.SEGMENT, FileKind.INDEX):
         raise typer.Exit(_segment(file, as_json))
     if kind is FileKind.SNAPSHOT:
@@ -84,7 +84,7 @@ def check(
     try:
         report = check_directory(directory)
     except CannotCheck as error:
-        raise Complaint(str(error), CANNOT_CHECK) from error
+        raise CliError(str(error), CANNOT_CHECK) from error
     if as_json:
         print_json({**asdict(report), "good": report.is_good})
         raise typer.Exit(0 if report.is_good else DAMAGED)

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from quorum.cli import archives, cluster, data_files, messages, pipeline, policies, queues, subscriptions
-from quorum.cli.console import DEFECT, Complaint, complain, is_told
+from quorum.cli.console import DEFECT, CliError, is_user_facing, print_error
 from quorum.errors import ConfigError
 
 app = typer.Typer(
@@ -153,17 +153,17 @@ def _is_misuse(error: Exception) -> bool:
 
 
 def _tell(error: Exception) -> int:
-    if isinstance(error, Complaint):
-        complain(str(error))
+    if isinstance(error, CliError):
+        print_error(str(error))
         return error.status
     if isinstance(error, UnicodeEncodeError):  # bytes of the command line that are not text
-        complain(f"{error.object!r} is not UTF-8 text")
+        print_error(f"{error.object!r} is not UTF-8 text")
         return 2
-    if is_told(error):
-        complain(_words(error))
+    if is_user_facing(error):
+        print_error(_words(error))
         return 2 if isinstance(error, ConfigError) or _is_misuse(error) else 1
     if "QUORUM_DEBUG" in os.environ:
         raise error
     first = (str(error).splitlines() or [""])[0]
-    complain(f"a defect of quorum itself: {type(error).__name__}: {first} (QUORUM_DEBUG=1 shows where)")
+    print_error(f"a defect of quorum itself: {type(error).__name__}: {first} (QUORUM_DEBUG=1 shows where)")
     return DEFECT

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorum.addresses import host_port
-from quorum.cli.console import Complaint, UrlOption, connect
+from quorum.cli.console import CliError, UrlOption, connect
 
 if TYPE_CHECKING:
     from quorum.client.records import ClusterStatus, LeaseTimes, MemberInfo
@@ -51,7 +51,7 @@ def replace(
 def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> None:
     new = _ask_new_node(address)
     if replaced is not None and new.name != replaced:
-        raise Complaint(
+        raise CliError(
             f"the node at {address} is called {new.name!r}, not {replaced!r}; a node can replace only a member of "
             f"its own name. Otherwise: quorum cluster add {address}, then quorum cluster remove {replaced}"
         )
@@ -102,14 +102,14 @@ def _ask_new_node(address: str) -> MemberInfo:
     try:
         host_port(address)
     except ValueError as error:
-        raise Complaint(str(error)) from None
+        raise CliError(str(error)) from None
     seen = ask(address)
     if seen is None:
-        raise Complaint(
+        raise CliError(
             f"no node answers at {address}; give the node's client address, such as node-4.example:7400", 1
         )
     if seen.standing not in ("waiting", "member"):
-        raise Complaint(f"the node at {address} cannot join: it is {seen.standing} in its cluster")
+        raise CliError(f"the node at {address} cannot join: it is {seen.standing} in its cluster")
     return seen.own
 
 
@@ -187,7 +187,7 @@ def lease_times(
     with connect(url) as client:
         now = client.cluster_status().lease_times
         if now is None:
-            raise Complaint("the cluster has no lease times yet; its members are still meeting", 1)
+            raise CliError("the cluster has no lease times yet; its members are still meeting", 1)
         if lease_ms is None and leader_fallback_ms is None:
             print(_times(now))
             return
@@ -236,7 +236,7 @@ def _await(
             print(what)
             return
         if time.monotonic() > deadline:
-            raise Complaint(f"after {wait_s} s not yet: {what} ({progress(seen)}); the change continues")
+            raise CliError(f"after {wait_s} s not yet: {what} ({progress(seen)}); the change continues")
         time.sleep(POLL_S)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from quorum.cli.console import (
     PATIENCE_S,
-    Complaint,
+    CliError,
     FilterApplicationOption,
     FilterPropertyOption,
     SelectorOption,
@@ -74,9 +74,9 @@ def publish(
     from quorum.client import Message
 
     if bodies and (json_lines or whole):
-        raise Complaint("messages come from arguments or from stdin, not both")
+        raise CliError("messages come from arguments or from stdin, not both")
     if json_lines and whole:
-        raise Complaint("--json-lines and --whole exclude each other")
+        raise CliError("--json-lines and --whole exclude each other")
     properties = pairs(property_, "property")
     application = pairs(application_property, "application property")
     messages: Iterable[Message]
@@ -109,7 +109,7 @@ def _read_json_lines(
         try:
             message = from_line(line)
         except LineError as error:
-            raise Complaint(f"line {number}: {error}", 1) from error
+            raise CliError(f"line {number}: {error}", 1) from error
         own = message.properties
         assert not isinstance(own, Properties)
         described = (
@@ -119,7 +119,7 @@ def _read_json_lines(
         try:
             encode_properties(*described)
         except UsageError as error:
-            raise Complaint(f"line {number}: {error}", 1) from error
+            raise CliError(f"line {number}: {error}", 1) from error
         yield Message(message.body, *described)
 
 
@@ -153,7 +153,7 @@ def _confirm(
             return confirmation.result()
         if limit_s == first:
             note(f"no message was confirmed for {first:g} s; still trying. {explain(client)}".rstrip())
-    raise Complaint(
+    raise CliError(
         f"no message was confirmed for {timeout_s:g} s; {confirmed:,} were confirmed before. The outcome of messages "
         f"sent since is unknown. {explain(client)}".rstrip(),
         1,
@@ -203,9 +203,9 @@ def consume(
     """Write messages to stdout and settle each when it is written. Runs until Ctrl-C, --count or --timeout."""
     filters = filter_argument(property_, application_property)
     if selector is not None and filters is not None:
-        raise Complaint("a consumer has a selector or a property filter, not both")
+        raise CliError("a consumer has a selector or a property filter, not both")
     if keep and (count is None or count > MAX_KEPT):
-        raise Complaint(
+        raise CliError(
             f"--keep needs --count of at most {MAX_KEPT}, because returned messages are delivered again"
         )
     if keep:
@@ -254,7 +254,7 @@ def browse(
     """Write ready messages to stdout in order, without removing them."""
     filters = filter_argument(property_, application_property)
     if selector is not None and filters is not None:
-        raise Complaint("give a selector or a property filter, not both")
+        raise CliError("give a selector or a property filter, not both")
     with connect(url) as client:
         for message in client.browse(queue, selector, start, count, property_filter=filters):
             _write(message, json_lines or positions, positions)

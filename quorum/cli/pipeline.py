@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import Complaint, JsonOption, note, print_json
+from quorum.cli.console import CliError, JsonOption, note, print_json
 from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def verify(
         if report is None:
             report = _judge_on_spark(paths, master, scratch, settings)
     except OperatorError as error:
-        raise Complaint(str(error), CANNOT_JUDGE) from error
+        raise CliError(str(error), CANNOT_JUDGE) from error
     except OSError as error:
-        raise Complaint(f"{error.filename or 'a file'}: {error.strerror or error}", CANNOT_JUDGE) from error
+        raise CliError(f"{error.filename or 'a file'}: {error.strerror or error}", CANNOT_JUDGE) from error
     if as_json:
         print_json({"clean": report.is_clean, **asdict(report)})
     else:
@@ -112,12 +112,12 @@ def _judge_on_spark(
 
     master = master or LOCAL
     if scratch is None and not is_local(master):
-        raise Complaint(
+        raise CliError(
             f"--master {master} needs --scratch DIR, a directory that this machine and all workers share",
             CANNOT_JUDGE,
         )
     if scratch is not None and not scratch.is_dir():
-        raise Complaint(f"--scratch {scratch}: this directory does not exist", CANNOT_JUDGE)
+        raise CliError(f"--scratch {scratch}: this directory does not exist", CANNOT_JUDGE)
     try:
         check(paths)  # before Spark starts, because that takes seconds
         spark = start(master, settings)
@@ -126,7 +126,7 @@ def _judge_on_spark(
         finally:
             stop(spark)
     except QuorumSparkError as error:
-        raise Complaint(str(error), CANNOT_JUDGE) from error
+        raise CliError(str(error), CANNOT_JUDGE) from error
 
 
 def start(master: str, settings: dict[str, Any]) -> SparkSession:

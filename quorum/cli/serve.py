@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from quorum.cli.console import DEFECT, is_told
+from quorum.cli.console import DEFECT, is_user_facing
 from quorum.config import load
 
 
@@ -27,7 +27,7 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
 
         return run(config)
     except Exception as error:
-        if is_told(error):
+        if is_user_facing(error):
             raise
         structlog.get_logger().critical("a defect of quorum itself", exc_info=error)
         return DEFECT

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli.console import Complaint
+from quorum.cli.console import CliError
 
 LEAST_MB = 512
 """Spark itself refuses less than 450."""
@@ -32,21 +32,21 @@ ConfOption = Annotated[
 
 
 def settings_of(given: Sequence[str] | None) -> dict[str, str]:
-    """The settings of --conf by name. Complaint if one has the wrong form."""
+    """The settings of --conf by name. CliError if one has the wrong form."""
     found: dict[str, str] = {}
     for each in given or ():
         name, sign, value = each.partition("=")
         if not sign or not name.startswith("spark."):
-            raise Complaint(f"--conf {each!r}; allowed: spark.NAME=VALUE")
+            raise CliError(f"--conf {each!r}; allowed: spark.NAME=VALUE")
         if name == "spark.master":
-            raise Complaint(f"--conf {each!r}: use --master for this setting")
+            raise CliError(f"--conf {each!r}: use --master for this setting")
         found[name] = value
     return found
 
 
 def heap(text: str) -> str:
-    """A heap size in Java's form. Complaint if it has another form or is too small."""
+    """A heap size in Java's form. CliError if it has another form or is too small."""
     match = re.fullmatch(r"(\d{1,6})([mMgG])", text)
     if match is None or int(match[1]) * (1024 if match[2] in "gG" else 1) < LEAST_MB:
-        raise Complaint(f"--memory {text!r}; allowed: {LEAST_MB}m and more, written as 800m or 4g")
+        raise CliError(f"--memory {text!r}; allowed: {LEAST_MB}m and more, written as 800m or 4g")
     return text.lower()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import Complaint, JsonOption, UrlOption, default_url, print_json, still_trying
+from quorum.cli.console import CliError, JsonOption, UrlOption, default_url, print_json, still_trying
 from quorum.cli.queues import plain_filter, selected, shown
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def delete(queue: QueueArgument, subscription: SubscriptionArgument, url: UrlOpt
     with _client(url) as client:
         names = [each.subscription for each in client.subscriptions(queue)]
         if subscription not in names:
-            raise Complaint(
+            raise CliError(
                 f"queue {queue!r} has no subscription {subscription!r}; its subscriptions: {', '.join(names) or 'none'}"
             )
         client.delete_subscription(queue, subscription)

@@ -166,7 +166,7 @@ class MemberInfo:
 class GroupInfo:
     """leader: empty if none is known. members: the voters. settled: voters and learners are committed.
 
-    Of the answering node's own data: healed, bodies that were damaged or missing and are repaired; unreadable, bodies
+    Of the answering node's own data: repaired, bodies that were damaged or missing and are repaired; unreadable, bodies
     that it cannot read; fetching, bodies that it needs before it can install a snapshot; quarantined."""
 
     group: int
@@ -177,7 +177,7 @@ class GroupInfo:
     members: tuple[str, ...]
     learners: tuple[str, ...] = ()
     settled: bool = True
-    healed: int = 0
+    repaired: int = 0
     unreadable: int = 0
     fetching: int = 0
     quarantined: bool = False
@@ -226,7 +226,7 @@ class ClusterStatus:
                     tuple(g.members),
                     tuple(g.learners),
                     g.settled,
-                    g.healed,
+                    g.repaired,
                     g.unreadable,
                     g.fetching,
                     g.quarantined,

@@ -19,10 +19,10 @@ from quorum.log.examining import Finding, Findings
 from quorum.log.files import NO_DESCRIPTORS, Files, Lock, RealFiles
 from quorum.log.index import CACHE_BYTES, Sealed, arrange, encode_index
 from quorum.log.journal import Journal
-from quorum.log.mending import Mender
 from quorum.log.record import MAX_BODY_BYTES, WITH_BODY, RecordKind
 from quorum.log.recovery import Recovered, recover
 from quorum.log.references import Retained, Retention
+from quorum.log.repairing import Repairs
 from quorum.log.reserve import Reserve
 from quorum.log.scrubber import Scrubber
 from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES
@@ -435,12 +435,12 @@ class Log:
         """
         return (self._opened or self._closed()).scrubber.scrub(budget_bytes)
 
-    def mend(self) -> list[Finding]:
+    def repair(self) -> list[Finding]:
         """Repair what scrubbing has found in the log's own files, and return the findings. The log's own thread, and
         not while `scrub` runs. A repair without space is tried again the next time."""
         opened = self._opened or self._closed()
         opened.writer.check()
-        return opened.mender.mend()
+        return opened.repairs.repair()
 
     # ---- reading: any thread
 
@@ -558,7 +558,7 @@ class _Opened:
             check_snapshots=self._check_snapshots,
             refused=self.writer.refused,
         )
-        self.mender = Mender(
+        self.repairs = Repairs(
             log.files,
             self.writer,
             self.contents,

@@ -91,7 +91,7 @@ class AwaitConfigured:
 
 
 @dataclass(frozen=True, slots=True)
-class MendBody:
+class RepairBody:
     """An entry's body could not be read: QueryResult(token, True) once it can be."""
 
     group: int
@@ -101,7 +101,7 @@ class MendBody:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nobody waits any more for the answer to the RunQuery, AwaitQueue, AwaitConfigured or MendBody with this token."""
+    """Nobody waits any more for the answer to the RunQuery, AwaitQueue, AwaitConfigured or RepairBody with this token."""
 
     token: object
 
@@ -128,7 +128,7 @@ Input = (
     | RunQuery
     | AwaitQueue
     | AwaitConfigured
-    | MendBody
+    | RepairBody
     | Forget
     | Transfer
     | Leave

@@ -53,7 +53,7 @@ from quorum.node.reads.questions import Questions
 from quorum.node.reads.queue_answers import QueueAnswers
 from quorum.node.reads.read_indexes import ReadIndexes
 from quorum.node.repair.body_transfer import BodyClient, BodyServer
-from quorum.node.repair.healer import Healer
+from quorum.node.repair.repairer import Repairer
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.applier import Applier
 from quorum.node.replica.bootstrap import Bootstrap
@@ -117,7 +117,7 @@ class Member:
         self.applier = Applier(
             log,
             self._table,
-            self.healer,
+            self.repairer,
             self.comparing,
             self._snapshotter,
             self.reconciler,
@@ -143,7 +143,7 @@ class Member:
             self._skipping,
             self.applier,
             self.arrivals,
-            self.healer,
+            self.repairer,
             self.comparing,
             self.damage,
             logger,
@@ -191,14 +191,14 @@ class Member:
 
     def _build_repair(self) -> None:
         log, send = self.log, self._network.send
-        self.fetcher = BodyClient(log, send, self.peers)
-        self.arrivals = SnapshotBodies(log, self.fetcher, self.replicas)
+        self.body_client = BodyClient(log, send, self.peers)
+        self.arrivals = SnapshotBodies(log, self.body_client, self.replicas)
         needed = NeededEntries(log, self.replicas)
-        self.healer = Healer(log, self.fetcher, self._logger, needed)
-        self.librarian = BodyServer(log, self.replicas, send, self.healer)
+        self.repairer = Repairer(log, self.body_client, self._logger, needed)
+        self.body_server = BodyServer(log, self.replicas, send, self.repairer)
         election_max_s = self.config.raft.election_max_s
         self.damage = CorruptionMonitor(
-            log, self.replicas, self._logger, election_max_s, self.healer, needed, self.peers
+            log, self.replicas, self._logger, election_max_s, self.repairer, needed, self.peers
         )
 
     def _build_sessions(self, clock: Callable[[], float]) -> None:
@@ -207,7 +207,7 @@ class Member:
         self.read_indexes = ReadIndexes(boot, self._routes, self.replicas, self.disk_monitor, send)
         self._queries = self._query_table()
         self.questions = Questions(
-            self._queries, self.replicas, self.read_indexes, self.healer, clock, self._outputs
+            self._queries, self.replicas, self.read_indexes, self.repairer, clock, self._outputs
         )
 
     def _query_table(self) -> QueryTable:
@@ -221,7 +221,7 @@ class Member:
             self.leases,
             self.heartbeats,
             self.disk_monitor,
-            self.healer,
+            self.repairer,
             self.arrivals,
             self._skipping,
             self.config.skip_entries,
@@ -235,8 +235,8 @@ class Member:
         for part in (
             self.replicas,
             self._routes,
-            self.fetcher,
-            self.librarian,
+            self.body_client,
+            self.body_server,
             self.standings,
             self.rebuilding,
             self.heartbeats,
@@ -257,7 +257,7 @@ class Member:
             ev.RunQuery: self.questions.ask,
             ev.AwaitQueue: self.questions.wait,
             ev.AwaitConfigured: self.questions.wait,
-            ev.MendBody: self.questions.wait_for_body,
+            ev.RepairBody: self.questions.wait_for_body,
             ev.Forget: self.questions.forget,
             ev.Transfer: lambda item, now_ms: self.membership.transfer(item.group, item.to),
             ev.Leave: self._leave,
@@ -266,7 +266,7 @@ class Member:
     def _scheduled(self) -> Schedule:
         """What a step does behind the applying, in this order."""
         schedule = Schedule()
-        schedule.add(self.librarian.due, self.librarian.serve)
+        schedule.add(self.body_server.due, self.body_server.serve)
         schedule.add(self.heartbeats.due, self.heartbeats.turn)
         schedule.add(self.standings.answering, self.standings.answer)
         schedule.add(self._review_due, self._review)
@@ -285,7 +285,7 @@ class Member:
         Every exception is the end of this member.
         """
         self.now_ms = now_ms
-        takes_part = self.disk_monitor.may_take_part(now_ms) and self._memory.is_established
+        takes_part = self.disk_monitor.can_write_votes(now_ms) and self._memory.is_established
         self._receive(takes_part, frames, inputs)
         active = [each for each in self.replicas.values() if takes_part and each.is_active(now_ms)]
         if active:
@@ -326,17 +326,17 @@ class Member:
             replica.raft.flush_early()
 
     def _persist(self, active: Iterable[Replica]) -> None:
-        if self.healer.noted:
-            self.healer.tick()
-        if self.fetcher.under_way:
-            self.fetcher.tick(self.now_ms)
+        if self.repairer.noted:
+            self.repairer.tick()
+        if self.body_client.under_way:
+            self.body_client.tick(self.now_ms)
         self._network.flush()
         self.disk_monitor.sync()
         for replica in active:
             replica.raft.flush()
         self._network.flush()
-        if self.fetcher.under_way:
-            self.fetcher.settle()
+        if self.body_client.under_way:
+            self.body_client.settle()
 
     def _publish(self) -> None:
         """Before queries are answered: an answer never shows more than what was published."""
@@ -365,7 +365,7 @@ class Member:
             return self.now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
         due = min(int(raft * 1000) + 1, self.heartbeats.next_ms, self._upkeep_due.next_ms)
-        bodies = (self.fetcher.next_due_ms(), self.librarian.next_due_ms())
+        bodies = (self.body_client.next_due_ms(), self.body_server.next_due_ms())
         return min((due, *(each for each in bodies if each is not None)))
 
     # ---- what has changed
@@ -376,8 +376,8 @@ class Member:
             self.membership.meet(peer, self._network.incarnation_of(peer))
             self._marks.connected(peer, self.now_ms)
         else:
-            self.librarian.forget(peer)
-            self.fetcher.disconnected(peer)
+            self.body_server.forget(peer)
+            self.body_client.disconnected(peer)
         for replica in self.replicas.values():
             if is_connected:
                 self.comparing.introduce(replica, peer)

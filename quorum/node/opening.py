@@ -12,7 +12,7 @@ from quorum.node.cluster.corruption_monitor import CorruptionMonitor
 from quorum.node.cluster.peers import Peers
 from quorum.node.cluster.state_comparison import StateComparison
 from quorum.node.member_config import MemberConfig
-from quorum.node.repair.healer import Healer
+from quorum.node.repair.repairer import Repairer
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.applier import Applier
 from quorum.node.replica.bootstrap import Bootstrap
@@ -58,7 +58,7 @@ class Opener:
         skipping: SkippedEntries,
         applier: Applier,
         arrivals: SnapshotBodies,
-        healer: Healer,
+        repairer: Repairer,
         comparing: StateComparison,
         damage: CorruptionMonitor,
         logger: Any,
@@ -72,7 +72,7 @@ class Opener:
         self._skipping = skipping
         self._applier = applier
         self._arrivals = arrivals
-        self._healer = healer
+        self._repairer = repairer
         self._comparing = comparing
         self._damage = damage
         self._logger = logger
@@ -87,7 +87,7 @@ class Opener:
         machine = self._bootstrap.empty_machine(number)
         raft = self._raft(number, clock, random_module.Random(random.random()))
         for index, reason in raft.unread_configurations.items():
-            self._healer.note(number, index, raft.term_at(index), reason)
+            self._repairer.note(number, index, raft.term_at(index), reason)
         self._skipping.check(self._log, number, raft.snapshot_index)
         checkpoints = Checkpoints(self._log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, StateHashes(number), checkpoints)

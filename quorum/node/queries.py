@@ -376,7 +376,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """leader, voters, learners: names. healed, unreadable, fetching: entries."""
+    """leader, voters, learners: names. repaired, unreadable, fetching: entries."""
 
     group: int
     leader: str
@@ -386,7 +386,7 @@ class GroupStatus:
     voters: tuple[str, ...]
     learners: tuple[str, ...]
     is_settled: bool
-    healed: int
+    repaired: int
     unreadable: int
     fetching: int
     is_quarantined: bool

@@ -443,7 +443,7 @@ class Group:
         self.applied_index = max(1, view.snapshot_index)
         return state
 
-    def resign(self) -> None:
+    def step_down(self) -> None:
         """Step down: a leader becomes a follower, in the same term and with the same vote."""
         with self._call:
             if self.is_leader:

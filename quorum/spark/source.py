@@ -67,7 +67,7 @@ class QuorumSource(DataSource):
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from quorum.spark.refused import RefusedStream
+        from quorum.spark.failing_stream import RefusedStream
         from quorum.spark.stream import ConsumeReader
         from quorum.spark.tail import TailReader
 

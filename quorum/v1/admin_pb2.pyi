@@ -278,7 +278,7 @@ class Disk(_message.Message):
     def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: _Optional[bool] = ..., full: _Optional[bool] = ..., slow: _Optional[bool] = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "healed", "unreadable", "fetching", "disputed", "quarantined")
+    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "repaired", "unreadable", "fetching", "disputed", "quarantined")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -288,7 +288,7 @@ class GroupInfo(_message.Message):
     STATE_HASH_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
-    HEALED_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     FETCHING_FIELD_NUMBER: _ClassVar[int]
     DISPUTED_FIELD_NUMBER: _ClassVar[int]
@@ -302,12 +302,12 @@ class GroupInfo(_message.Message):
     state_hash: int
     learners: _containers.RepeatedScalarFieldContainer[str]
     settled: bool
-    healed: int
+    repaired: int
     unreadable: int
     fetching: int
     disputed: str
     quarantined: bool
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., repaired: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
     __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own", "skipped_entries", "lease_times", "lease_times_settled")

@@ -356,7 +356,7 @@ def test_what_a_caller_that_is_gone_waited_for_is_forgotten() -> None:
             hub.query(AppliedIndex(2)),
             hub.query_current(ReadBarrier((0, 2))),
             hub.await_queue(2, 7, present=True),
-            hub.mend(BodyUnreadable(2, 9, "damaged")),
+            hub.repair(BodyUnreadable(2, 9, "damaged")),
         ]
         for wait in waits:
             driver.items.clear()

@@ -9,8 +9,8 @@ import pytest
 from fifo.commands import QueueConfig
 from quorum.catalog.arguments import (
     BY_POLICY,
-    NOT_YET,
     SUPPORTED,
+    UNSUPPORTED_ARGUMENTS,
     ArgumentError,
     ArgumentValue,
     differences,
@@ -60,7 +60,7 @@ def test_an_unknown_argument_is_refused_with_the_nearest_known_one() -> None:
     refused({"colour": "red"}, "unknown argument 'colour'", "known: x-delivery-limit")
 
 
-@pytest.mark.parametrize("argument", NOT_YET)
+@pytest.mark.parametrize("argument", UNSUPPORTED_ARGUMENTS)
 def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: str) -> None:
     refused({argument: 1}, argument, "not supported by this version")
 
@@ -132,5 +132,5 @@ def test_the_queues_page_names_every_argument() -> None:
     )
     assert sorted(declared) == sorted(SUPPORTED)
     assert sorted(policies) == sorted(BY_POLICY)
-    for argument in NOT_YET:
+    for argument in UNSUPPORTED_ARGUMENTS:
         assert f"`{argument}`" in page

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quorum.cli.console import Complaint, pairs, scalar
+from quorum.cli.console import CliError, pairs, scalar
 from quorum.cli.serve import allow_open_files
 from support.fake_server import FakeCluster, FakeNode
 from support.repository import ROOT
@@ -308,7 +308,7 @@ def test_values_on_the_command_line_are_json_where_they_can_be() -> None:
         "",
     ]
     assert pairs(["a=b=c"], "argument") == {"a": "b=c"}
-    with pytest.raises(Complaint):
+    with pytest.raises(CliError):
         pairs(["=b"], "argument")
 
 

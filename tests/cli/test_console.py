@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from quorum.cli import console, subscriptions
-from quorum.cli.console import complain, note, still_trying
+from quorum.cli.console import note, print_error, still_trying
 from quorum.cli.queues import shown
 
 OBEYED = "g\x1b]0;title\x07\x1b[2J\x1b]52;c;cm0=\x07\x7f\x9b1m\u202e\u2028\nroot# [red]"
@@ -31,7 +31,7 @@ def test_a_table_shows_a_name_and_no_terminal_obeys_it() -> None:
 def test_errors_and_notes_keep_their_lines_and_nothing_else_that_a_terminal_obeys(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    complain("one \x1b[2J\ntwo")
+    print_error("one \x1b[2J\ntwo")
     note("three \x07\nfour ü")
     assert capsys.readouterr().err == "error: one \\x1b[2J\nerror: two\nthree \\x07\nfour ü\n"
 

@@ -58,7 +58,7 @@ def scrubbed(log: Log) -> list[Finding]:
     """A round, to its end, and what was mended after it."""
     while log.scrub(4_000):
         pass
-    return log.mend()
+    return log.repair()
 
 
 def active(disk: SimDisk) -> Path:
@@ -200,7 +200,7 @@ def test_what_changes_under_the_look_is_no_damage() -> None:
     gone = Finding(replace(missing, path="gone"), Remedy.NAME, 4711)
     log._opened.scrubber._findings.add([*findings, index, active_one, gone])  # type: ignore[union-attr]
     before = {name: bytes(inode.data) for name, inode in disk.names.items()}
-    assert log.mend() == []
+    assert log.repair() == []
     assert {name: bytes(inode.data) for name, inode in disk.names.items()} == before
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from fifo import commands as c
 from quorum.catalog.machine import CatalogMachine
 from quorum.cli import data_files
-from quorum.cli.console import Complaint
+from quorum.cli.console import CliError
 from quorum.cli.main import app
 from quorum.log import Log, Retained, inspect
 from quorum.log.inspection import FileKind, kind_of
@@ -312,7 +312,7 @@ def test_the_command_tells_people_and_programs_and_its_status_tells_scripts(dire
     assert report["good"] is False
     assert report["findings"][0]["offset"] == offset
     nowhere = run("check", str(directory / "log"))
-    assert isinstance(nowhere.exception, Complaint)
+    assert isinstance(nowhere.exception, CliError)
     assert nowhere.exception.status == data_files.CANNOT_CHECK
 
 
@@ -350,5 +350,5 @@ def test_bad_files_are_told_apart_from_files_of_others(directory: Path, tmp_path
     (tmp_path / "empty").write_bytes(b"")
     for name in ("text", "empty"):
         other = run("log", "inspect", str(tmp_path / name))
-        assert isinstance(other.exception, Complaint)
+        assert isinstance(other.exception, CliError)
         assert "is not a file of a log" in str(other.exception)

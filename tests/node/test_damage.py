@@ -98,7 +98,7 @@ def test_a_body_that_is_in_memory_is_written_again() -> None:
     first = log.last_lsn
     cluster.until(lambda: opened(log).store.look_up(group, index)[0].lsn > first, "a copy is in its place")
     cluster.until(lambda: log.damages == (), "it is well")
-    assert cluster.members[VICTIM].healer.healed == {}, "nobody was asked for it"
+    assert cluster.members[VICTIM].repairer.repaired == {}, "nobody was asked for it"
     all_is_well(cluster, group)
 
 

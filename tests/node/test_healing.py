@@ -1,4 +1,4 @@
-"""What is noted, fetched, forgotten (quorum/node/repair/healer.py)."""
+"""What is noted, fetched, forgotten (quorum/node/repair/repairer.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import structlog
 
 from quorum.log import EntryMissing
 from quorum.node.repair.body_transfer import Job
-from quorum.node.repair.healer import Healer
+from quorum.node.repair.repairer import Repairer
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Room:
         self.told: list[object] = []
         self.jobs: list[tuple[array[int], Any, Job]] = []
         self.cancelled: list[Job] = []
-        self.healer = Healer(
+        self.repairer = Repairer(
             self,
             self,  # type: ignore[arg-type]
             structlog.get_logger(),
@@ -43,10 +43,10 @@ class Room:
         return index in self.needed
 
     def wait(self, index: int, token: object) -> None:
-        self.healer.wait(1, index, _Waiter(self.told, token))
+        self.repairer.wait(1, index, _Waiter(self.told, token))
 
     def forget(self, token: object) -> None:
-        self.healer.forget_waiter(_Waiter(self.told, token))
+        self.repairer.forget_waiter(_Waiter(self.told, token))
 
     def read(self, group: int, index: int) -> bytes:
         if index in self.bad:
@@ -64,8 +64,8 @@ class Room:
     def note(self, *indexes: int, term: int = 0) -> None:
         self.bad.update(indexes)
         for index in indexes:
-            self.healer.note(1, index, term, "test")
-        self.healer.tick()
+            self.repairer.note(1, index, term, "test")
+        self.repairer.tick()
 
     def arrive(self, at: int = -1) -> None:
         indexes, _, job = self.jobs[at]
@@ -84,8 +84,8 @@ def test_what_was_noted_is_fetched_once_and_who_waits_is_told() -> None:
     assert room.told == ["readable"]
     room.arrive()
     assert room.told == ["readable", "a"]
-    assert room.healer.healed == {1: 2}
-    assert room.healer.lost(1) == 0
+    assert room.repairer.repaired == {1: 2}
+    assert room.repairer.lost(1) == 0
 
 
 def test_a_body_that_is_bad_again_is_fetched_again() -> None:
@@ -95,7 +95,7 @@ def test_a_body_that_is_bad_again_is_fetched_again() -> None:
     room.note(5)
     room.arrive()
     assert len(room.jobs) == 2
-    assert room.healer.healed == {1: 2}
+    assert room.repairer.repaired == {1: 2}
 
 
 def test_a_copy_that_cannot_be_read_either_is_fetched_again() -> None:
@@ -104,8 +104,8 @@ def test_a_copy_that_cannot_be_read_either_is_fetched_again() -> None:
     _, _, job = room.jobs[0]
     job.is_complete = True
     job.on_done()  # and it is still bad
-    room.healer.tick()
-    assert room.healer.is_lost(1, 5)
+    room.repairer.tick()
+    assert room.repairer.is_lost(1, 5)
     assert len(room.jobs) == 2
 
 
@@ -113,8 +113,8 @@ def test_who_is_well_again_by_itself_is_not_fetched_any_more() -> None:
     room = Room()
     room.note(5)
     room.bad.clear()
-    room.healer.review()
-    assert room.healer.lost(1) == 0
+    room.repairer.review()
+    assert room.repairer.lost(1) == 0
     assert room.cancelled == [room.jobs[0][2]]
 
 
@@ -123,7 +123,7 @@ def test_what_nobody_needs_any_more_is_forgotten_unless_somebody_waits() -> None
     room.note(5, 6)
     room.wait(6, "b")
     room.needed.clear()
-    room.healer.review()
-    assert not room.healer.is_lost(1, 5)
-    assert room.healer.is_lost(1, 6)
+    room.repairer.review()
+    assert not room.repairer.is_lost(1, 5)
+    assert room.repairer.is_lost(1, 6)
     assert not room.cancelled

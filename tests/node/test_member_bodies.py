@@ -75,7 +75,7 @@ def has_all(cluster: Cluster, name: str, group: int) -> bool:
 
 
 def count_fetched(cluster: Cluster, name: str) -> int:
-    return cluster.members[name].fetcher.fetched
+    return cluster.members[name].body_client.fetched
 
 
 # ---- snapshots
@@ -261,7 +261,7 @@ def live(cluster: Cluster, group: int) -> list[int]:
     return list(references(state_of(cluster.members["n1"].replicas[group].machine)))
 
 
-def mended(cluster: Cluster, name: str, group: int, index: int) -> None:
+def repaired(cluster: Cluster, name: str, group: int, index: int) -> None:
     token = object()
     told: list[object] = []
     hear = cluster._hear
@@ -272,7 +272,7 @@ def mended(cluster: Cluster, name: str, group: int, index: int) -> None:
         hear(at, output)
 
     cluster._hear = listen  # type: ignore[method-assign]
-    cluster.submit(name, ev.MendBody(group, index, token))
+    cluster.submit(name, ev.RepairBody(group, index, token))
     cluster.until(lambda: told == [name], "the body is mended")
 
 
@@ -311,11 +311,13 @@ def test_no_question_is_answered_from_before_a_state_that_was_shown() -> None:
     assert total(cluster.ask_now(name, counts)) == 70
     selector = canonical.encode(jms.parse("n = 99"))
     Session(cluster, name).send(group, c.Attach(queue, "s", selector, 1), "s")
-    cluster.until(lambda: member.replicas[group].stalled > 0, "the replica went back to its snapshot")
+    cluster.until(
+        lambda: member.replicas[group].blocked_on_index > 0, "the replica went back to its snapshot"
+    )
     early, later = object(), cluster.ask_now(name, counts)
     cluster.submit(name, ev.RunQuery(counts, early))
     cluster.step(name)
-    assert member.replicas[group].stalled, "the bodies have not come yet"
+    assert member.replicas[group].blocked_on_index, "the bodies have not come yet"
     assert early not in cluster.told
     assert later not in cluster.told
     assert total(early) == 70
@@ -358,16 +360,16 @@ def test_nothing_is_kept_of_questions_that_nobody_waits_for_any_more() -> None:
         ev.RunQuery(q.ReadBarrier((group, 0)), "now", is_current=True),
         ev.AwaitQueue(group, queue + 1, True, "queue"),
         ev.AwaitConfigured(group, 1 << 40, "configured"),
-        ev.MendBody(group, live(cluster, group)[31], "body"),
+        ev.RepairBody(group, live(cluster, group)[31], "body"),
     ]
     cluster.submit(name, *inputs)
     cluster.run(50)
     assert len(member.questions) == 4
-    assert member.healer.waiters == 2
+    assert member.repairer.waiters == 2
     cluster.submit(name, *(ev.Forget(token) for token in ("damaged", "now", "queue", "configured", "body")))
     cluster.run(50)
     assert len(member.questions) == 0
-    assert member.healer.waiters == 0
+    assert member.repairer.waiters == 0
     cluster.heal()
     cluster.run(2_000)
     assert not {"damaged", "now", "queue", "configured", "body"} & {*cluster.told}
@@ -377,8 +379,8 @@ def test_a_delivery_that_meets_a_damaged_body_waits_until_it_is_healed() -> None
     cluster, group, queue, sent = damaged_cluster()
     index = live(cluster, group)[50]
     damage(cluster, "n2", group, index)
-    mended(cluster, "n2", group, index)
-    assert cluster.members["n2"].healer.healed == {group: 1}
+    repaired(cluster, "n2", group, index)
+    assert cluster.members["n2"].repairer.repaired == {group: 1}
     consumer = consume(cluster, "n2", group, queue)
     cluster.until(lambda: len(consumer.received(group)) == 100, "all")
     assert consumer.received(group) == sent
@@ -401,8 +403,8 @@ def test_a_replica_that_needs_a_damaged_body_waits_for_it_and_goes_on_as_the_oth
     cluster.until(lambda: len(consumer.received(group)) == 100, "all")
     assert consumer.received(group) == sent
     alike(cluster, group)
-    assert cluster.members[name].healer.healed == {group: 3}
-    assert cluster.members[name].healer.lost(group) == 0
+    assert cluster.members[name].repairer.repaired == {group: 3}
+    assert cluster.members[name].repairer.lost(group) == 0
     assert has_all(cluster, name, group)
 
 
@@ -436,7 +438,7 @@ def test_a_replica_goes_back_to_an_older_snapshot_where_the_newest_is_damaged_wi
         machine.queues[queue].messages.blocks.get(number).columns = None
     taker = Session(cluster, "n2")
     taker.send(group, c.Attach(queue, "one", canonical.encode(jms.parse("n = 99")), 1), "attach")
-    cluster.until(lambda: replica.stalled > 0, "it has gone back")
+    cluster.until(lambda: replica.blocked_on_index > 0, "it has gone back")
     base = older if how_many == 1 else 0
     assert replica.raft.snapshot_index == base
     assert replica.raft.applied_index == max(1, base)
@@ -490,13 +492,13 @@ def test_disjoint_damage_on_all_members_is_healed_from_each_other() -> None:
             damage(cluster, cluster.names[(place + 1) % 3], group, index)
     for name in cluster.names:
         for index in indexes:
-            cluster.submit(name, ev.MendBody(group, index, object()))
+            cluster.submit(name, ev.RepairBody(group, index, object()))
     cluster.until(
         lambda: (
-            all(sum(m.healer.healed.values()) for m in cluster.members.values())
-            and not any(m.healer.lost(group) for m in cluster.members.values())
+            all(sum(m.repairer.repaired.values()) for m in cluster.members.values())
+            and not any(m.repairer.lost(group) for m in cluster.members.values())
         ),
-        "everything is healed",
+        "everything is repaired",
     )
     for name in cluster.names:
         assert has_all(cluster, name, group)
@@ -513,7 +515,7 @@ def test_damage_that_opening_finds_is_healed_without_anybody_asking() -> None:
     cluster.crash("n3")
     cluster.start("n3")
     cluster.ready()
-    cluster.until(lambda: cluster.members["n3"].healer.healed == {group: 5}, "all five are healed")
+    cluster.until(lambda: cluster.members["n3"].repairer.repaired == {group: 5}, "all five are repaired")
     assert not [damage for damage in cluster.logs["n3"].damages if damage.kind == "ENTRY"]
     assert has_all(cluster, "n3", group)
     consumer = consume(cluster, "n3", group, queue)
@@ -527,10 +529,10 @@ def test_what_nobody_has_is_said_and_never_answered_with_wrong_bytes() -> None:
     for name in cluster.names:
         damage(cluster, name, group, index)
     for name in cluster.names:
-        cluster.submit(name, ev.MendBody(group, index, object()))
+        cluster.submit(name, ev.RepairBody(group, index, object()))
     cluster.run(5_000)
     for name in cluster.names:
-        assert cluster.members[name].healer.lost(group) == 1
+        assert cluster.members[name].repairer.lost(group) == 1
         with pytest.raises((LogDamaged, EntryMissing)):
             cluster.logs[name].read(group, index)
     assert len(sent) == 100 and queue
@@ -548,7 +550,7 @@ def test_a_leader_that_cannot_read_what_a_follower_lacks_is_mended_by_the_other_
     with structlog.testing.capture_logs() as events:
         cluster.heal()
         alike(cluster, group)
-    assert cluster.members[leader].healer.healed == {group: 1}
+    assert cluster.members[leader].repairer.repaired == {group: 1}
     (told,) = [each["reason"] for each in events if each["event"] == "entry unreadable"]
     assert re.search(r"segment-\d+\.log at byte \d+, LSN \d+ .* fails its CRC", told)
 
@@ -568,7 +570,7 @@ def test_a_leader_that_cannot_read_what_only_it_has_leaves_office_to_others() ->
     confirmed = Session(cluster, next(name for name in cluster.names if name != leader))
     more = publish(confirmed, group, queue, range(100, 110))
     assert cluster.leader(group) != leader
-    cluster.until(lambda: cluster.members[leader].healer.lost(group) == 0, "nothing is lost any more")
+    cluster.until(lambda: cluster.members[leader].repairer.lost(group) == 0, "nothing is lost any more")
     alike(cluster, group)
     consumer = consume(cluster, leader, group, queue, "n >= 0")
     cluster.until(lambda: len(consumer.received(group)) == 110, "all that was confirmed")
@@ -587,8 +589,8 @@ def test_a_damaged_member_stands_for_office_last() -> None:
         index = live(cluster, group)[5]
         damage(cluster, damaged, group, index)
         for member in cluster.members.values():
-            member.librarian.ask = lambda peer, question: None  # type: ignore[method-assign]
-        cluster.submit(damaged, ev.MendBody(group, index, object()))
+            member.body_server.ask = lambda peer, question: None  # type: ignore[method-assign]
+        cluster.submit(damaged, ev.RepairBody(group, index, object()))
         cluster.run(200)
         cluster.crash(leader)
         cluster.ready()
@@ -643,8 +645,8 @@ class Talk:
         self.up = list(there)
         self.lost: list[tuple[str, int]] = []
         self.frames: list[tuple[str, str, int, bytes]] = []
-        self.fetcher = bodies.BodyClient(here, self.sender("me"), self)
-        self.librarians = {
+        self.body_client = bodies.BodyClient(here, self.sender("me"), self)
+        self.body_servers = {
             name: bodies.BodyServer(
                 log,
                 Replicas(commit),
@@ -666,18 +668,18 @@ class Talk:
 
     def turn(self, ms: int = 5) -> None:
         self.now += ms
-        self.fetcher.tick(self.now)
-        for librarian in self.librarians.values():
-            librarian.serve(self.now)
+        self.body_client.tick(self.now)
+        for body_server in self.body_servers.values():
+            body_server.serve(self.now)
         frames, self.frames = self.frames, []
         for sender, peer, kind, data in frames:
             if kind == bodies.KIND_FETCH:
                 if peer in self.up:
-                    self.librarians[peer].ask("me", bodies.Question.decode(data))
+                    self.body_servers[peer].ask("me", bodies.Question.decode(data))
             else:
-                self.fetcher.take(sender, bodies.Answer.decode(self.change(data)), self.now)
+                self.body_client.take(sender, bodies.Answer.decode(self.change(data)), self.now)
         self.here.synced_lsn = self.here.lsn
-        self.fetcher.settle()
+        self.body_client.settle()
 
     def run(self, job: bodies.Job, turns: int = 200) -> None:
         for _ in range(turns):
@@ -701,27 +703,27 @@ def test_bodies_come_from_whoever_has_them_in_slices() -> None:
         del first.entries[index]
     talk = Talk(here, one=(first, 3_000), two=(second, 3_000))
     done: list[int] = []
-    job = talk.fetcher.fetch(1, wish(*range(1, 3_001)), lambda: done.append(1))
+    job = talk.body_client.fetch(1, wish(*range(1, 3_001)), lambda: done.append(1))
     talk.run(job)
     assert done == [1]
     assert here.entries == second.entries
-    assert talk.librarians["two"].served_bytes < sum(len(body) for _, body in second.entries.values())
+    assert talk.body_servers["two"].served_bytes < sum(len(body) for _, body in second.entries.values())
 
 
 def test_bodies_come_once_however_slowly_they_are_served() -> None:
     here, there = OneLog(), many(3 * bodies.QUESTION_ENTRIES, size=1)
     talk = Talk(here, one=(there, len(there.entries)))
-    job = talk.fetcher.fetch(1, wish(*there.entries), lambda: None)
+    job = talk.body_client.fetch(1, wish(*there.entries), lambda: None)
     for _ in range(2 * len(there.entries) // bodies.SERVE_ENTRIES):
         talk.turn(bodies.SILENCE_MS // 10)  # an answer to one question is no silence about the other
     assert job.is_complete
-    assert talk.librarians["one"].served_bytes == sum(len(body) for _, body in there.entries.values())
+    assert talk.body_servers["one"].served_bytes == sum(len(body) for _, body in there.entries.values())
 
 
 def test_large_bodies_travel_within_the_window() -> None:
     here, there = OneLog(), many(40, size=1 << 19)
     talk = Talk(here, one=(there, 40))
-    job = talk.fetcher.fetch(1, wish(*range(1, 41)), lambda: None)
+    job = talk.body_client.fetch(1, wish(*range(1, 41)), lambda: None)
     while not job.is_complete:
         before = job.fetched_bytes
         talk.turn()
@@ -733,11 +735,11 @@ def test_the_pace_does_not_depend_on_how_large_entries_are() -> None:
     for size in (10_000, 1 << 20):
         there = OneLog(*((index, 1, bytes(size)) for index in range(1, 60)))
         talk = Talk(OneLog(), a=(there, 60))
-        talk.fetcher.fetch(1, array("Q", range(1, 60)), lambda: None)
+        talk.body_client.fetch(1, array("Q", range(1, 60)), lambda: None)
         served = []
         for _ in range(180):
             talk.turn(1)
-            served.append(talk.librarians["a"].served_bytes)
+            served.append(talk.body_servers["a"].served_bytes)
         paced = bodies.SERVE_BYTES * len(served) / bodies.SERVE_PAUSE_MS
         assert min(served[-1], 59 * size) <= paced + (1 << 20)
         assert served[-1] >= min(59 * size, paced / 2)
@@ -746,11 +748,11 @@ def test_the_pace_does_not_depend_on_how_large_entries_are() -> None:
 def test_nothing_above_the_answerers_commit_index_is_given() -> None:
     here, there = OneLog(), many(10)
     talk = Talk(here, one=(there, 4))
-    job = talk.fetcher.fetch(1, wish(*range(1, 11)), lambda: None)
+    job = talk.body_client.fetch(1, wish(*range(1, 11)), lambda: None)
     talk.run(job, 400)
     assert sorted(here.entries) == [1, 2, 3, 4]
     assert job.missing == 6
-    talk.librarians["one"]._commits = Replicas(10)
+    talk.body_servers["one"]._commits = Replicas(10)
     talk.run(job, 400)
     assert here.entries == there.entries
 
@@ -758,7 +760,7 @@ def test_nothing_above_the_answerers_commit_index_is_given() -> None:
 def test_a_body_of_another_term_than_the_known_one_is_not_taken() -> None:
     here = OneLog()
     talk = Talk(here, one=(many(3, term=4), 3), two=(many(3, term=3), 3))
-    job = talk.fetcher.fetch(1, wish(1, 2, 3), lambda: None, terms={2: 3})
+    job = talk.body_client.fetch(1, wish(1, 2, 3), lambda: None, terms={2: 3})
     talk.run(job)
     assert {index: term for index, (term, _) in here.entries.items()} == {1: 4, 2: 3, 3: 4}
 
@@ -766,7 +768,9 @@ def test_a_body_of_another_term_than_the_known_one_is_not_taken() -> None:
 def test_the_same_entry_is_only_said_to_be_the_same() -> None:
     here = OneLog()
     talk = Talk(here, one=(many(5), 5))
-    job = talk.fetcher.fetch(1, wish(1, 2, 3), lambda: None, term_here=lambda index: 3 if index < 3 else 2)
+    job = talk.body_client.fetch(
+        1, wish(1, 2, 3), lambda: None, term_here=lambda index: 3 if index < 3 else 2
+    )
     talk.run(job)
     assert sorted(here.entries) == [3]
     assert job.proven == 2
@@ -775,16 +779,16 @@ def test_the_same_entry_is_only_said_to_be_the_same() -> None:
 def test_who_is_silent_is_not_waited_for() -> None:
     here, there = OneLog(), many(5)
     talk = Talk(here, one=(many(5), 5), two=(there, 5))
-    talk.librarians["one"].ask = lambda peer, question: None  # type: ignore[method-assign]
-    job = talk.fetcher.fetch(1, wish(1, 2), lambda: None)
+    talk.body_servers["one"].ask = lambda peer, question: None  # type: ignore[method-assign]
+    job = talk.body_client.fetch(1, wish(1, 2), lambda: None)
     talk.run(job, bodies.SILENCE_MS // 5 - 2)
     assert not here.entries
     talk.run(job)
     assert job.is_complete and sorted(here.entries) == [1, 2]
     talk.up = ["one", "two"]
-    job = talk.fetcher.fetch(1, wish(3), lambda: None)
+    job = talk.body_client.fetch(1, wish(3), lambda: None)
     talk.turn()
-    talk.fetcher.disconnected("one")
+    talk.body_client.disconnected("one")
     talk.up = ["two"]
     talk.run(job, 5)
     assert job.is_complete
@@ -802,7 +806,7 @@ def test_a_body_that_changed_on_the_way_is_asked_of_the_next() -> None:
         return data[:-1] + bytes([data[-1] ^ 1])
 
     talk.change = change
-    job = talk.fetcher.fetch(1, wish(1, 2, 3), lambda: None)
+    job = talk.body_client.fetch(1, wish(1, 2, 3), lambda: None)
     talk.run(job)
     assert changed and here.entries == many(3).entries
 

@@ -47,9 +47,9 @@ def state(cluster: Cluster, name: str) -> DiskState:
     return cluster.members[name].disk_monitor.disks.own
 
 
-def is_left_behind(cluster: Cluster, name: str) -> bool:
+def should_drain_clients(cluster: Cluster, name: str) -> bool:
     member = cluster.members[name]
-    return member.disk_monitor.is_left_behind(member.now_ms)
+    return member.disk_monitor.should_drain_clients(member.now_ms)
 
 
 def low_at(cluster: Cluster, name: str) -> dict[int, list[str]]:
@@ -121,7 +121,7 @@ def test_one_full_member_acknowledges_nothing_the_others_go_on_and_it_catches_up
     before = stuck.last_index
     cluster.run(3_000)
     assert stuck.last_index == before
-    assert is_left_behind(cluster, full)
+    assert should_drain_clients(cluster, full)
     assert [cluster.members[name].is_ready() for name in (full, leader, other)] == [False, True, True]
     take_room(cluster, full, 1_000_000)
     cluster.settle()
@@ -186,7 +186,7 @@ def test_with_all_disks_full_nothing_is_confirmed_nobody_stops_and_room_brings_e
     assert sorted(cluster.members) == list(cluster.names)
     assert sum(state(cluster, name).is_full for name in cluster.names) >= 2
     if all(state(cluster, name).is_full for name in cluster.names):
-        assert not any(is_left_behind(cluster, name) for name in cluster.names), "nowhere is better"
+        assert not any(should_drain_clients(cluster, name) for name in cluster.names), "nowhere is better"
     leaders = {cluster.members[name].replicas[group].raft.leader for name in cluster.names}
     assert len(leaders) == 1, "they stand together, and wait"
     for name in cluster.names:

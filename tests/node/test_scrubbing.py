@@ -31,7 +31,7 @@ class Log:
             raise found
         return found
 
-    def mend(self) -> list[object]:
+    def repair(self) -> list[object]:
         return []
 
 
@@ -129,9 +129,9 @@ def test_damage_that_nobody_has_met_is_found_and_mended() -> None:
     rounds = member.scrubbing.rounds
     cluster.run(3_000)
     assert log.damages == (), "nobody reads it"
-    assert member.healer.healed == {}
+    assert member.repairer.repaired == {}
     member.scrubbing._next_ms = 0  # tomorrow's round
-    cluster.until(lambda: member.healer.healed == {group: 1}, "it is found, fetched and put back", 60_000)
+    cluster.until(lambda: member.repairer.repaired == {group: 1}, "it is found, fetched and put back", 60_000)
     assert log.damages == ()
     assert log.read(group, index) == cluster.logs["n1"].read(group, index)
     checked = member.scrubbing.checked_bytes

@@ -63,7 +63,7 @@ def is_well(cluster: Cluster, group: int, indexes: list[int]) -> bool:
     """All can be read everywhere, nothing is quarantined, and members stand for office as ever."""
     for name, member in cluster.members.items():
         raft = member.replicas[group].raft
-        if raft.quarantine.is_on or raft.unread_configurations or member.healer.lost(group):
+        if raft.quarantine.is_on or raft.unread_configurations or member.repairer.lost(group):
             return False
         for index in indexes:
             cluster.logs[name].read(group, index)

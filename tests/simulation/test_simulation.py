@@ -326,7 +326,7 @@ UNREACHED = """
     quorum/cli/processes.py
     quorum/cli/queues.py
     quorum/cli/selector_eval.py
-    quorum/cli/selectors_now.py
+    quorum/cli/live_selectors.py
     quorum/cli/serve.py
     quorum/cli/spark_options.py
     quorum/client/bulk.py
@@ -352,7 +352,7 @@ UNREACHED = """
     quorum/spark/options.py
     quorum/spark/partitions.py
     quorum/spark/pushdown.py
-    quorum/spark/refused.py
+    quorum/spark/failing_stream.py
     quorum/spark/rows.py
     quorum/spark/schema.py
     quorum/spark/selectivity.py
@@ -368,7 +368,7 @@ UNREACHED = """
     quorum/spark/verify.py
     quorum/spark/verify_holders.py
     quorum/spark/verify_order.py
-    quorum/spark/written.py
+    quorum/spark/output_check.py
     quorum/sync.py
     fifo/persistence/invariants.py
     selectors/quorum_selectors/evaluate.py

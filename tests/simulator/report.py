@@ -39,7 +39,7 @@ OPERATIONS = (
     *("members added", "members removed", "members replaced", "members mended"),
     *("leaders removed", "leaders replaced", "wiped members refused"),
     *("messages expired", "messages dropped by max-length", "messages dropped by delivery limit"),
-    *("refused by max-length", "lazy queues", "clusters grown", "entries healed"),
+    *("refused by max-length", "lazy queues", "clusters grown", "entries repaired"),
     *("lease times changed or settled", "wide batches"),
     *("odd requests", "odd requests refused", "silent calls"),
 )

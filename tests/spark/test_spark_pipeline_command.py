@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quorum.cli.console import Complaint
+from quorum.cli.console import CliError
 from quorum.cli.spark_options import heap
 from quorum.histories import Recorder, Run
 from support.repository import ROOT
@@ -80,5 +80,5 @@ def test_sizes_of_the_heap(given: str, taken: str) -> None:
 
 @pytest.mark.parametrize("given", ["", "4", "511m", "0g", "-1g", "1.5g", "4gb", "1t"])
 def test_sizes_that_spark_would_choke_on_are_refused(given: str) -> None:
-    with pytest.raises(Complaint, match="allowed: 512m and more"):
+    with pytest.raises(CliError, match="allowed: 512m and more"):
         heap(given)

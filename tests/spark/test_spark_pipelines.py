@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli import queues, subscriptions
+from quorum.cli.live_selectors import of_cluster
 from quorum.cli.local_cluster import LocalCluster
-from quorum.cli.selectors_now import of_cluster
-from quorum.spark import OptionError, QueryFailed, plain_failures, written
+from quorum.spark import OptionError, QueryFailed, output_check, plain_failures
 from quorum.spark.archive import Archive, read_archive
 from quorum.spark.selectivity import asked, selectivity
 from quorum.sync import Message
@@ -141,7 +141,7 @@ def test_messages_stay_taken_while_their_batch_is_not_whole_in_the_archive(
     publish(client, queue, 0, 10)
     archive = Archive(cluster.url, (queue,), tmp_path / "a", fields="color STRING")
     with monkeypatch.context() as patch:
-        patch.setattr(written, "rows_in", lambda directories: 0)
+        patch.setattr(output_check, "rows_in", lambda directories: 0)
         with pytest.raises(QueryFailed, match=r"10 rows were written to .*, and 0 are there"):
             run(spark, archive)
     info = bulk.queue_info(queue)
@@ -168,7 +168,7 @@ def test_a_batch_that_comes_out_otherwise_replaces_all_that_was_written_of_it(
     publish(client, other, 0, 5)
     archive = Archive(cluster.url, (queue, other), tmp_path / "a", fields="color STRING", takes=False)
     with monkeypatch.context() as patch:
-        patch.setattr(written, "rows_in", lambda directories: 0)
+        patch.setattr(output_check, "rows_in", lambda directories: 0)
         with pytest.raises(QueryFailed, match=r"15 rows were written to .*, and 0 are there"):
             run(spark, archive)
     assert read_archive(spark, tmp_path / "a").count() == 15
@@ -210,7 +210,7 @@ def test_a_batch_whose_messages_were_given_back_is_passed_over_where_that_is_wan
     archive.start(spark, None).awaitTermination()  # not finished: the next run goes on with its checkpoint
     publish(client, queue, 4, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(written, "rows_in", lambda directories: 0)
+        patch.setattr(output_check, "rows_in", lambda directories: 0)
         with pytest.raises(QueryFailed, match="and 0 are there"):
             run(spark, archive)
     bulk.release_subscription(queue, "archive", bulk.subscriptions(queue)[0].state.generation)

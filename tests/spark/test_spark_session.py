@@ -13,14 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 import quorum.spark
-from quorum.cli.console import Complaint
+from quorum.cli.console import CliError
 from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
 from quorum.cli.spark_options import settings_of
 from quorum.spark import SetupError
 from quorum.spark.errors import QuorumSparkError
+from quorum.spark.output_check import check_written
 from quorum.spark.session import EXECUTOR_PATH, _for_executors, is_local
-from quorum.spark.written import check_written
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*,4]"])
@@ -51,9 +51,9 @@ def test_settings_are_names_and_values() -> None:
         "spark.c": "",
     }
     for wrong in ("spark.a", "a=1", "=1", ""):
-        with pytest.raises(Complaint, match=r"allowed: spark\.NAME=VALUE"):
+        with pytest.raises(CliError, match=r"allowed: spark\.NAME=VALUE"):
             settings_of([wrong])
-    with pytest.raises(Complaint, match="use --master"):
+    with pytest.raises(CliError, match="use --master"):
         settings_of(["spark.master=local"])
 
 

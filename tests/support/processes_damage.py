@@ -1,6 +1,6 @@
 """Bits turned over in the files of one of three real members: noticed everywhere, nothing lost, no wrong body ever.
 
-What may happen to a bit while the member is down: at its start it *stops* and says what is damaged; or it is *healed*:
+What may happen to a bit while the member is down: at its start it *stops* and says what is damaged, or is *repaired*:
 the member serves, and the bit is as it was, or the file was replaced or is needed no more, or the body is refused or
 fetched from elsewhere. While it runs: the member names the place, and puts it right. A bit that stays turned over in a
 file that is used, without a word, is a failure. At any time no two bits are turned over that one word could mean.
@@ -282,10 +282,10 @@ class BitFlips:
         except QuorumError:
             return "refused"
         assert found == [body(place.message)], f"{place}: message {place.message} has another body"
-        return "healed"
+        return "repaired"
 
     def _stored_entries(self) -> Iterator[tuple[Path, RecordInfo, int]]:
-        """The victim's stored batches, each with the number of its first message. Of one that was healed its copy
+        """The victim's stored batches, each with the number of its first message. Of one that was repaired its copy
         counts, and what it was copied from is needed no more."""
         found: dict[int, tuple[int, Path, RecordInfo]] = {}
         for path in self.segments():
@@ -347,7 +347,7 @@ class BitFlips:
         else:
             is_healed = place.byte() != flipped
             assert is_healed or place.path.name in output, f"{place}: served without a word:\n{output}"
-            self.outcomes[place.kind, "healed" if is_healed else "did without, and said so"] += 1
+            self.outcomes[place.kind, "repaired" if is_healed else "did without, and said so"] += 1
 
     async def ended_or_serving(self) -> int | None:
         """The exit status, None if it serves."""

@@ -126,7 +126,7 @@ async def cut_while_one_lags(
             cluster.resume(lagging)
         else:
             assert cluster.proxies is not None
-            cluster.proxies.mend(cluster.chance)
+            cluster.proxies.repair(cluster.chance)
         cluster.start([cut])
         await asyncio.to_thread(cluster.wait_ready, [cut, lagging], RESTART_LIMIT_S)
         took = await recorder.resumed(fault_at)

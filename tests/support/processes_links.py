@@ -108,15 +108,15 @@ async def partition(cluster: FaultyCluster, queue: str, shapes: list[str], load:
             during = await recorder.resumed(fault_at)
             await recorder.progress()
             mended_at = time.monotonic()
-            cluster.proxies.mend(cluster.chance)
+            cluster.proxies.repair(cluster.chance)
             after = await recorder.resumed(mended_at)
             await asyncio.to_thread(cluster.wait_ready, None, RESTART_LIMIT_S)
-            healed = time.monotonic() - mended_at
+            repaired = time.monotonic() - mended_at
             await recorder.progress()
             terms = await asyncio.to_thread(_term, cluster) - before
             said.append(
                 f"{shape}: publishing went on after {during:.2f} s, mended {after:.2f} s, "
-                f"all serving {healed:.2f} s, {terms} terms"
+                f"all serving {repaired:.2f} s, {terms} terms"
             )
         await recorder.finish()
         verdict = checkers.check_all(recorder.history.records)
@@ -133,7 +133,7 @@ async def flapping(cluster: FaultyCluster, queue: str, flaps: int, load: Load = 
             ways = [(a, b) for a in cluster.names for b in cluster.names if a != b]
             cluster.proxies.block(cluster.chance.sample(ways, cluster.chance.randint(1, len(ways) // 2)))
             await asyncio.sleep(FLAP_S * cluster.chance.random())
-            cluster.proxies.mend(cluster.chance)
+            cluster.proxies.repair(cluster.chance)
             await asyncio.sleep(FLAP_S * cluster.chance.random())
         mended_at = time.monotonic()
         took = await recorder.resumed(mended_at)

@@ -70,7 +70,7 @@ class Proxies:
         parts = [tuple(each) for each in sets]
         self.block((one, other) for a in parts for b in parts if a is not b for one in a for other in b)
 
-    def mend(self, chance: random.Random) -> None:
+    def repair(self, chance: random.Random) -> None:
         """All passes again; of the connections that were held up, some by chance are gone instead."""
         with self._gate:
             held_up = [pipe for pipe in self._pipes if not self._blocked.isdisjoint(pipe.ways)]

@@ -69,7 +69,7 @@ class Run:
         self.diligence = {name: self.chance.choice((0.1, 1.0, 1.0)) for name in self.world.names}
         """how soon a member's disk is synced"""
         self.commands = 0
-        self.stalled: set[tuple[str, str]] = set()
+        self.blocked_on_index: set[tuple[str, str]] = set()
         self._actions: list[tuple[int, Callable[[], None]]] = [
             (2800, self.tick),
             (5600, self.deliver),
@@ -135,7 +135,7 @@ class Run:
         links = [
             link
             for link, queue in world.links.items()
-            if queue and link[1] in world.nodes and link not in self.stalled
+            if queue and link[1] in world.nodes and link not in self.blocked_on_index
         ]
         if not links:
             return
@@ -205,7 +205,7 @@ class Run:
 
     def stall(self) -> None:
         links = sorted(self.world.links)
-        self.stalled = set(self.chance.sample(links, self.chance.choice((0, 0, 1, 2))))
+        self.blocked_on_index = set(self.chance.sample(links, self.chance.choice((0, 0, 1, 2))))
 
     def crash(self) -> None:
         if len(self.world.nodes) > self.world.checks.size // 2:
@@ -272,7 +272,7 @@ class Run:
     def heal(self) -> None:
         """All is well again: within seconds everybody agrees on everything, and goes on."""
         world = self.world
-        self.stalled.clear()
+        self.blocked_on_index.clear()
         world.heal()
         for name in world.names:
             if name not in world.nodes:

@@ -15,7 +15,7 @@ from fifo.messages.blocks import Block, Stored
 from fifo.queue_machine import QueueMachine
 from quorum.log import Damage, Log, LogFull
 from quorum.node.cluster.peers import Peers
-from quorum.node.repair.healer import Healer
+from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.replica import Replica
 
 HANDICAP = 2
@@ -36,7 +36,7 @@ class NeededEntries:
         """Whether the journal or a state that counts has this entry."""
         replica = self._replicas[group]
         first = self._log.journal(group).first_index
-        return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
+        return index >= first or index == replica.blocked_on_index or replica.checkpoints.refer_to(index)
 
 
 class CorruptionMonitor:
@@ -48,7 +48,7 @@ class CorruptionMonitor:
         replicas: Mapping[int, Replica],
         logger: Any,
         election_max_s: float,
-        healer: Healer,
+        repairer: Repairer,
         needed: NeededEntries,
         peers: Peers,
     ) -> None:
@@ -58,7 +58,7 @@ class CorruptionMonitor:
         self._election_max_s = election_max_s
         self._needed = needed
         self._peers = peers
-        self._healer = healer
+        self._repairer = repairer
         self._tried_ms: dict[int, int] = {}
         """group -> when a successor was looked for last"""
         self._transfers = 0
@@ -70,14 +70,14 @@ class CorruptionMonitor:
 
     def review(self) -> None:
         """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
-        self._healer.review()
+        self._repairer.review()
         for damage, (group, term, index) in self._damaged_bodies():
             if group not in self._replicas or not self._needed.is_needed(group, index):
                 continue
             if self._log.in_memory(group, index):
                 self._write_again(damage, group, term, index)
             else:
-                self._healer.note(group, index, term, str(damage))
+                self._repairer.note(group, index, term, str(damage))
         for damage in self._log.damages:
             if damage.kind == "PAGE" and damage.known is not None and damage.known[0] in self._replicas:
                 self._found_page(self._replicas[damage.known[0]], damage.lsn, str(damage))
@@ -95,7 +95,7 @@ class CorruptionMonitor:
         except LogFull:
             return  # the next time
         self._logger.error("entry unreadable", group=group, index=index, term=term, reason=str(damage))
-        self._logger.info("entry healed", group=group, index=index, source="memory")
+        self._logger.info("entry repaired", group=group, index=index, source="memory")
 
     def _damaged_bodies(self) -> Iterator[tuple[Damage, tuple[int, int, int]]]:
         """With (group, term, index)."""
@@ -148,26 +148,26 @@ class CorruptionMonitor:
         for part in replica.checkpoints.newest_entries().parts():
             for index in self._log.missing(replica.number, part):
                 term, reason = reasons.get(index, (0, "the snapshot here refers to it"))
-                self._healer.note(replica.number, index, term, reason)
+                self._repairer.note(replica.number, index, term, reason)
 
     def look_after(self, replica: Replica, now_ms: int) -> None:
         """While something cannot be read here others are to lead."""
         raft = replica.raft
         unread = raft.unread_configurations
-        if any(not self._healer.is_lost(replica.number, index) for index in unread):
+        if any(not self._repairer.is_lost(replica.number, index) for index in unread):
             raft.read_configurations()
         for index, reason in unread.items():
-            self._healer.note(replica.number, index, raft.term_at(index), reason)
+            self._repairer.note(replica.number, index, raft.term_at(index), reason)
         has_lost_pages = replica.lacks_page
-        is_damaged = self._healer.lost(replica.number) > 0 or has_lost_pages
+        is_damaged = self._repairer.lost(replica.number) > 0 or has_lost_pages
         replica.delay_candidacy(HANDICAP * self._election_max_s if is_damaged else 0.0)
-        if not replica.stalled and not has_lost_pages and not replica.parted:
+        if not replica.blocked_on_index and not has_lost_pages and not replica.parted:
             return
         replica.wake()
-        since_ms = max(replica.stalled_ms, self._tried_ms.get(replica.number, 0))
+        since_ms = max(replica.blocked_since_ms, self._tried_ms.get(replica.number, 0))
         if raft.is_leader and now_ms - since_ms > STALLED_LEADER_MS:
             self._tried_ms[replica.number] = now_ms
-            if replica.stalled:
+            if replica.blocked_on_index:
                 replica.stop_proposing()
             peers = self._peers.candidates(replica.number)
             first = self._transfers % max(

@@ -61,7 +61,7 @@ class DiskMonitor:
 
     # ---- every step
 
-    def may_take_part(self, now_ms: int) -> bool:
+    def can_write_votes(self, now_ms: int) -> bool:
         """Whether what a group has to write to take part at all (terms, votes, cuts) will find room."""
         if self.is_silent and now_ms < self._silent_until_ms:
             return False
@@ -155,7 +155,7 @@ class DiskMonitor:
         name = self._names.get(node, str(node))
         return LowDisk(name, -1, 0) if state is None else LowDisk(name, state.free_bytes, state.limit_bytes)
 
-    def is_left_behind(self, now_ms: int) -> bool:
+    def should_drain_clients(self, now_ms: int) -> bool:
         """Whether this member's log takes nothing while another's does: then it hears of nothing new either, and those
         who use it are better served elsewhere."""
         others = (self.disks.state(node, now_ms) for node in self._names if node != self._me)
@@ -167,11 +167,13 @@ class DiskMonitor:
         if not replica.raft.is_leader or now_ms < self._next_transfer_ms.get(replica.number, 0):
             return
         self._next_transfer_ms[replica.number] = now_ms + HAND_OVER_RETRY_MS
-        for node, heir in sorted(self._names.items()):
+        for node, successor in sorted(self._names.items()):
             state = self.disks.state(node, now_ms)
             if node == self._me or state is None or state.is_worse_to_lead:
                 continue
-            if replica.raft.transfer_leadership(heir):
+            if replica.raft.transfer_leadership(successor):
                 reason = "disk full" if self.disks.own.is_full else "disk slow"
-                self._logger.warning("handing leadership over", group=replica.number, to=heir, reason=reason)
+                self._logger.warning(
+                    "handing leadership over", group=replica.number, to=successor, reason=reason
+                )
                 return

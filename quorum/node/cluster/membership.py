@@ -128,9 +128,9 @@ class Membership:
             for replica in replicas:
                 everybody.update(replica.raft.configuration.everybody)
         self._peers.all = tuple(sorted(everybody - {self.roster.me}))
-        stands_last = self.is_leaving or (own is not None and own.is_drained)
+        campaigns_last = self.is_leaving or (own is not None and own.is_drained)
         for replica in replicas:
-            replica.may_lead_last_only(stands_last=stands_last)
+            replica.may_lead_last_only(campaigns_last=campaigns_last)
         # a node that is not known here may be a member of which the others have heard
         gone = frozenset(self.catalog.members.removed) - everybody
         return Changed(0 if own is None else own.number, self._peers.all, gone)
@@ -336,7 +336,7 @@ class Membership:
         return found is not None and not found.is_drained
 
     @property
-    def can_hand_over(self) -> bool:
+    def can_transfer_leadership(self) -> bool:
         """Whether there is anybody to hand to."""
         return any(self._peers.is_reachable(each) and self._may_lead(each) for each in self._peers.all)
 

@@ -31,7 +31,7 @@ class ScrubbedLog(Protocol):
     """What is needed of the node's log."""
 
     def scrub(self, budget_bytes: int) -> int: ...
-    def mend(self) -> Sequence[object]: ...
+    def repair(self) -> Sequence[object]: ...
 
 
 class Scrubbing:
@@ -77,7 +77,7 @@ class Scrubbing:
             return
         self.is_under_way = False
         self.checked_bytes += self._checked
-        for finding in self._log.mend():
+        for finding in self._log.repair():
             self._logger.error("file damaged", finding=str(finding))
         if not self._memory_is_whole:
             self._mend_memory()

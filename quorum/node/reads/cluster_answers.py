@@ -13,7 +13,7 @@ from quorum.node.cluster.membership import Membership
 from quorum.node.cluster.peers import Peers
 from quorum.node.leases.leases import Leases
 from quorum.node.reads.query_table import QueryTable
-from quorum.node.repair.healer import Healer
+from quorum.node.repair.repairer import Repairer
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import Replica
 from quorum.node.replica.replicas import Replicas
@@ -30,7 +30,7 @@ class ClusterAnswers:
     leases: Leases
     heartbeats: Heartbeats
     disk_monitor: DiskMonitor
-    healer: Healer
+    repairer: Repairer
     arrivals: SnapshotBodies
     skipping: SkippedEntries
     skip_entries: tuple[tuple[int, int], ...]
@@ -56,7 +56,7 @@ class ClusterAnswers:
         here and lets this node deliver, and its disk has not left it behind."""
         if self.membership.standing != "member" or self.membership.is_leaving:
             return False
-        return not self.disk_monitor.is_left_behind(now_ms) and all(
+        return not self.disk_monitor.should_drain_clients(now_ms) and all(
             replica.raft.leader is not None
             and not replica.disputed
             and self.heartbeats.may_deliver(number, now_ms)
@@ -67,10 +67,10 @@ class ClusterAnswers:
         """Why sessions should be at another node; empty where they need not."""
         if any(replica.parted for replica in self.replicas.values()):
             return "parted"
-        return "disk_full" if self.disk_monitor.is_left_behind(now_ms) else ""
+        return "disk_full" if self.disk_monitor.should_drain_clients(now_ms) else ""
 
     def _has_handed_over(self, query: q.HasHandedOver, now_ms: int) -> bool:
-        return self.membership.leads_nothing or not self.membership.can_hand_over
+        return self.membership.leads_nothing or not self.membership.can_transfer_leadership
 
     def _find_unserved(self, query: q.FindUnserved, now_ms: int) -> q.Unserved | None:
         me = self.membership.roster.me
@@ -155,8 +155,8 @@ class ClusterAnswers:
             voters=tuple(directory.names_of(raft.configuration.voters)),
             learners=tuple(directory.names_of(raft.configuration.learners)),
             is_settled=raft.is_settled,
-            healed=self.healer.healed.get(number, 0),
-            unreadable=self.healer.lost(number),
+            repaired=self.repairer.repaired.get(number, 0),
+            unreadable=self.repairer.lost(number),
             fetching=self.arrivals.missing(number),
             is_quarantined=raft.quarantine.is_on,
             disputed=replica.disputed,

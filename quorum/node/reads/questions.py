@@ -24,7 +24,7 @@ from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable, PageUnreadable
 from quorum.node.reads.query_table import QueryTable
 from quorum.node.reads.read_indexes import ReadIndexes
-from quorum.node.repair.healer import Healer
+from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.replica import Replica
 
 STEP_S = 0.005
@@ -71,14 +71,14 @@ class Questions:
         table: QueryTable,
         replicas: Mapping[int, Replica],
         read_indexes: ReadIndexes,
-        healer: Healer,
+        repairer: Repairer,
         clock: Callable[[], float],
         outputs: ev.Outputs,
     ) -> None:
         self._table = table
         self._replicas = replicas
         self._read_indexes = read_indexes
-        self._healer = healer
+        self._repairer = repairer
         self._clock = clock
         self._outputs = outputs
         self._asked: dict[object, _Asked] = {}
@@ -117,20 +117,20 @@ class Questions:
         """QueryResult(token, True) follows once it is so."""
         self._awaited[item.token] = item
 
-    def wait_for_body(self, item: ev.MendBody, now_ms: int) -> None:
+    def wait_for_body(self, item: ev.RepairBody, now_ms: int) -> None:
         """QueryResult(token, True) follows once the body can be read."""
-        self._healer.wait(item.group, item.index, _BodyAwaited(item.token, self._outputs))
+        self._repairer.wait(item.group, item.index, _BodyAwaited(item.token, self._outputs))
 
     def forget(self, item: ev.Forget, now_ms: int) -> None:
         """Nobody waits for this answer any more."""
         token = item.token
         self._awaited.pop(token, None)
-        self._healer.forget_waiter(_BodyAwaited(token, self._outputs))
+        self._repairer.forget_waiter(_BodyAwaited(token, self._outputs))
         asked = self._asked.pop(token, None)
         if asked is None:
             return
         asked.is_forgotten = True
-        self._healer.forget_waiter(asked)
+        self._repairer.forget_waiter(asked)
         for group in asked.groups:
             self._read_indexes.forget(group, asked)
             self._behind.get(group, {}).pop(asked, None)
@@ -153,8 +153,8 @@ class Questions:
         try:
             answer = self._table.answer(item.query, now_ms)
         except BodyUnreadable as error:
-            self._healer.note(error.group, error.index, 0, error.reason)
-            self._healer.wait(error.group, error.index, asked)
+            self._repairer.note(error.group, error.index, 0, error.reason)
+            self._repairer.wait(error.group, error.index, asked)
             return
         except PageUnreadable:
             self._ready.append(asked)  # it waits for another member's state
@@ -165,7 +165,7 @@ class Questions:
     def _waits_for_replica(self, asked: _Asked) -> bool:
         for group in asked.groups:
             replica = self._replicas[group]
-            needed = max(asked.read_indexes.get(group, 0), replica.routed_to)
+            needed = max(asked.read_indexes.get(group, 0), replica.effects_dispatched_to)
             if replica.raft.applied_index < needed or _is_doubtful(asked, replica):
                 self._behind.setdefault(group, {})[asked] = needed
                 return True
@@ -183,7 +183,7 @@ class Questions:
         for item in [*self._awaited.values()]:
             replica = self._replicas[item.group]
             machine = replica.machine
-            if replica.raft.applied_index < replica.routed_to or replica.parted:
+            if replica.raft.applied_index < replica.effects_dispatched_to or replica.parted:
                 continue  # it first applies again what it had applied before, or is rebuilt
             assert isinstance(machine, GroupMachine)
             if isinstance(item, ev.AwaitConfigured):

@@ -184,13 +184,13 @@ class BodyServer:
         log: BodyLog,
         commits: Commits,
         send: Send,
-        healer: Notes,
+        repairer: Notes,
     ) -> None:
         """healer: told of bodies that were found damaged while answering."""
         self._log = log
         self._commits = commits
         self._send = send
-        self._healer = healer
+        self._repairer = repairer
         self.due = Due()
         self._asked: dict[str, deque[tuple[Question, int, int]]] = {}
         """peer -> (question, how many of its indices are answered, bytes sent for it), the oldest first"""
@@ -264,7 +264,7 @@ class BodyServer:
         except EntryMissing:
             return absent
         except LogDamaged as error:
-            self._healer.note(group, index, 0, str(error))
+            self._repairer.note(group, index, 0, str(error))
             return absent
         if term == term_there:
             return Found(index, term, State.SAME, 0, b"")

@@ -64,11 +64,11 @@ class SnapshotBodies:
     def __init__(
         self,
         log: Inventory,
-        fetcher: BodyClient,
+        body_client: BodyClient,
         replicas: Mapping[int, Receiver],
     ) -> None:
         self._log = log
-        self._fetcher = fetcher
+        self._fetcher = body_client
         self._replicas = replicas
         self._arrivals: dict[int, _Arrival] = {}
 

@@ -1,6 +1,6 @@
 """Committed entries become the machines' states here, and what they decided is carried out.
 
-A machine that needs a body which cannot be read begins again from its snapshot once the body is mended (healer.py).
+A machine that needs a body which cannot be read begins again from its snapshot once the body is repaired (healer.py).
 What was carried out before is not carried out again.
 """
 
@@ -15,7 +15,7 @@ from fifo.group_machine import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.node.errors import BodyUnreadable
-from quorum.node.repair.healer import Healer
+from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.catalog_publisher import CatalogPublisher
 from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
@@ -51,7 +51,7 @@ class Applier:
         self,
         log: Log,
         table: SessionTable,
-        healer: Healer,
+        repairer: Repairer,
         comparison: Comparison,
         snapshotter: Snapshotter,
         reconciler: Reconciler,
@@ -63,7 +63,7 @@ class Applier:
     ) -> None:
         self._log = log
         self._table = table
-        self._healer = healer
+        self._repairer = repairer
         self._comparison = comparison
         self._reconciler = reconciler
         self._upkeep = upkeep
@@ -76,8 +76,8 @@ class Applier:
         """A bounded slice of what is committed."""
         if replica.parted:
             return
-        if replica.stalled:
-            if self._healer.is_lost(replica.number, replica.stalled):
+        if replica.blocked_on_index:
+            if self._repairer.is_lost(replica.number, replica.blocked_on_index):
                 return
             replica.resume()
         if not self._apply_some(replica, now_ms):
@@ -116,7 +116,7 @@ class Applier:
             else:
                 applied = replica.machine.apply(meta, operations)
         except BodyUnreadable as error:
-            self._healer.note(error.group, error.index, 0, error.reason)
+            self._repairer.note(error.group, error.index, 0, error.reason)
             replica.rebuild_from_snapshot(error.index, now_ms)
             return False
         if replica.state_changed(index, len(body)):
@@ -131,9 +131,9 @@ class Applier:
         if unreadable is None:
             return
         index, term, reason = unreadable
-        self._healer.note(replica.number, index, term, reason)
+        self._repairer.note(replica.number, index, term, reason)
         if index > replica.raft.commit_index:
-            replica.raft.resign()  # nobody can be asked for it, and others may do without it
+            replica.raft.step_down()  # nobody can be asked for it, and others may do without it
         elif index == replica.raft.applied_index + 1:
             replica.stall(index, now_ms)
 
@@ -177,11 +177,11 @@ class Applier:
             self._comparison.rebuilt(replica)
         self._know_departed(replica)
         replica.resume()
-        self._healer.forget(replica.number, replica.raft.applied_index)
+        self._repairer.forget(replica.number, replica.raft.applied_index)
         self._reconciler.request()
         if replica.number != SYSTEM_GROUP:
             self._publisher.group_replaced(replica.number)
-        if replica.raft.applied_index > replica.routed_to:
+        if replica.raft.applied_index > replica.effects_dispatched_to:
             self._table.answers_missed(replica.number)
 
     def _know_departed(self, replica: Replica) -> None:

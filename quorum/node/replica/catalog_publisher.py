@@ -31,7 +31,11 @@ class CatalogPublisher:
         """At the end of a step, before queries are answered."""
         replica = self._replicas[SYSTEM_GROUP]
         index = replica.raft.applied_index
-        if (replica.machine, index) == self._published or replica.parted or index < replica.routed_to:
+        if (
+            (replica.machine, index) == self._published
+            or replica.parted
+            or index < replica.effects_dispatched_to
+        ):
             return
         catalog = self._replicas.catalog
         is_whole = catalog is not self._published[0]

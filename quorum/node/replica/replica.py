@@ -105,9 +105,9 @@ class Replica:
     continues from the last entry"""
     touched: bool = True
     """something has come for it since its last tick"""
-    stalled: int = 0
+    blocked_on_index: int = 0
     """the entry that has to be repaired before anything more is applied"""
-    stalled_ms: int = 0
+    blocked_since_ms: int = 0
     """since when"""
     disputed: str = ""
     """why this node may not serve the group: the members' states differ and no majority agrees (state_hashes.py), or a
@@ -117,7 +117,7 @@ class Replica:
     applied until another member's state is here"""
     lacks_page: bool = False
     """a page of the state is lost, and the state stays in use until another member's is here"""
-    routed_to: int = 0
+    effects_dispatched_to: int = 0
     """effects of entries up to here were carried out: not again, where applying begins again before them"""
 
     @property
@@ -133,7 +133,9 @@ class Replica:
     @property
     def can_apply(self) -> bool:
         """The same, and nothing holds them up."""
-        return not self.stalled and not self.parted and self.raft.applied_index < self.raft.commit_index
+        return (
+            not self.blocked_on_index and not self.parted and self.raft.applied_index < self.raft.commit_index
+        )
 
     @property
     def leads(self) -> bool:
@@ -153,7 +155,7 @@ class Replica:
         """Whether a step has anything to do for the group: idle groups cost next to nothing."""
         return (
             self.touched
-            or self.stalled > 0
+            or self.blocked_on_index > 0
             or self.can_apply
             or self.raft.next_due() * 1000 <= now_ms
             or self.can_propose
@@ -208,9 +210,9 @@ class Replica:
 
     # ---- leading
 
-    def may_lead_last_only(self, *, stands_last: bool) -> None:
+    def may_lead_last_only(self, *, campaigns_last: bool) -> None:
         """Whether this member is to run for leader only where no other member can; one whose state is given up is."""
-        self.raft.campaign.campaigns_last = stands_last or self.parted > 0
+        self.raft.campaign.campaigns_last = campaigns_last or self.parted > 0
 
     def delay_candidacy(self, seconds: float) -> None:
         """This member runs for leader so much later than another one would."""
@@ -263,9 +265,9 @@ class Replica:
         """The machine has applied this entry. Whether its effects are to be carried out: not again, where applying
         began again before it."""
         self.snapshots.bytes_since += size_bytes + ENTRY_COST_BYTES
-        if index <= self.routed_to:
+        if index <= self.effects_dispatched_to:
             return False
-        self.routed_to = index
+        self.effects_dispatched_to = index
         return True
 
     def barrier_applied(self, barrier_id: int) -> None:
@@ -274,13 +276,13 @@ class Replica:
 
     def stall(self, index: int, now_ms: int) -> None:
         """Nothing is applied until this entry can be read."""
-        self.stalled, self.stalled_ms = index, now_ms
+        self.blocked_on_index, self.blocked_since_ms = index, now_ms
 
     def resume(self) -> None:
         """The entry that was waited for can be read, or is not needed any more."""
-        self.stalled = 0
+        self.blocked_on_index = 0
 
-    def rebuild_from_snapshot(self, stalled: int, now_ms: int) -> None:
+    def rebuild_from_snapshot(self, blocked_on_index: int, now_ms: int) -> None:
         """A body that was needed within an entry cannot be read, and the machine may have done half of it: it is made
         again from the newest snapshot, applies the same entries to the same effect once the body is repaired, and what
         was carried out before is not carried out again. This node does not lead until then."""
@@ -294,7 +296,7 @@ class Replica:
             self.machine = GroupMachine(*self._surroundings(self.machine))
         self.snapshots.bytes_since = 0
         self.ready_term = -1
-        self.stall(stalled, now_ms)
+        self.stall(blocked_on_index, now_ms)
 
     # ---- a state that is wrong or lost
 
@@ -315,7 +317,7 @@ class Replica:
         self.touched = True
         self.raft.want_state(is_wanted=True)
         self.raft.campaign.campaigns_last = True
-        self.raft.resign()
+        self.raft.step_down()
 
     def lose_state(self, empty: GroupMachine | CatalogMachine) -> None:
         """The state cannot be read, and may be half changed: an empty one takes its place, and is not used."""

@@ -39,7 +39,7 @@ class Snapshotter:
         for replica in replicas:
             plan, journal = replica.snapshots, self._log.journal(replica.number)
             is_damaged = plan.is_demanded or bool(journal.damaged_snapshots)
-            if is_damaged and not replica.stalled and now_ms >= plan.not_before_ms:
+            if is_damaged and not replica.blocked_on_index and now_ms >= plan.not_before_ms:
                 self._save(replica, now_ms)
                 if journal.damaged_snapshots:  # less is applied than when it was taken
                     plan.postpone(now_ms + RETRY_MS)

@@ -16,7 +16,7 @@ from quorum.node import events as ev
 from quorum.node.sessions.conversation import RESEND_AFTER_MS, Conversation, Session
 
 RESEND_GAP_MS = 50
-"""A gap noticed in a group's answers is mended at once, but not more often than this."""
+"""A gap noticed in a group's answers is repaired at once, but not more often than this."""
 
 LINK_BYTES = 32 << 20
 """Operations on their way to one leader and not yet answered; what sessions here have more than that waits with them. A

@@ -77,7 +77,7 @@ class Works:
 
     def __init__(self, world: World, node: Node) -> None:
         self._counts = world.rules.counts
-        self._collected = self._fetched = self._healed = 0
+        self._collected = self._fetched = self._repaired = 0
         member = node.member
         self._count(member.pager, "_page_out", "blocks paged out")
         for replica in member.replicas.values():
@@ -108,14 +108,14 @@ class Works:
 
     def stepped(self, node: Node) -> None:
         member = node.member
-        collected, fetched = member.collecting.adopted, member.fetcher.fetched
+        collected, fetched = member.collecting.adopted, member.body_client.fetched
         if collected != self._collected:
             self._counts["collections adopted"] += collected - self._collected
             self._collected = collected
-        healed = sum(member.healer.healed.values())
-        if healed != self._healed:
-            self._counts["entries healed"] += healed - self._healed
-            self._healed = healed
+        repaired = sum(member.repairer.repaired.values())
+        if repaired != self._repaired:
+            self._counts["entries repaired"] += repaired - self._repaired
+            self._repaired = repaired
         if fetched != self._fetched:
             self._counts["bodies fetched"] += fetched - self._fetched
             self._fetched = fetched

@@ -1,7 +1,7 @@
 """Bodies of this member that are damaged or gone: noted where they are met, fetched from others, put back.
 
 Whoever needs such a body waits: the replica that was to apply it, a delivery, a question. Nobody is ever given bytes
-that fail their check. A body is healed once a copy is in the log, on disk, and reads well.
+that fail their check. A body is repaired once a copy is in the log, on disk, and reads well.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ class Waiter(Protocol):
         ...
 
 
-class Healer:
-    """What is to be mended here, and who waits for it."""
+class Repairer:
+    """What is to be repaired here, and who waits for it."""
 
     def __init__(
         self,
         log: Reads,
-        fetcher: BodyClient,
+        body_client: BodyClient,
         logger: Any,
         needed: Needed,
     ) -> None:
         self._log = log
-        self._fetcher = fetcher
+        self._fetcher = body_client
         self._logger = logger
         self._needed = needed
         self._lost: dict[int, dict[int, int]] = {}
-        """group -> index -> term, 0 where it is not known; what is noted and not healed"""
+        """group -> index -> term, 0 where it is not known; what is noted and not repaired"""
         self.noted: dict[int, list[int]] = {}
         """noted since the last tick"""
         self._jobs: list[tuple[int, array[int], Job]] = []
         self._waiting: dict[tuple[int, int], dict[Waiter, None]] = {}
         self._waits_for: dict[Waiter, tuple[int, int]] = {}
         """the same by waiter"""
-        self.healed: dict[int, int] = {}
+        self.repaired: dict[int, int] = {}
         """how many by group, in this life"""
 
     def lost(self, group: int) -> int:
@@ -155,8 +155,8 @@ class Healer:
 
     def _healed(self, group: int, index: int, size: int) -> None:
         del self._lost[group][index]
-        self.healed[group] = self.healed.get(group, 0) + 1
-        self._logger.info("entry healed", group=group, index=index, size_bytes=size)
+        self.repaired[group] = self.repaired.get(group, 0) + 1
+        self._logger.info("entry repaired", group=group, index=index, size_bytes=size)
         for waiter in self._waiting.pop((group, index), ()):
             del self._waits_for[waiter]
             waiter.repaired()

@@ -45,7 +45,7 @@ def _copy_back(files: Files, segment: Segment, end: int) -> None:
     commit_file(files, segment.path)
 
 
-class Mender:
+class Repairs:
     """Repairs findings with the log's own state (see the module's text)."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Mender:
         self._roll = roll
         self._journal = journal
 
-    def mend(self) -> list[Finding]:
+    def repair(self) -> list[Finding]:
         """Repair everything that waits; returns the findings that were repaired, or that only others can repair."""
         done = []
         for finding in self._findings.take():
