@@ -101,7 +101,8 @@ class RepairBody:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nobody waits any more for the answer to the RunQuery, AwaitQueue, AwaitConfigured or RepairBody with this token."""
+    """The event loop no longer waits for the answer to the RunQuery, AwaitQueue, AwaitConfigured or RepairBody with
+    this token."""
 
     token: object
 
