@@ -81,7 +81,7 @@ def test_help_and_version_come_without_anything_heavy() -> None:
         "cluster",
         "queues",
         "policies",
-        "groups",
+        "subscriptions",
         "publish",
         "consume",
         "browse",
@@ -219,7 +219,7 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
         (("queues", "show", "none"), b"", 1, "none"),
         (("queues", "declare", "q", "-a", "x=1", "-a", "x=2"), b"", 2, "given twice"),
         (("cluster", "status", "--url", "http://x"), b"", 2, "quorum://"),
-        (("groups", "list", "q", "--url", "quorum://h:x"), b"", 2, "wanted: host:port"),
+        (("subscriptions", "list", "q", "--url", "quorum://h:x"), b"", 2, "wanted: host:port"),
     ],
 )
 def test_mistakes_are_told_in_one_line(
@@ -253,7 +253,7 @@ def test_a_pipe_is_no_file_of_a_log(tmp_path: Path) -> None:
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
-    for command in (("queues", "list"), ("groups", "list", "q"), ("cluster", "status")):
+    for command in (("queues", "list"), ("subscriptions", "list", "q"), ("cluster", "status")):
         _, err = quorum(*command, "--url", "quorum://user:secret@127.0.0.1:1", status=2)
         assert err == "error: the address names a user before '@'; wanted: quorum://host:port,host:port\n"
 

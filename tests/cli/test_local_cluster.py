@@ -75,7 +75,7 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path) -> No
     with pytest.raises(ClusterError, match="cannot be read"):
         LocalCluster.open(tmp_path / "c")
     (tmp_path / "c" / "cluster.json").unlink()
-    with pytest.raises(ClusterError, match="holds no cluster; it is left"):
+    with pytest.raises(ClusterError, match="holds no cluster; it is not deleted"):
         cluster.remove()
     assert cluster.member("node-1").config.exists()
 

@@ -209,7 +209,7 @@ def test_nothing_is_lost_while_clients_still_run() -> None:
     records = in_queue("q", [sent(1, count=3), got(1, 1), done(1)])
     running = [each for each in records if each["op"] != "left"]
     assert judge(running, is_over=False).is_clean
-    with pytest.raises(HistoryError, match="nothing says what was left"):
+    with pytest.raises(HistoryError, match="no record shows what was left"):
         judge(running)
     again = [*running, *in_queue("q", [got(1, 1, 200, "d")])]
     assert {kind for kind in KINDS if judge(again, is_over=False).total(kind)} == {"settled_then_delivered"}

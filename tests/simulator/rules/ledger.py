@@ -84,7 +84,6 @@ class Note:
     judged: int
     next: int
     messages: Messages
-    seen: dict[tuple[str, int], tuple[int, int]]
     gone: int
 
 
@@ -105,8 +104,6 @@ class Ledger:
         self._judged: Counter[str] = Counter()
         """by queue, the last entry that was judged"""
         self._messages: dict[str, Messages] = {}
-        self._seen: dict[tuple[str, int], tuple[int, int]] = {}
-        """(queue, block) -> ready and checked out, when it was last seen in memory; a block on disk has not changed"""
         self._tried: Counter[Key] = Counter()
         self._failed: Counter[Key] = Counter()
         self._gone: dict[Key, str] = {}
@@ -193,10 +190,11 @@ class Ledger:
         if node is None or not node.delay_ms:
             return
         messages = self._messages.get(name, Messages())
-        seen = {key: value for key, value in self._seen.items() if key[0] == name}
-        node.unsynced.append(
-            Note(name, index, self._judged[name], self._next[name], messages, seen, len(self._gone))
-        )
+        gone = len(self._gone_from(name))
+        node.unsynced.append(Note(name, index, self._judged[name], self._next[name], messages, gone))
+
+    def _gone_from(self, name: str) -> list[Key]:
+        return [key for key in self._gone if key[0] == name]
 
     def power_cut(self, node: Node) -> None:
         """The power has gone in the middle of a sync: whether the entries of this step count is seen at later ones."""
@@ -224,23 +222,15 @@ class Ledger:
     def _take_back(self, note: Note) -> None:
         name = note.queue
         self._judged[name], self._next[name], self._messages[name] = note.judged, note.next, note.messages
-        self._seen = {key: value for key, value in self._seen.items() if key[0] != name} | note.seen
-        while len(self._gone) > note.gone:
-            self._gone.popitem()
+        for key in self._gone_from(name)[note.gone :]:
+            del self._gone[key]
 
     def _look(self, machine: QueueMachine) -> Messages:
         ready = held = 0
         for number in machine.messages.blocks.numbers():
-            block = machine.messages.blocks.find_warm(number)
-            key = machine.messages.config.name, number
-            if block is not None:
-                self._seen[key] = block.ready, block.held
-            elif key not in self._seen:
-                block = machine.messages.blocks.view(number)
-                self._seen[key] = block.ready, block.held
-            shift = number << machine.limits.block_bits
-            ready |= self._seen[key][0] << shift
-            held |= self._seen[key][1] << shift
+            block = machine.messages.blocks.view(number)
+            ready |= block.ready << block.base
+            held |= block.held << block.base
         return Messages(ready, held)
 
     def _note_unserved(self, group: GroupMachine, names: set[str], index: int) -> None:
