@@ -461,7 +461,7 @@ def test_inspect_shows_what_an_index_file_says() -> None:
     kinds = [record.kind for path in paths for record in inspect(path, disk)]
     assert {"ENTRY", "PAGE", "COPY"} == set(kinds)
     disk.flip(paths[0], 400)
-    with pytest.raises(LogDamaged, match="makes it again"):
+    with pytest.raises(LogDamaged, match="rebuilds it"):
         list(inspect(paths[0], disk))
 
 

@@ -130,9 +130,9 @@ def test_a_configuration_is_an_entry_of_one_size_and_comes_back() -> None:
         (bytes([9, 0, 0]).ljust(4098, b"\0"), "format 9"),
         (bytes([1, 40, 1]).ljust(4098, b"\0"), "at most 40"),
         (bytes([1, 1, 0, 1, 200]).ljust(4098, b"\0"), "no configuration"),
-        (bytes([1, 2, 0, 1, 98, 1, 97]).ljust(4098, b"\0"), "in order"),
-        (bytes([1, 1, 1, 1, 97, 1, 97]).ljust(4098, b"\0"), "stands once"),
-        (bytes([1, 1, 0, 1, 97]).ljust(4097, b"\0") + b"x", "behind the last"),
+        (bytes([1, 2, 0, 1, 98, 1, 97]).ljust(4098, b"\0"), "must be sorted"),
+        (bytes([1, 1, 1, 1, 97, 1, 97]).ljust(4098, b"\0"), "may occur once"),
+        (bytes([1, 1, 0, 1, 97]).ljust(4097, b"\0") + b"x", "bytes after the last"),
         (bytes([1, 1, 0, 0]).ljust(4098, b"\0"), "1 to 64 bytes"),
     ],
 )
