@@ -1,7 +1,7 @@
 """The Raft thread: sockets, clock and disk around a Member, in real time.
 
-One turn: wait for peers or for the API, step, hand the outputs over. Any exception is fail-stop: a member whose state
-may have parted from its log must not go on, and a restart recovers from the log.
+One turn: wait for peers or for the API, step, pass the outputs on. Any exception stops the process (fail-stop): the
+member's state may no longer match its log, and a restart recovers it from the log.
 """
 
 from __future__ import annotations

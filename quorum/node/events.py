@@ -1,7 +1,7 @@
-"""What passes between the two threads of a member: inputs to a step, outputs of it.
+"""The messages between the two threads of a member: the inputs of a step and its outputs.
 
-All of it is frozen, and holds nothing that either thread changes later. A `token` is the API's own: it comes back with
-the answer, untouched.
+All of them are frozen and hold nothing that either thread changes later. A `token` belongs to the API; the answer
+returns it unchanged.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ random, disk and network are constructor arguments, so that the same object runs
 
 The phases of a step, and the reasons for their order:
   receive   frames and inputs first, so that the group's tick in this step can commit on them
-  lead      each active group ticks (elections, heartbeats, the commit index), and its leader packs what is pending into
-            entries; they take the new commit index along, which otherwise leaves by itself
-  persist   one fdatasync for all groups; only then messages leave that promise something about it
-  apply     a bounded slice of the committed entries; the rest is applied in the next step, which then comes at once
-  maintain  what is due by the schedule: bodies for other members, heartbeats, repairs, upkeep, questions
+  lead      each active group ticks (elections, heartbeats, the commit index), and its leader packs pending operations
+            into entries; the entries carry the new commit index, which is otherwise sent by itself
+  persist   one fdatasync for all groups; messages that promise durability are sent only after it
+  apply     a bounded slice of the committed entries; the rest is applied in the next step, which follows immediately
+  maintain  work that is due by the schedule: bodies for other members, heartbeats, repairs, upkeep, questions
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the API may ask a member, and what it gets: frozen queries, frozen answers.
+"""The API's queries to a member and their answers, all frozen.
 
 A query is answered on the Raft thread, between two steps of the groups (reads/questions.py). Its answer holds no object
 that the Raft thread changes later. `Query[A]` is a query whose answer has the type A; `groups` are the Raft groups that

@@ -1,4 +1,4 @@
-"""When each part of a member has work to do, so that a step calls no part that has none."""
+"""The time at which each part of a member has work to do, so that a step calls only parts that have some."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is damaged here goes to the healer, and while it is others are to lead.
+"""Passes damage on this member's disk to the healer, and hands leadership to other members while the damage lasts.
 
-A body comes from other members. A *page* of a group's state is this member's own: where its block is in memory, or only
-an older snapshot refers to it, the next snapshot does without it. Where the block itself is lost, another member's
-state replaces the one here (state_requests.py), and this member hands over if it leads.
+A damaged body is fetched from another member. A *page* of a group's state exists on this member only. If its block is
+in memory, or only an older snapshot refers to it, the next snapshot is written without it. If the block itself is lost,
+another member's state replaces the state here (state_requests.py), and this member hands over if it leads.
 """
 
 from __future__ import annotations

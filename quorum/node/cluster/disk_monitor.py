@@ -1,15 +1,14 @@
-"""A member's eye on its own disk, and what it does about it: says so to the others, and gives up leading where others
-are better off.
+"""Watches this member's disk, reports its state to the others, and hands leadership to members with a better disk.
 
-What little room means, in the order in which it gets worse:
+The states of a disk that runs out of room, from bad to worse:
 
-  low     the disk is below its limit, or the reserve is not whole: no node takes publishes for groups that this member
-          votes in. Settling, deleting and everything else go on.
-  full    not even the reserve has room for another entry: this member acknowledges nothing that it does not have, and
-          as a leader it packs nothing. It goes on to vote, to follow, and to serve what it has.
-  silent  not even terms and votes find room any more: the groups here stand still, as if the member were paused.
+  low     the disk is below its limit, or the reserve is not complete: no node accepts publishes for groups in which
+          this member votes. Settling, deleting and everything else continue.
+  full    not even the reserve has room for another entry: this member acknowledges no new entries, and as a leader it
+          packs none. It still votes, follows, and serves the data that it has.
+  silent  there is no room even for terms and votes: the groups here make no progress, as if the member were paused.
 
-Each of them ends by itself when there is room again.
+Each state ends by itself when there is room again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What members tell each other regularly, and the leases that come of it.
+"""Heartbeats between members, and the delivery leases that follow from their answers.
 
-Every member sends every other a heartbeat: that it lives, its wall clock, how its disk is. The answer names the leaders
-that the other follows; from these answers a node knows how long it may deliver (leases.py), and what time it is in each
-group (group_clock.py).
+Every member sends every other member a heartbeat: its boot number, its wall clock, the state of its disk. The answer
+names the leaders that the answering member follows. From these answers a node derives how long it may deliver
+(leases.py) and the time of each group (group_clock.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operations on their way to the groups' leaders, and those that a leader here takes from other nodes."""
+"""Sends operations to the leaders of their groups, and receives operations for groups that this node leads."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A member's side of the cluster's lease times (catalog/lease_times.py): follows them, and as the system group's leader
-founds and settles them.
+"""This member's handling of the cluster's lease times (catalog/lease_times.py): follows them, and as the system group's
+leader founds and settles them.
 
-A member remembers the newest settings that it has seen durably, before it uses or names them: after a restart it never
-uses older ones, even if its catalog has not caught up. Each heartbeat names their revision.
+A member stores the newest settings that it has seen durably, before it uses or names them. So it never uses older ones
+after a restart, even if its catalog has not caught up. Each heartbeat names their revision.
 """
 
 from __future__ import annotations

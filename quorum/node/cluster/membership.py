@@ -1,18 +1,19 @@
-"""Carries out who shall be a member and who shall lead, one voter at a time, in the groups that this node leads.
+"""Changes the members and leaders of the groups that this node leads to those that the catalog asks for.
 
-The catalog holds the wish (catalog.members). A leader compares it with its group's configuration and takes the next
-step towards it, never more than one at a time and only when the one before is committed (replication.membership):
+The catalog holds the desired members (catalog.members). A leader compares them with its group's configuration and takes
+the next step towards them. It takes one step at a time, when the one before is committed (replication.membership):
 
   1. a new member that is connected becomes a learner
   2. a learner that has caught up, and uses the lease times that this leader uses, becomes a voter
   3. a new member that votes in every group, and answers, is confirmed: the member that it replaces is removed
-  4. a member that was removed leaves; from the system group only when it is known to have left the others, so that it
-     hears of it and is still connected to those who need it there
+  4. a removed member leaves its groups; the system group last, when it is known to have left the others, so that it
+     learns of its removal and stays connected to the members that need it there
 
-A step that shrinks a group waits until most of those who stay answer. Only ids that the catalog knows as removed are
-taken out: a catalog that lags behind has merely not heard of the others. A leader never removes itself, but hands over.
+A step that shrinks a group waits until a majority of the remaining voters is reachable. Only ids that the catalog lists
+as removed are taken out: a catalog that lags behind does not know newer members yet. A leader never removes itself: it
+hands over.
 
-Leading is handed over too by a node that is drained or about to stop. It then stands for office only as a last resort.
+A node that is drained or about to stop also hands its leadership over. After that it campaigns only as a last resort.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The other members as this one sees them: who they are, and who is connected."""
+"""The other members as this one sees them: their ids, and which of them are connected."""
 
 from __future__ import annotations
 

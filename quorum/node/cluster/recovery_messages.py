@@ -1,4 +1,4 @@
-"""Quarantined replicas here ask the other members how they stand; theirs are answered (docs/replication.md)."""
+"""The questions of quarantined replicas here to the other members, and the answers to theirs (docs/replication.md)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A data directory that was put back to an earlier state is noticed by what the other members remember of it.
+"""Detects a data directory that was put back to an earlier state, by marks that the other members remember of it.
 
 Every member has a *mark*, a number in its node.json that only grows. It gives each peer a new one when they connect and
-every MARK_MS, durable here before it is told; the peer keeps it, durably too. A peer says which mark it remembers as
-soon as a connection is there and before anything of Raft. A member that hears of a mark above its own has forgotten
-what it has promised since that mark: it quarantines all its replicas (quorum/replication/quarantine.py), raises its
-mark above any that it can have given, and stops. Frames of one connection keep their order, so it has neither elected
-anybody nor acknowledged anything with that peer's help.
+every MARK_MS, and stores it durably before it sends it; the peer stores it durably too. When two members connect, each
+says which mark it remembers of the other before it sends any Raft message. A member that hears of a mark above its own
+has forgotten what it has promised since that mark. It quarantines all its replicas (quorum/replication/quarantine.py),
+raises its mark above any that it can have given, and stops. Frames of one connection keep their order, so until then
+the member has neither elected a leader nor acknowledged an entry with that peer's help.
 
-What this cannot see: a state that is newer than the last mark that any member present has heard.
+Not detected: a rollback to a state that is newer than the last mark that any connected member has heard.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The members of a group compare their states (state_hashes.py). This module handles a state that differs from most
 voters' states, or that cannot be read.
 
-Its log is as good as the others', so it still votes and acknowledges. Its state is wrong, and so may its snapshots be:
-it applies nothing more, answers no question about the group, lets this node deliver nothing and leads only as a last
-resort. That is remembered over restarts, until another member's state is here (state_requests.py).
+The replica's log is as good as the others', so it still votes and acknowledges. Its state is wrong, and its snapshots
+may be wrong too: it applies nothing more, answers no question about the group, lets this node deliver nothing and leads
+only as a last resort. The member remembers this over restarts, until another member's state is installed
+(state_requests.py).
 """
 
 from __future__ import annotations

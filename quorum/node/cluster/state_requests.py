@@ -1,9 +1,9 @@
-"""Replicas here whose state is lost or wrong ask for another member's state; the leader sends it beside its entries.
+"""Replicas whose state is lost or wrong ask for another member's state; the leader sends it beside its entries.
 
-A state that is lost is no promise that is lost. The journal and the hard state are right: the member votes and
-acknowledges as before, so any number of members may have lost their states at the same time, as long as one has not.
-Each asks all others twice a second. Who leads sends its newest snapshot, unless its own state is in doubt; it is
-installed when it is whole and its bodies are here, and applying begins behind it.
+A lost state breaks no promise, because the journal and the hard state are right: the member votes and acknowledges as
+before. So any number of members may have lost their states at the same time, as long as one has not. Each asks all
+others twice a second. The leader sends its newest snapshot, unless its own state is in doubt. The snapshot is installed
+when it is complete and its bodies are here, and applying continues after it.
 
 A replica *wants* a state in three cases:
 

@@ -1,19 +1,20 @@
-"""Who this data directory belongs to, how often a process has started on it, and what it knows of the other members.
+"""The identity of a data directory: its node, the number of its starts, and what it remembers of the other members.
 
-The boot number tells two lives of one node apart: effects for an earlier life are dropped, and a peer that hears a
-newer one knows that the older process is gone. It never goes back, even if the directory was emptied: it is at least
-the milliseconds of the wall clock at the start. Numbers between are for a process that was declared down while it
-lived: it goes on under its next one.
+The boot number distinguishes two processes of one node: effects for an earlier process are dropped, and a peer that
+hears a newer number knows that the older process is gone. The number never decreases, even if the directory was
+emptied: it is at least the wall clock at the start, in milliseconds. The numbers between two starts are for a process
+that was declared down while it was alive: it continues under its next one.
 
-The *incarnation* is the directory's own: random, made with it. A member whose directory was emptied has forgotten what
-it voted for and acknowledged; it comes back with another incarnation, and must not be taken for the one it was. Two
-rules see to that:
+The *incarnation* is a random name of the directory, created with it. A member whose directory was emptied has forgotten
+its votes and acknowledgements. It returns with another incarnation and must not be taken for the earlier member. Two
+rules ensure that:
 
   - a member remembers the incarnation under which it first met another one, and refuses any other (handshake);
   - a founding member takes part only once every other founding member has said that it remembers it (`is_established`).
-    So a cluster begins when all its founding members have met, and one of them that forgot finds somebody who did not.
+    So a cluster begins when all its founding members have met, and a founding member that forgot meets one that did
+    not.
 
-Who joins later has the incarnation in its id (catalog.members) and needs neither.
+A member that joins later has the incarnation in its id (catalog.members) and needs neither rule.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who the members are, as this node knows it now, and how to reach them.
+"""The members that this node knows of now, and their addresses.
 
-The catalog says it. Before this node's replica of the catalog has heard anything (a first start, a restart), what the
-node remembers of it holds, and before that the founding members of its configuration. Numbers and addresses of members
-that were removed stay known: groups may still have them, and sessions of theirs may still be shown.
+The catalog is the source. Before this node's replica of the catalog has heard anything (a first start, a restart), the
+node uses what it remembers of the catalog, and before that the founding members of its configuration. Numbers and
+addresses of removed members stay known: groups may still contain them, and their sessions may still be shown.
 """
 
 from __future__ import annotations

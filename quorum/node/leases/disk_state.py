@@ -1,9 +1,9 @@
-"""What members know of each other's disks: who has little room, whose log is full, whose syncs are slow.
+"""What members know of each other's disks: low room, a full log, slow syncs.
 
-Every heartbeat carries its sender's own state and the names of those it has heard to be low, so that a node which a low
-member cannot reach hears of it from the others. What is not repeated is forgotten: a member that is gone holds nobody
-up. All of it is local and decides nothing in a machine: it decides whether a node takes publishes, and whom a leader
-hands its office to.
+Every heartbeat carries its sender's own state and the names of the members that it has heard to be low. So a node that
+a low member cannot reach hears of it from the others. A report that is not repeated expires, so a member that is gone
+holds nothing up. All of this is local and decides nothing in a machine. It decides whether a node accepts publishes,
+and to which member a leader hands its leadership.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Who may deliver: node leases, from both ends.
+"""Node leases, which say which node may deliver a group's messages: the holder's side and the leader's side.
 
-Every node sends every other a heartbeat, and gets back what the other knows: which node leads which group, in which
-term. Times are of the sender's own clock, which the answer echoes; it must count suspended time.
+Every node sends every other node a heartbeat. The answer says which node leads which group, in which term. Times are of
+the sender's own clock, which the answer echoes; that clock must count suspended time.
 
 *Holder.* A node may deliver a group's messages until `sent + lease`, where `sent` is when it sent the latest heartbeat
 that the group's leader has answered as leader in the term the holder knows. If the holder is itself the leader, a
 majority of the group's voters must have answered that they follow it in its term; so a leader that was paused or cut
-off loses its own lease. An only voter answers itself with each of its heartbeats: no lease is without end.
+off loses its own lease. An only voter answers itself with each of its heartbeats, so its lease also ends.
 
 *Lease times* are the cluster's (catalog/lease_times.py). The leader's answer names the lease that it grants. A member
-that does not know the cluster's times grants nothing and declares nobody down.
+that does not know the cluster's times grants nothing and declares no node down.
 
 *Leader.* It declares a node's process down only `lease + drift` after it last heard of it, and, after its election, not
 before `lease + step_down + drift`: by then every lease that an earlier leader granted has ended. A heartbeat of a newer

@@ -1,7 +1,7 @@
-"""Garbage collection of the node's log: planned and adopted by the member's thread, surveyed and copied beside it.
+"""Garbage collection of the node's log: planned and adopted by the member's thread, run on a background thread.
 
-`Background` is where the copying is done: on a thread of its own in a process, at once in a simulation, so that a run
-can be repeated.
+`Background` runs the survey and the copying: in a process on a thread of its own, in a simulation immediately, so that
+a run can be repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A member whose log is gone or cannot be opened begins a new one, quarantined (quorum/replication/quarantine.py).
+"""Gives a member whose log is missing or cannot be opened a new one, quarantined (quorum/replication/quarantine.py).
 
-What cannot be read is kept aside, never removed: it may be the only copy of something. The new log is made whole,
-marks included, before it takes the place of the old one, so that a crash at any moment leaves either a log that cannot
-be opened, none, or one that says that it is quarantined.
+An unreadable log is set aside and never removed: it may be the only copy of some data. The new log is complete, marks
+included, before it takes the place of the old one. So a crash at any moment leaves either a log that cannot be opened,
+no log, or a log that says that it is quarantined.
 """
 
 from __future__ import annotations

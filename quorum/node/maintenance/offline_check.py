@@ -1,10 +1,14 @@
-"""Checking a member's data directory while nobody uses it: every record, every snapshot, and what they say of each
+"""Checks a member's data directory while no process uses it: every record, every snapshot, and their references to each
 other. Changes nothing.
 
-What is looked at: node.json; the manifest; every record of every segment (both CRCs, the order of LSNs, where it ends);
-every snapshot file, whole, and whether the log has the bodies that its state refers to; whether each group's entries
-follow its newest snapshot without a gap. It reads what the log itself reads, with the log's own readers, and holds the
-directory's lock meanwhile.
+It checks:
+
+  - node.json and the manifest
+  - every record of every segment: both CRCs, the order of LSNs, the end of the segment
+  - every snapshot file completely, and whether the log has the bodies that its state refers to
+  - whether each group's entries follow its newest snapshot without a gap
+
+It reads the files that the log itself reads, with the log's own readers, and holds the directory's lock meanwhile.
 
 Memory: some 60 bytes for each Raft entry, and the state of one snapshot at a time.
 """

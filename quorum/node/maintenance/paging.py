@@ -1,13 +1,13 @@
-"""Which blocks of this node's queues are in memory. Local: it decides nothing, and no member knows it of another.
+"""Decides which blocks of this node's queues are in memory. The choice is local: other members do not see it.
 
-What will be needed soonest stays: at the measured rates, the blocks that a queue's head and its selectors' fronts reach
-next, and the last block, which is being filled. Everything else can be read again from its page, so:
+Blocks that will be needed soonest stay: those that a queue's head and its selectors' scan positions reach next, at the
+measured rates, and the last block, which is being filled. Every other block can be read again from its page:
 
-- A full block that nobody will reach within IDLE_S is written to its page while there is time, so that a checkpoint
-  finds little to write (of what is about to be consumed nothing is written: it would be gone before it was read).
-- Above a PLAIN_PART of the target, blocks without columns go: one read brings them back.
-- Above the target, blocks go with their columns: to have those again takes reading the messages, too.
-- A queue with `x-queue-mode=lazy` keeps only what is reached within AHEAD_S.
+- A full block that will not be reached within IDLE_S is written to its page early, so that a checkpoint finds little
+  to write. Blocks that are about to be consumed are not written: they would be gone before they were read.
+- Above a PLAIN_PART of the target, blocks without columns are dropped: one read restores them.
+- Above the target, blocks are dropped with their columns: restoring those takes reading the messages, too.
+- A queue with `x-queue-mode=lazy` keeps only the blocks that are reached within AHEAD_S.
 - Blocks that a reader is about to reach are read before it gets there.
 
 A turn is bounded in blocks and bytes, and costs next to nothing while nothing happens.

@@ -1,6 +1,6 @@
 """Checks the node's files a piece at a time: a start does not read sealed segments, and disks lose data silently.
 
-Damaged bodies and pages are in `log.damages`, where the CorruptionMonitor finds them. The log itself mends the rest.
+Damaged bodies and pages are in `log.damages`, where the CorruptionMonitor finds them. The log itself repairs the rest.
 The background thread reads while it copies no garbage (garbage_collection.Background).
 """
 

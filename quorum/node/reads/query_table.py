@@ -1,4 +1,4 @@
-"""The table of who answers which type of query. Each part registers the types that it answers."""
+"""The table of query types and the parts that answer them. Each part registers the types that it answers."""
 
 from __future__ import annotations
 

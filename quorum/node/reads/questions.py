@@ -1,16 +1,17 @@
-"""What the API asks about this member's state, and what it waits for there.
+"""The API's questions about this member's state, and the conditions that the API waits for there.
 
-A question is answered in one go on the Raft thread, between two steps of the groups. So the time for questions is
-limited in each step, and a question has to be small: a long answer is asked for in parts.
+A question is answered in one piece on the Raft thread, between two steps of the groups. So each step limits the time
+for questions, and a question has to be small: the API asks for a long answer in parts.
 
-A question names the groups that it looks at. It is answered only from a state that is at least as new as everything
-that this member has shown of those groups: a replica that went back to its snapshot first applies what it had applied
-before. A question about now is answered only from a state at or past a read index of each of its groups, which is asked
-for after the question has come (read_indexes.py), and not while nobody serves the group because states differ. A state
-that has parted from most voters' answers nothing. All this is checked in the very step that answers.
+A question names the groups that it reads. It is answered only from a state that is at least as new as everything that
+this member has shown of those groups: a replica that was reset to its snapshot first applies what it had applied
+before. A question about the current state is answered only at or past a read index of each of its groups. The member
+requests that index after the question has arrived (read_indexes.py). It does not answer while no member serves the
+group because states differ. A replica whose state differs from most voters' states answers nothing. All this is checked
+in the very step that answers.
 
-A question that meets an unreadable body waits until the body is repaired. Whoever waits no more says so (Forget), and
-nothing is kept of it.
+A question that meets an unreadable body waits until the body is repaired. A caller that stops waiting sends Forget, and
+the member drops the question.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Read indexes (ReadIndex, Raft §6.4): how far a replica must have applied before it may answer a question about now.
 
-Everything that was answered anywhere before a question was asked is committed at or below the group's read index. A
-node asks the group's leader for it, which may be this node itself. The leader answers with its commit index once a
-majority has confirmed, after the request has arrived, that it still leads; it refuses while it has committed no entry
+Everything that any member answered before a question was asked is committed at or below the group's read index. A node
+asks the group's leader for the index; the leader may be this node itself. The leader answers with its commit index once
+a majority has confirmed, after the request has arrived, that it still leads. It refuses while it has committed no entry
 of its term, and during a leadership transfer. Nothing is written to the log.
 
-All questions that wait for a group share one request. Questions that come while it is under way wait for the next one:
-its answer may be older than they are. A request is repeated until it is answered, and at once when the leader changes.
+All questions that wait for a group share one request. Questions that arrive while it is under way wait for the next
+one, because its answer may be older than they are. A request is repeated until it is answered, and immediately when the
+leader changes.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Bodies that this member lacks, from members that have them: one mechanism for snapshots and for healing.
+"""Fetches bodies that this member lacks from members that have them: one mechanism for snapshots and for repair.
 
     question   group 4, number 8, limit 4 (bytes of bodies in all answers), count 4, then count x (index 8, term 8):
-               the term of the entry that the asker has there, 0 if none or if it is no good
+               the term of the entry that the asker has there, 0 if it has none or cannot use it
     answer     group 4, number 8, last 1, count 4, then count x (index 8, term 8, state 1, length 4, CRC32C 4), bodies
 
-An answer takes the question's indices in their order; a question whose limit is reached is over, and what was not
-answered is asked again. Rules:
+An answer takes the question's indices in their order. A question ends when its limit is reached; indices that were not
+answered are asked again. Rules:
 
 - Only entries at or below the answerer's commit index are answered. A committed entry is the only one that will ever
   be at its index, so a body is never taken from another history, whatever snapshot or journal refers to it.
 - SAME (the asker's term is the committed one) proves by Log Matching (Raft §5.3) that the asker's journal is right up
-  to there. Nothing is sent then.
-- The CRC is taken from what the log has read and checked, and compared again where the body arrives.
-- A member is asked for at most WINDOW_BYTES at a time, answers in slices between its other work, and keeps nothing
-  but the questions. One that is silent, gone or has no body is followed by the next; the leader comes last.
+  to there. No body is sent then.
+- The CRC is taken from the bytes that the log has read and checked, and compared again where the body arrives.
+- A member is asked for at most WINDOW_BYTES at a time, answers in slices between its other work, and keeps only the
+  questions. If it is silent, gone or has no body, the next member is asked; the leader is asked last.
 
-Nothing here knows what a body means. Everything is driven by `Member.step`.
+This module does not interpret bodies. `Member.step` drives all of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bodies of this member that are damaged or gone: noted where they are met, fetched from others, put back.
+"""Repairs damaged or missing bodies of this member: records them where they are met, fetches and stores good copies.
 
-Whoever needs such a body waits: the replica that was to apply it, a delivery, a question. Nobody is ever given bytes
-that fail their check. A body is healed once a copy is in the log, on disk, and reads well.
+Every user of such a body waits: the replica that was to apply it, a delivery, a question. Bytes that fail their check
+are never given out. A body is repaired once a copy is in the log, on disk, and reads correctly.
 """
 
 from __future__ import annotations

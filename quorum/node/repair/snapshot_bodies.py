@@ -1,11 +1,12 @@
-"""Snapshots that arrive from a leader: they are put in place only when every body they refer to is here and on disk.
+"""Installs snapshots from a leader, only when every body that they refer to is here and on disk.
 
-The state comes in pieces (quorum/replication/snapshots.py) and says by itself which entries its messages lie in. What
-the log here lacks of those is fetched into copies, from any member that has it. What is here is never fetched again, so
-a transfer that was cut (a crash on either side, another leader, a newer snapshot) goes on where it was.
+The state arrives in pieces (quorum/replication/snapshots.py) and names the entries that contain its messages. Bodies
+that the log here lacks are fetched into copies, from any member that has them. Bodies that are here are never fetched
+again, so a transfer that was cut (a crash on either side, another leader, a newer snapshot) continues where it was.
 
-Above this member's commit index its own entries may be of another history than the snapshot's: there a copy counts, or
-an entry that a member has said to be the committed one (which by Log Matching proves all before it), nothing else.
+Above this member's commit index its own entries may be of another history than the snapshot's. There only two things
+are accepted: a copy, or an entry that a member has said to be the committed one (which by Log Matching proves all
+entries before it).
 """
 
 from __future__ import annotations

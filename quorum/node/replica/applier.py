@@ -1,7 +1,7 @@
-"""Committed entries become the machines' states here, and what they decided is carried out.
+"""Applies committed entries to the machines here, and carries out the effects that they decided.
 
-A machine that needs a body which cannot be read begins again from its snapshot once the body is mended (healer.py).
-What was carried out before is not carried out again.
+A machine that needs an unreadable body restarts from its snapshot once the body is repaired (healer.py). Effects that
+were carried out before are not carried out again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a group begins with here: an empty machine; and how a replica whose journal cannot be used begins anew."""
+"""The initial state of a group here (an empty machine), and a new replica in place of one whose journal is unusable."""
 
 from __future__ import annotations
 

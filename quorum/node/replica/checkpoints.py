@@ -1,11 +1,12 @@
-"""A group's checkpoints in the node's log: pages, what the kept snapshots refer to, and what a follower is sent.
+"""A group's checkpoints in the node's log: pages, references of the kept snapshots, and snapshots for followers.
 
 A checkpoint's state (fifo/persistence/checkpoint.py) names pages of this node's log and means nothing elsewhere. So a
-member that is too far behind is sent the canonical snapshot, made from it piece by piece while it is being sent.
+member that is too far behind receives the canonical snapshot, which is made from the checkpoint piece by piece while it
+is being sent.
 
-The log keeps what the snapshots that count refer to, and calls the rest garbage: those that are kept as files and not
-known to be damaged (which these are the files say, see quorum/log/snapshots.py), and any that a follower is being sent.
-It is told after a snapshot is durable and before the next one is begun.
+The log keeps the data that valid snapshots refer to, and calls the rest garbage. Valid snapshots are those that are
+kept as files and not known to be damaged (quorum/log/snapshots.py decides which), and any that a follower is being
+sent. The log is told after a snapshot is durable and before the next one is begun.
 """
 
 from __future__ import annotations

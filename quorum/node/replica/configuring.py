@@ -1,15 +1,15 @@
-"""A leader brings its group's queues to what the catalog's policies make of them now.
+"""A leader configures its group's queues as the catalog's current policies require.
 
 The catalog counts the changes of its policies: its *revision*. `Configured(revision)` in a group's log says that every
-queue there is configured as the catalog wished at that revision or later, so nobody has to look at any queue until the
-catalog's revision is above it, whoever leads; and a leader whose catalog lags behind what the log says does nothing.
+queue there is configured as the catalog required at that revision or later. So no leader has to check any queue until
+the catalog's revision is above it, and a leader whose catalog lags behind the log does nothing.
 
-A leader that is to bring its group to a revision goes through the queues that were declared when it began, some a turn,
-and proposes UpdateConfig where a queue is configured otherwise. Only a round that finds nothing to do ends it, with
-`Configured`. What a leader proposed before a round may still be on its way, or have been lost, and a round must not
-judge before that is known: so each round waits for a mark of its own to be applied, which is a `Configured` that says
-nothing new. A queue declared later gets its configuration when it is created, from this leader or from one whose
-catalog is not behind the log.
+A leader that brings its group to a revision goes through the queues that were declared when it began, some in each
+turn. It proposes UpdateConfig where a queue's configuration differs. Only a round that finds nothing to do ends the
+work, with `Configured`. Earlier proposals of the leader may still be under way, or lost, and a round must not judge
+before that is known. So each round waits until a mark of its own is applied: a `Configured` that says nothing new. A
+queue declared later gets its configuration when it is created, from this leader or from one whose catalog is not behind
+the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a leader packs into entries: operations of sessions and of its own, in their order.
+"""Operations that a leader packs into entries: those of sessions and its own, in their order.
 
-Nothing here is durable. Whatever is dropped, the nodes of the sessions send again, and the leader's own operations are
-found due again.
+Nothing here is durable. The nodes of the sessions resend operations that are dropped; the leader finds its own
+operations due again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the catalog wishes of queues is carried out in the groups' own logs, by whoever leads them."""
+"""Reconciles the queues in the groups' own logs with the catalog's desired state. The leader of each group does it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This node's share in one group: the Raft group, the machine it feeds, and what a leader has to keep beside them."""
+"""This node's replica of one group: the Raft group, the machine it feeds, and a leader's data beside them."""
 
 from __future__ import annotations
 

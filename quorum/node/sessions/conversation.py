@@ -1,9 +1,9 @@
-"""What a client's session is to the Raft thread: one numbered conversation with each group it uses.
+"""A client's session on the Raft thread: one numbered conversation with each group it uses.
 
 A session sends operations 1, 2, 3, ... to a group and keeps each until the group's machine has answered it, as this
-node's own replica applies it. Whatever may have got lost on the way (a frame, a leader) is sent again, all of it and in
-order: the machine takes each number once and refuses gaps. Before the first operation goes the registration of the
-session's epoch, as number 0; it is repeated like any other.
+node's own replica applies it. If operations may have been lost on the way (a frame, a leader), all of them are resent
+in order: the machine takes each number once and refuses gaps. The registration of the session's epoch precedes the
+first operation, as number 0; it is resent like any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sessions of a node, as the Raft thread keeps them: who is open, what is on its way, who is told what.
+"""The sessions of a node on the Raft thread: which are open, their operations under way, and where their results go.
 
 A session is known by its number (to the API), and by producer and epoch (to the groups). It stays until every group it
 has spoken to has heard of its end, also when a later epoch of the same producer is already at work here.

@@ -1,8 +1,8 @@
-"""A MessageBatch at the edge of the cluster: checked once when it comes in, cut when only a part goes out.
+"""A MessageBatch at the edge of the cluster: checked once when it arrives, cut when only a part of it is sent.
 
-Inside the cluster a batch is bytes. Here, and only here, it is looked into: sizes and ends, times to live, and, for a
-queue that keeps filter fields, the fields as columns. Nothing here loops over messages for a batch without
-properties of its own. The elements are counted on the wire (wire_scan) before the batch is parsed.
+Inside the cluster a batch is bytes. Only this module parses it: sizes and ends, times to live, and, for a queue that
+keeps filter fields, the fields as columns. Nothing here loops over messages for a batch without properties of its own.
+The elements are counted on the wire (wire_scan) before the batch is parsed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Frames between members: what the network delivers, and the table of who takes which kind.
+"""Frames between members: the form in which the network delivers them, and the table of the parts that take each kind.
 
-A frame is whole and from a known peer, because the network checks both. A frame that does not decode comes from another
-version: it is counted, logged and ignored. Each part registers the kinds that it knows, and no kind has two owners.
+A frame is complete and from a known peer, because the network checks both. A frame that does not decode comes from
+another version: it is counted, logged and ignored. Each part registers the kinds that it knows, and no kind has two
+owners.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Counts the elements of a serialized protobuf message before it is parsed.
 
 An empty element takes two bytes on the wire and a hundred times that once it is parsed, and the parser holds the
-interpreter's lock until it has all of them. So the bytes of a request are walked first, tag by tag, without making
-anything, and the walk stops at the first element above a limit.
+interpreter's lock until it has all of them. So this module first walks a request's bytes tag by tag, without creating
+objects, and stops at the first element above a limit.
 
-A Shape says what a message type may have: it is made from the type's descriptor, so that every field has a limit,
+A Shape holds the limits of a message type. It is made from the type's descriptor, so that every field has a limit,
 named or not. `Limit` names the fields for which the default is not right.
 
-- A field that is not repeated stands once; a message without texts, bytes and messages in it has SCALARS_BYTES.
+- A field that is not repeated appears once; a message without texts, bytes and messages in it has SCALARS_BYTES.
 - Fields that the type does not know: MAX_UNKNOWN of a message.
 - All tags of a request count together, too: nested limits multiply.
 
-These limits bound what a parse makes. What a request means is checked after it, by the service that the request is for.
+These limits bound the objects that a parse creates. The service that receives the request checks its meaning after it.
 """
 
 from __future__ import annotations
