@@ -26,10 +26,11 @@ from quorum.node.replica.replica import Replica
 PROBE_BYTES = 64 << 10
 """A log that has no room for this much is full: one entry of many settlements."""
 REFUSED_MS = 2 * disks.SPACE_MS
-"""What a leader's log had no room for is sent again about once a second, so between two such times a log that takes
-small entries only is no less full."""
+"""Milliseconds for which a full log stays full. A leader resends an entry that did not fit about once a second, so a
+log that takes only small entries in between is still full."""
 HAND_OVER_RETRY_MS = 5_000
-"""An attempt is over after an election timeout; while it lasts nothing is packed, so there are pauses between."""
+"""Interval between attempts to hand leadership over. An attempt ends after an election timeout; while it lasts nothing
+is packed, so there are pauses between."""
 
 
 class DiskMonitor:
@@ -50,7 +51,7 @@ class DiskMonitor:
         """of the log, at the last look"""
         self._silent_until_ms = 0
         self._next_transfer_ms: dict[int, int] = {}
-        """group -> no attempt before this to transfer its leadership to a member with a better disk"""
+        """group -> time before which no attempt is made to hand its leadership to a member with a better disk"""
         self._told: dict[int, tuple[int, ...]] = {}
         self.is_silent = False
 
@@ -61,7 +62,7 @@ class DiskMonitor:
     # ---- every step
 
     def may_take_part(self, now_ms: int) -> bool:
-        """Whether what a group has to write to take part at all (terms, votes, cuts) will find room."""
+        """Whether the log has room for the records that a group needs to take part at all (terms, votes, cuts)."""
         if self.is_silent and now_ms < self._silent_until_ms:
             return False
         was_silent, self.is_silent = self.is_silent, not self._log.make_small_room()
@@ -84,8 +85,8 @@ class DiskMonitor:
     # ---- now and then
 
     def look(self, now_ms: int, replicas: Iterable[Replica]) -> None:
-        """Takes stock once a second, and when the log has taken another segment: fills the reserve up, asks for the
-        room, gives offices away."""
+        """Once a second, and when the log has taken another segment: fills the reserve, measures the room, hands
+        leadership over."""
         rolls = self._log.stats.rolls
         if now_ms < self._next_look_ms and rolls == self._rolls:
             return
@@ -135,7 +136,7 @@ class DiskMonitor:
             self._logger.info("the disk is quick again", sync_p99_us=now.sync_p99_us)
 
     def low_groups(self, now_ms: int, voters: Mapping[int, Iterable[int]]) -> DisksLow | None:
-        """Which groups must get no publishes, if that has changed. voters: group -> the nodes that vote in it."""
+        """The groups that must get no publishes, if they have changed. voters: group -> the nodes that vote in it."""
         low = self.disks.low(now_ms)
         found = {
             group: nodes
@@ -155,8 +156,8 @@ class DiskMonitor:
         return LowDisk(name, -1, 0) if state is None else LowDisk(name, state.free_bytes, state.limit_bytes)
 
     def is_left_behind(self, now_ms: int) -> bool:
-        """Whether this member's log takes nothing while another's does: then it hears of nothing new either, and those
-        who use it are better served elsewhere."""
+        """Whether this member's log is full while another's is not: then it learns of nothing new either, and its
+        clients are better served by another member."""
         others = (self.disks.state(node, now_ms) for node in self._names if node != self._me)
         return self.disks.own.is_full and any(state is not None and not state.is_full for state in others)
 

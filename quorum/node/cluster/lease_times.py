@@ -16,7 +16,7 @@ from quorum.node.replica.replica import Replica
 
 
 class LeaseTimesKeeper:
-    """One of a member. configured: what its configuration says."""
+    """The lease times of one member. configured: the lease times of its configuration."""
 
     def __init__(
         self, leases: Leases, memory: Memory, configured: LeaseTimes, logger: FilteringBoundLogger
@@ -30,8 +30,8 @@ class LeaseTimesKeeper:
         self._use(memory.lease_settings)
 
     def follow(self, found: LeaseSettings | None) -> None:
-        """Takes over what the catalog says, if it is newer than what is known here, and the disk has room to remember
-        it; else the next call tries again."""
+        """Adopts the catalog's settings if they are newer than those used here and the disk has room to store them;
+        else the next call tries again."""
         if found is None or found.revision <= self._leases.revision:
             return
         self._memory.lease_settings = found

@@ -22,9 +22,9 @@ from quorum.node.schedule import NEVER, Due
 from quorum.node.wire.frames import FrameTable
 
 KIND_MARK, KIND_NEW_MARK = 22, 23
-"""What is remembered of the receiver; and what it is to remember of the sender."""
+"""Frame kinds: the mark remembered of the receiver; the mark that the receiver is to remember of the sender."""
 MARK_MS = 600_000
-"""How often each peer is given a new mark: the least age of a state that is noticed."""
+"""Interval between new marks for each peer: the least age of a state whose rollback is detected."""
 GIVEN_MS = 60_000
 """A connection that comes and goes costs no more writes than one mark a peer in this time."""
 LEAP = 1 << 20
@@ -68,7 +68,8 @@ class RollbackMarks:
         self.due.next_ms = min((each for each in self._ask_ms.values() if each > now_ms), default=NEVER)
 
     def remembered(self, peer: str, data: bytes | memoryview, now_ms: int) -> None:
-        """A peer says what it remembers of this node. RolledBack if that is more than this node knows of."""
+        """Handles the mark that a peer remembers of this node. Raises RolledBack if that is more than this node knows
+        of."""
         (mark,) = _MARK.unpack(data)
         memory = self._memory
         if mark > memory.mark:

@@ -62,7 +62,7 @@ class StateComparison:
             self.judge(replica)
 
     def introduce(self, replica: Replica, peer: str) -> None:
-        """Tells a peer that has connected what it has not heard."""
+        """Sends a newly connected peer the claims that it has not heard."""
         for claim in replica.digests.claims():
             self._send(peer, KIND_DIGEST, [claim])
 
@@ -73,7 +73,7 @@ class StateComparison:
         self.judge(replica)
 
     def judge(self, replica: Replica) -> None:
-        """Whether this member's state is what most voters have."""
+        """Compares this member's state with most voters' states."""
         if replica.parted:
             return
         try:
@@ -93,13 +93,13 @@ class StateComparison:
             self._heartbeats.lease_until[group] = 0
 
     def lose(self, replica: Replica, empty: CatalogMachine | GroupMachine, reason: str) -> None:
-        """The state cannot be read, and may be half changed: it is given up for an empty one."""
+        """Gives the state up for an empty one, because it cannot be read and may be half changed."""
         self._give_up(replica, max(1, replica.raft.applied_index))
         replica.lose_state(empty)
         self._logger.error("state lost", group=replica.number, reason=reason)
 
     def _give_up(self, replica: Replica, index: int) -> None:
-        """A full disk does not delay it: it is remembered for the next process as soon as there is room."""
+        """Gives the state up, even if the disk is full: it is stored for the next process as soon as there is room."""
         self._memory.parted = (*self._memory.parted, (replica.number, index))
         self._memory.try_save()
         replica.part(index)
@@ -119,14 +119,14 @@ class StateComparison:
             )
 
     def remember(self, replica: Replica) -> bool:
-        """At the start: whether the state was given up by an earlier process."""
+        """At the start, returns whether an earlier process gave the state up."""
         index = dict(self._memory.parted).get(replica.number)
         if index is not None:
             replica.part(index)
         return index is not None
 
     def rebuilt(self, replica: Replica) -> None:
-        """Another member's state is here, durably."""
+        """Another member's state is installed, durably."""
         group = replica.number
         if replica.parted:
             self._memory.parted = tuple(each for each in self._memory.parted if each[0] != group)

@@ -26,7 +26,7 @@ from quorum.node.wire.frames import Data, FrameTable, Send
 
 KIND_STATE_REQUEST = 24
 ASK_MS = 500
-"""How often a replica that wants a state asks for it."""
+"""Interval between requests of a replica that wants a state."""
 
 _REQUEST = struct.Struct("<IQ")
 
@@ -52,7 +52,7 @@ class StateRequests:
                     self._send(peer, KIND_STATE_REQUEST, [_REQUEST.pack(number, replica.raft.state_from)])
 
     def _asked(self, peer: str, data: Data, now_ms: int) -> None:
-        """A peer wants a state. What it has claimed about its own says nothing any more."""
+        """Handles a peer's request for a state. The peer's earlier claims about its own state are void."""
         try:
             group, from_index = _REQUEST.unpack(data)
         except struct.error as error:

@@ -45,7 +45,8 @@ class Comparison(Protocol):
 
 
 class Applier:
-    """One per member. upkeep: hurried where what was applied has work for it, which should not wait for its time."""
+    """Applies entries for one member. upkeep: scheduled at once when applied entries have work for it that should not
+    wait."""
 
     def __init__(
         self,
@@ -163,13 +164,13 @@ class Applier:
             self._table.effect(replica.number, effect)
 
     def begin(self, replica: Replica, state: bytes) -> None:
-        """From the snapshot that a replica has at its start."""
+        """Restores the machine from the snapshot that a replica has at its start."""
         replica.restore(state)
         self._know_departed(replica)
 
     def installed(self, replica: Replica, state: State) -> None:
-        """A leader's snapshot has come while running. Where it replaces a state that is wrong or lost, what is older is
-        removed, and applying begins again behind it."""
+        """Installs a leader's snapshot while running. If it replaces a wrong or lost state, older data is removed, and
+        applying restarts after it."""
         if replica.wants_state:
             self._log.journal(replica.number).remove_snapshots_before(replica.raft.applied_index)
         replica.install(state)

@@ -22,22 +22,22 @@ from quorum.node.replica.replica import Replica
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
 
 TURN_WORK = 1_000
-"""What one turn does for a group: one or two milliseconds, as a member may lead several."""
+"""Work of one turn for a group: one or two milliseconds, as a member may lead several groups."""
 QUEUE_WORK = 20
-"""A queue, and as much more as there are policies to look at for it: about 1 µs each."""
+"""Work of one queue; each policy that is checked for it adds as much: about 1 µs each."""
 
 
 class Configuring:
-    """Of one group, while this node leads it and is not behind in it."""
+    """Configures the queues of one group while this node leads it and is not behind in it."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._term = -1
         self._revision = 0
         self._queues: list[CatalogQueue] = []
-        """what is left of the round, the next one last"""
+        """the rest of the round, the next queue last"""
         self._is_clean = True
-        """Nothing of the round was otherwise than wished."""
+        """No queue of the round so far differed from its desired configuration."""
         self._is_under_way = False
         self._barrier_id = 0
         """The last one that was proposed."""
@@ -45,7 +45,7 @@ class Configuring:
         self.goes_on_at_once = False
 
     def turn(self, catalog: CatalogMachine, machine: GroupMachine, now_ms: int) -> bool:
-        """Does the next step; whether the group is where it should be."""
+        """Does the next step. Returns whether the group is configured."""
         self.goes_on_at_once = False
         if catalog.revision == machine.configured:
             self._is_under_way, self._queues, self._term = False, [], -1

@@ -38,13 +38,14 @@ class GroupClock:
         """The monotonic time at which `_last` was so."""
         self._credit = 0
         self._term = 0
-        """The latest one in which this member led. In it, time is its own: nobody else has slowed it."""
+        """The latest term in which this member led. In it, time is its own: no other leader has slowed it."""
         self.applied = 0
-        """The latest time of an applied entry, or of a snapshot: what a snapshot keeps, the same on every member."""
+        """The latest time of an applied entry or of a snapshot; snapshots store it, and it is the same on every
+        member."""
 
     @property
     def last(self) -> int:
-        """Group time when it was last looked at; 0 if there is none yet."""
+        """Group time at the last look at the clock; 0 if there is none yet."""
         return self._last
 
     def estimate(self, monotonic_ms: int) -> int:

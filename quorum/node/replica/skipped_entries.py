@@ -41,8 +41,8 @@ class SkippedEntries:
         self._logger = logger
 
     def check(self, log: Log, group: int, snapshot_index: int) -> None:
-        """At the start of a group's replica, before anything is applied; snapshot_index: what applying goes on from.
-        Raises ConfigError."""
+        """Checks the list at the start of a group's replica, before anything is applied. snapshot_index: the snapshot
+        from which applying continues. Raises ConfigError."""
         first_index = log.journal(group).first_index
         done = {place for place in self._memory.skipped if place[0] == group}
         for place in sorted(self._entries - done):
@@ -67,7 +67,7 @@ class SkippedEntries:
         return index >= first_index or index > snapshot_index
 
     def begin(self) -> None:
-        """All groups were checked: what is left out from now on is remembered, durably."""
+        """All groups were checked: stores durably which entries are left out from now on."""
         if self._entries - set(self._memory.skipped):
             self._memory.skipped = tuple(sorted(self._entries | set(self._memory.skipped)))
             self._memory.save()
@@ -86,8 +86,8 @@ class SkippedEntries:
 
 
 def _check_commands(log: Log, index: int) -> None:
-    """Whether an entry of the system group has anything that may be left out. Nothing is said of one that is not here
-    yet: it is looked at when it is applied."""
+    """Checks that an entry of the system group has something that may be left out. An entry that is not here yet is
+    checked when it is applied."""
     try:
         body = log.read(SYSTEM_GROUP, index)
         operations = Command(memoryview(body)[1:]).decode() if body[0] == COMMAND else []

@@ -52,7 +52,7 @@ class StateHashes:
         return _CLAIM.pack(self.group, index, running_hash)
 
     def claims(self) -> Iterator[bytes]:
-        """What a member that was not connected has not heard."""
+        """The claims for a member that was not connected and has not heard them."""
         return (_CLAIM.pack(self.group, index, running_hash) for index, running_hash in self.own.items())
 
     def claim(self, peer: str, index: int, running_hash: int) -> None:
@@ -65,8 +65,8 @@ class StateHashes:
             claims.pop(peer, None)
 
     def judge(self, me: str, voters: Collection[str]) -> str:
-        """What is disputed, for people; empty where nothing is. Raises Diverged where the majority is against this
-        member."""
+        """A text that says what is disputed, for people; empty where nothing is. Raises Diverged if the majority
+        disagrees with this member."""
         disputed = ""
         for index in sorted(each for each in self.own.keys() & self.claimed.keys() if each > self.settled_to):
             own = self.own[index]
