@@ -29,7 +29,7 @@ from quorum.node.repair.healer import Healer
 from quorum.node.replica.replica import Replica
 
 STEP_S = 0.005
-"""No further question is begun in a step after this time. One at least is answered."""
+"""No further question is begun in a step after this time. At least one is answered."""
 
 
 @dataclass(eq=False, slots=True)
@@ -39,9 +39,9 @@ class _Asked:
     item: ev.RunQuery
     groups: tuple[int, ...]
     ready: deque[_Asked]
-    """where it goes once nothing else is waited for"""
+    """the queue of questions that it joins once it waits for nothing else"""
     read_indexes: dict[int, int] = field(default_factory=dict)
-    """group -> its read index, of a question about now"""
+    """group -> its read index, for a question about the current state"""
     is_forgotten: bool = False
 
     def read_index_found(self, group: int, index: int) -> None:
@@ -92,20 +92,20 @@ class Questions:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `answer` has anything to look at."""
+        """Whether `answer` has anything to do."""
         return bool(self._ready or self._asked or self._awaited)
 
     @property
     def is_due(self) -> bool:
-        """Whether questions are left that could be answered at once."""
+        """Whether questions are left that could be answered immediately."""
         return bool(self._ready)
 
     def __len__(self) -> int:
-        """How many questions and awaited changes are kept."""
+        """The number of questions and awaited changes."""
         return len(self._asked) + len(self._awaited)
 
     def ask(self, item: ev.RunQuery, now_ms: int) -> None:
-        """QueryResult(token, answer) follows, in this step or a later one."""
+        """Takes a query; QueryResult(token, answer) follows, in this step or a later one."""
         groups = item.query.groups
         asked = self._asked[item.token] = _Asked(item, groups, self._ready)
         if item.is_current and groups:
@@ -115,15 +115,15 @@ class Questions:
             self._ready.append(asked)
 
     def wait(self, item: ev.AwaitQueue | ev.AwaitConfigured, now_ms: int) -> None:
-        """QueryResult(token, True) follows once it is so."""
+        """Takes a wait; QueryResult(token, True) follows once its condition holds."""
         self._awaited[item.token] = item
 
     def wait_for_body(self, item: ev.MendBody, now_ms: int) -> None:
-        """QueryResult(token, True) follows once the body can be read."""
+        """Takes a wait for a body; QueryResult(token, True) follows once the body can be read."""
         self._healer.wait(item.group, item.index, _BodyAwaited(item.token, self._outputs))
 
     def forget(self, item: ev.Forget, now_ms: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Drops a question or wait whose caller has stopped waiting."""
         token = item.token
         self._awaited.pop(token, None)
         self._healer.forget_waiter(_BodyAwaited(token, self._outputs))
@@ -137,7 +137,7 @@ class Questions:
             self._behind.get(group, {}).pop(asked, None)
 
     def answer(self, now_ms: int) -> None:
-        """At the end of a step: answers what can be answered now, as far as the time goes."""
+        """Run at the end of a step: answers the questions that can be answered now, within the time limit."""
         self._answer_awaited()
         self._take_caught_up()
         began_s = self._clock()

@@ -24,7 +24,7 @@ from quorum.node.replica.replicas import Replicas
 
 
 class QueueAnswers:
-    """Those of one member."""
+    """The answers of one member."""
 
     def __init__(self, replicas: Replicas, directory: MemberDirectory, peers: Peers, log: Log) -> None:
         self._replicas = replicas

@@ -37,23 +37,23 @@ from quorum.node.wire.frames import FrameTable
 KIND_FETCH, KIND_BODIES = 16, 17
 
 WINDOW_BYTES = 8 << 20
-"""Asked of one member and not yet answered."""
+"""Bytes asked of one member and not yet answered."""
 QUESTION_BYTES = 4 << 20
-"""One question's limit: two under way keep the line busy."""
+"""Bytes of one question's limit: two under way keep the line busy."""
 QUESTION_ENTRIES = 4_096
 SERVE_BYTES = 256 << 10
 SERVE_ENTRIES = 64
-"""Read and sent in one step, for all who ask: one to two milliseconds."""
+"""Bytes read and sent in one step, for all askers: one to two milliseconds."""
 SERVE_PAUSE_MS = 6
-"""Between two such steps, and longer by as much as an entry goes beyond SERVE_BYTES: what clients publish meanwhile
-waits for one step at most, and a member that fetches gets some 43 MB or 10,000 entries a second from one that also has
-other work, whatever its entries' size."""
+"""Pause between two serving steps, scaled up when an entry exceeds SERVE_BYTES. Client publishes wait for at most one
+step. A fetching member gets about 43 MB/s or 10,000 entries/s from a member that also has other work, whatever its
+entries' size."""
 MAX_QUESTIONS = 64
-"""Of one member, kept here: a member asks at most two for each of its jobs."""
+"""Questions of one member kept here: a member asks at most two for each of its jobs."""
 SILENCE_MS = 2_000
-"""A member that has been silent for this long is not waited for."""
+"""A member that has been silent for this long is no longer waited for."""
 ROUND_MS = 1_000
-"""When nobody has what is wanted, all are asked again after this."""
+"""When no member has the wanted bodies, all members are asked again after this."""
 
 MAX_BODY_BYTES = 32 << 20
 

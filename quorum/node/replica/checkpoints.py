@@ -58,8 +58,8 @@ class LogPages:
 
 
 def contents(state: bytes | memoryview | State) -> tuple[IndexSet, array[int]]:
-    """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's. A file
-    outside of the log's snapshots is a leader's."""
+    """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's. A
+    State is always a leader's."""
     if isinstance(state, State):
         is_of_queues = snapshot.is_snapshot(state.read(0, len(snapshot.MAGIC)))
     elif checkpoint.is_checkpoint(state):

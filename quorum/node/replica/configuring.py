@@ -22,9 +22,10 @@ from quorum.node.replica.replica import Replica
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
 
 TURN_WORK = 1_000
-"""Work of one turn for a group: one or two milliseconds, as a member may lead several groups."""
+"""Units of work (about 1 µs each) in one turn for a group: one or two milliseconds, as a member may lead several
+groups."""
 QUEUE_WORK = 20
-"""Work of one queue; each policy that is checked for it adds as much: about 1 µs each."""
+"""Units of work for one queue; each policy adds one."""
 
 
 class Configuring:
