@@ -33,7 +33,7 @@ from quorum.log.record import crc32c
 
 FILE = "node.json"
 BOOT_STEP = 1_000
-"""How many numbers a process has for itself."""
+"""Boot numbers reserved for each process."""
 INCARNATION_BYTES = 16
 
 
@@ -43,7 +43,8 @@ class IdentityError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """What stays as it was when the cluster began: members that differ in it would not compute the same."""
+    """Settings that never change after the cluster has begun: members that differ in them would not compute the same
+    states."""
 
     cluster: str
     queue_groups: int
@@ -57,19 +58,20 @@ class Founding:
 
 @dataclass(slots=True)
 class Memory:
-    """What a node knows of itself and others beside its log. Changed on the Raft thread; saved before it counts."""
+    """Everything that a node knows of itself and others beside its log. Changed on the Raft thread; saved before it is
+    relied on."""
 
     incarnation: str = ""
-    """hex; empty where nobody asks for it (tests)"""
+    """hex; empty where it is not used (tests)"""
     is_established: bool = True
     met: dict[str, str] = field(default_factory=dict)
     """id -> incarnation under which it was first met"""
     members: tuple[CatalogMember, ...] = ()
-    """the catalog's members when it was last looked at: where to find them after a start"""
+    """the catalog's members when this node last read them: their addresses after a start"""
     lease_settings: LeaseSettings | None = None
-    """the newest of the catalog's that this node has seen"""
+    """the newest of the catalog's settings that this node has seen"""
     mark: int = 0
-    """the last that this node has given to anybody (rollback_marks.py)"""
+    """the last mark that this node has given to any peer (rollback_marks.py)"""
     heard: dict[str, int] = field(default_factory=dict)
     """id -> the last mark that it has given to this node"""
     skipped: tuple[tuple[int, int], ...] = ()
@@ -108,7 +110,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose a data directory is, the boot number of the latest process on it, and what that knew."""
+    """A data directory's owner, the boot number of the latest process on it, and what that process knew."""
 
     name: str
     boot: int
@@ -117,7 +119,8 @@ class Identity:
 
 
 def read_identity(directory: Path, files: Files) -> Identity | None:
-    """What the directory says of its owner; None if nobody has begun on it. IdentityError if it cannot be read."""
+    """Returns the directory's identity; None if no process has begun on it. Raises IdentityError if it cannot be
+    read."""
     path = directory / FILE
     if FILE not in files.list_directory(directory):
         return None
@@ -196,7 +199,7 @@ def begin_life(
 
 
 def _encode(known: dict[str, Any]) -> bytes:
-    """One line of JSON, and the CRC32C of that line: a bit that was turned over must not become a boot number."""
+    """One line of JSON, and the CRC32C of that line: a flipped bit must not become a boot number."""
     line = json.dumps(known).encode() + b"\n"
     return line + f"crc32c {crc32c(line):08x}\n".encode()
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 SPACE_MS = 1_000
-"""Interval between measurements of the room on the disk. Meanwhile a disk writes at most one second's data: far below
-the limit."""
+"""Interval between measurements of the room on the disk. A shortage goes unnoticed for at most one second of writes:
+far below the limit."""
 REMEMBERED_MS = 2_000
 """A heartbeat's report is valid for this long: eight heartbeats."""
 SLOW_SYNC_MS = 100

@@ -23,9 +23,9 @@ _MANIFEST = "MANIFEST"
 
 
 def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, **options: Any) -> Log:
-    """The member's log, open. has_begun: a process of this member has served from this directory before.
+    """Opens and returns the member's log. has_begun: a process of this member has served from this directory before.
 
-    Raises what Log.open raises; LogDamaged only where nobody else can have what is lost.
+    Raises what Log.open raises; LogDamaged only if no other member can have the lost data.
     """
     directory = data_dir / LOG
     logger = structlog.get_logger()
@@ -76,5 +76,5 @@ def begin_again(data_dir: Path, groups: int, **options: Any) -> None:
 
 
 def _has_records(directory: Path) -> bool:
-    """Whether something is there that opening will complain about by itself."""
+    """Whether the directory has files that opening will reject by itself."""
     return any(directory.glob("segment-*.log"))

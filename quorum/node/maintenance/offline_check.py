@@ -47,7 +47,7 @@ from quorum.replication.errors import WireError
 
 SYSTEM_GROUP = 0
 MAX_LISTED = 5
-"""Of missing entries, so many ranges are named."""
+"""Most ranges of missing entries that a report names."""
 
 REPLACE = "do not start this member again: replace it while the others are well (docs/operations.md, A damaged member)"
 KEEP = "nothing: the member uses the older snapshot, and removes this one when it takes the next"
@@ -62,7 +62,7 @@ class CannotCheck(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it must be: where, what, what it means, and what to do about it."""
+    """One problem: where, what, what it means, and what to do about it."""
 
     file: str
     offset: int | None
@@ -73,7 +73,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at. notes: what is no damage and still worth knowing."""
+    """The result of a check. notes: facts that are no damage and still worth knowing."""
 
     directory: str
     member: str = ""
@@ -98,17 +98,17 @@ class _Group:
     pages: set[int] = field(default_factory=set)
     """good pages, by their LSN"""
     stated: int = 0
-    """Up to this LSN the manifest states what the group's records amount to: those that led to it may be gone."""
+    """Up to this LSN the manifest states the result of the group's records: the records themselves may be gone."""
     cuts: tuple[Cut, ...] = ()
     first_index: int | None = None
-    """where the journal begins; None where nothing has ever moved that"""
+    """first index of the journal; None where it was never moved"""
     last_index: int = 0
     snapshots: list[tuple[int, Path]] = field(default_factory=list)
     """the good ones: (index, file)"""
 
     @classmethod
     def of(cls, state: GroupState, stated: int) -> _Group:
-        """As the manifest has it. Cuts later than that are records."""
+        """A group as the manifest describes it. Later cuts are records."""
         return cls(stated=stated, cuts=state.cuts, first_index=state.first_index, last_index=state.last_index)
 
     def take(self, record: RecordInfo) -> None:
@@ -147,7 +147,8 @@ class _Group:
 
 
 def check(directory: Path) -> Report:
-    """Everything about this member's data directory. CannotCheck if there is nothing to check, or a process uses it."""
+    """Checks all of this member's data directory. Raises CannotCheck if there is nothing to check, or a process uses
+    it."""
     files = RealFiles()
     log = directory / "log"
     if not log.is_dir():
@@ -226,7 +227,7 @@ class _Checker:
         return list(manifest.segments)
 
     def _check_segment(self, item: Listed) -> None:
-        """Every record. In the active segment, what no sync has covered may be bad."""
+        """Checks every record. In the active segment, bytes after the last sync may be bad."""
         path = segment_path(self._log, item.number)
         self._report.segments += 1
         last_lsn, end, stated = item.first_lsn - 1, HEADER_BLOCK, item.first_lsn - 1
@@ -381,7 +382,7 @@ class _Checker:
                 self._find(self._log, None, what, LOST_PROMISE)
 
     def _check_references(self, number: int, group: _Group, path: Path) -> None:
-        """The bodies that a snapshot's messages are, and the pages that hold its blocks."""
+        """Checks the bodies of a snapshot's messages, and the pages of its blocks."""
         try:
             index, _, data = decode_snapshot(read_file(self._files, path), number)
             state = machine_state(unwrap_state(data)[1])

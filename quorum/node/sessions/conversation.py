@@ -118,7 +118,7 @@ class Conversation:
         return reply.reason in ("expired", "not_registered") if is_registered else n == 0
 
     def end(self) -> None:
-        """Ends the conversation: the group knows this epoch no more."""
+        """Marks the conversation as over."""
         self.is_over = True
         self.unanswered.clear()
         self.sent_count = self.in_flight_bytes = 0
