@@ -298,7 +298,7 @@ class Member:
             self._publish()
             if self.questions.is_busy:
                 self.questions.answer(now_ms)
-        except PageUnreadable as error:  # what is left of the turn is done in the next one
+        except PageUnreadable as error:  # the next turn does the rest of this one
             if not self.peers.all:
                 raise
             self.lose_state(error)
@@ -435,7 +435,7 @@ class Member:
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, now_ms)
             if replica.disputed:
-                self.comparing.judge(replica)  # who votes may have changed
+                self.comparing.judge(replica)  # the voters may have changed
             self.damage.look_after(replica, now_ms)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._duties.turn(replica, replica.machine, now_ms)

@@ -70,7 +70,7 @@ class DiskMonitor:
             self._silent_until_ms = now_ms + FULL_RETRY_MS
         if self.is_silent != was_silent:
             self._logger.error(
-                "log has no room for votes: groups stand still" if self.is_silent else "groups go on"
+                "log has no room for votes: groups stop" if self.is_silent else "groups run again"
             )
         return not self.is_silent
 

@@ -69,7 +69,7 @@ class Heartbeats:
         beat = Heartbeat.decode(data)
         node = self._roster.number(peer)
         if not node:
-            return  # not a member, as far as known here: nobody waits for it
+            return  # not a member, as far as known here: no member waits for it
         self.leases.hear(node, beat.boot, now_ms)
         self.leases.revisions[node] = beat.lease_revision
         self._disk_watch.disks.hear(node, beat.disk, beat.low, now_ms)

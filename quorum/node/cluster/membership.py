@@ -329,7 +329,7 @@ class Membership:
         if not candidates:
             return False
         led = [each.raft.leader for each in self._replicas.values()]
-        # few groups first: a drained node's groups spread over the others; then whoever lacks least
+        # few groups first: a drained node's groups spread over the others; then the least lag
         best = min(candidates, key=lambda each: (led.count(each), -raft.match_index(each), each))
         return raft.transfer_leadership(best)
 

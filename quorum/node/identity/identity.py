@@ -165,7 +165,7 @@ def begin_life(
                 f"this is node {name!r} of cluster {founding.cluster!r}; give each node a directory of its own"
             )
         if begun != founding:
-            raise IdentityError(f"{directory} began as {begun}; it cannot go on as {founding}")
+            raise IdentityError(f"{directory} began as {begun}; it cannot continue as {founding}")
     boot = max(boot + BOOT_STEP, wall_ms)
 
     def save() -> None:

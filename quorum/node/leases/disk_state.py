@@ -1,4 +1,4 @@
-"""What members know of each other's disks: low room, a full log, slow syncs.
+"""The states of the members' disks as they tell each other: low room, a full log, slow syncs.
 
 Every heartbeat carries its sender's own state and the names of the members that it has heard to be low. So a node that
 a low member cannot reach hears of it from the others. A report that is not repeated expires, so a member that is gone

@@ -236,11 +236,11 @@ class _Checker:
             open_segment(self._files, self._log, item, writable=False).file.close()
             for record in inspect(path, self._files):
                 if item.end is not None and record.offset >= item.end:
-                    break  # behind the end of a sealed segment nothing counts
+                    break  # records after the end of a sealed segment are not valid
                 stated = max(stated, record.synced)
                 problem = record.problem
                 if problem is None and record.lsn <= last_lsn:
-                    problem = f"LSN {record.lsn} stands behind LSN {last_lsn}"
+                    problem = f"LSN {record.lsn} follows LSN {last_lsn}"
                 if problem is not None:
                     if item.end is None:
                         bad = bad or (record.offset, problem, record)
@@ -298,7 +298,7 @@ class _Checker:
             self._find(path, end, what if bad is None else f"{what}: {bad[1]}", LOST_PROMISE)
         elif bad is not None:
             self._report.notes.append(
-                f"{path}: what stands behind byte {end} was never synced; the next start cuts it"
+                f"{path}: the bytes after byte {end} were never synced; the next start cuts them"
             )
 
     def _take(self, record: RecordInfo) -> None:
@@ -346,9 +346,7 @@ class _Checker:
             found = parse_name(name)
             if found is None:
                 if parse_received_name(name) is not None:
-                    what = (
-                        "part of a snapshot that another member was sending; that goes on, or it is removed"
-                    )
+                    what = "part of a snapshot that another member was sending; it is completed or removed"
                 else:
                     left = name.endswith(TEMPORARY)
                     what = "left by a crash" if left else "no file of ours; it is left alone"

@@ -37,7 +37,8 @@ PLAIN_PART = 32
 ENOUGH = 0.9
 """Paging out ends at this part of the limit that was exceeded, so that it does not begin again immediately."""
 UNREAD_S = 60.0
-"""A reader that makes no progress may start: the blocks that it would reach first are paged out last."""
+"""Seconds until a reader that makes no progress is assumed to start, plus one for each message of distance: the blocks
+that it would reach first are paged out last."""
 BLOCKS_A_TURN = 32
 """Pages written, and pages read, in a turn: ten turns a second keep up with five million messages a second."""
 BYTES_A_TURN = 2 << 20

@@ -296,7 +296,7 @@ class Job:
     """Indices to ask for, from `at` on."""
     at: int = 0
     again: array[int] = field(default_factory=lambda: array("Q"))
-    """Indices that the member asked now has not answered yet."""
+    """Indices that the member asked now has left out: it is asked for them again."""
     refused: array[int] = field(default_factory=lambda: array("Q"))
     """Indices to ask the next member for."""
     peer: str | None = None
@@ -318,12 +318,12 @@ class Job:
         return len(self.left) - self.at + len(self.again) + len(self.refused) + asked
 
     def wish(self) -> None:
-        """Queues the indices that the member asked now has left out for the next member."""
+        """Queues the indices that the member asked now has left out, to ask it for them again."""
         if self.at >= len(self.left) and self.again:
             self.left, self.at, self.again = self.again, 0, array("Q")
 
     def give_up(self) -> None:
-        """Gives up the member asked now, which does not answer: its open indices are for the next."""
+        """Gives up the member asked now, which does not answer: the next one is asked for its open indices."""
         self.wish()
         self.refused += self.left[self.at :]
         self.refused += self.again

@@ -134,7 +134,7 @@ class Applier:
         index, term, reason = unreadable
         self._healer.note(replica.number, index, term, reason)
         if index > replica.raft.commit_index:
-            replica.raft.resign()  # nobody can be asked for it, and others may do without it
+            replica.raft.resign()  # no member can be asked for it, and others may not need it
         elif index == replica.raft.applied_index + 1:
             replica.stall(index, now_ms)
 
@@ -146,7 +146,7 @@ class Applier:
                 self._table.reply(replica.number, operation.origin, reply, now_ms)
             elif isinstance(operation.command, c.Wake):
                 replica.proposals.wake_applied()
-                self._upkeep.soon()  # what its budget has cut short goes on at once
+                self._upkeep.soon()  # the rest of the work that its budget has cut short follows immediately
             elif isinstance(operation.command, c.NodeDown) and operation.command.node == self._table.me:
                 self._table.declared_down(replica.number, operation.command.boot)
             elif isinstance(operation.command, c.CreateQueue):

@@ -72,7 +72,7 @@ class GroupClock:
         one. term: the one in which this member leads."""
         wall = median_low(wall_clocks_ms)
         if self._last == 0:
-            self._last = wall  # a group's first entry: there is nothing to go on from
+            self._last = wall  # a group's first entry: there is no earlier time to continue from
         if term != self._term:
             self._term = term
             self._set(self.estimate(monotonic_ms), monotonic_ms)

@@ -146,7 +146,7 @@ class Replica:
             bool(self.proposals.pending)
             and self.proposals.in_flight_bytes < IN_FLIGHT_BYTES
             and self.leads
-            and not self.raft.is_handing_over  # then it waits: for the successor, or for this leader to go on
+            and not self.raft.is_handing_over  # then it waits for the successor, or for the end of the attempt
         )
 
     def is_active(self, now_ms: int) -> bool:
@@ -369,7 +369,7 @@ class Replica:
             self.clock.applied.to_bytes(TIME_BYTES, "little") + state, again=again
         )
         self.snapshots.saved(now_ms)
-        if is_kept:  # else, after a rewind, the log goes on keeping what the older one refers to
+        if is_kept:  # else, after a rewind, the log still keeps the entries that the older one refers to
             self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
     def restore(self, state: bytes) -> None:

@@ -112,7 +112,7 @@ def _field(message: Descriptor, field: FieldDescriptor, limits: Limits) -> Field
 
 def _default_bytes(field: FieldDescriptor, inside: Shape | None) -> int:
     if inside is not None:
-        return 1 << 32  # what it has is limited
+        return 1 << 32  # its own fields are limited
     return DEFAULT_BYTES if field.type in _TEXTS else SCALARS_BYTES
 
 
