@@ -133,7 +133,7 @@ class DiskMonitor:
         if now.is_slow and not before.is_slow:
             self._logger.warning("disk slow: others should lead", sync_p99_us=now.sync_p99_us)
         if before.is_slow and not now.is_slow:
-            self._logger.info("the disk is quick again", sync_p99_us=now.sync_p99_us)
+            self._logger.info("the disk is fast again", sync_p99_us=now.sync_p99_us)
 
     def low_groups(self, now_ms: int, voters: Mapping[int, Iterable[int]]) -> DisksLow | None:
         """The groups that must get no publishes, if they have changed. voters: group -> the nodes that vote in it."""

@@ -115,7 +115,7 @@ class StateComparison:
             self._logger.critical("state has parted", group=group, evidence=str(path), reason=str(error))
         except (OSError, BodyUnreadable) as problem:
             self._logger.critical(
-                "state has parted, and could not be put aside", group=group, problem=str(problem)
+                "state has parted, and could not be saved as evidence", group=group, problem=str(problem)
             )
 
     def remember(self, replica: Replica) -> bool:

@@ -40,7 +40,7 @@ def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, 
     except LogDamaged as error:
         if not has_others:
             raise
-        logger.error("log damaged beyond what can be told apart", error=str(error))
+        logger.error("log damaged beyond repair on this member", error=str(error))
         begin_again(data_dir, groups, **options)
         log = Log(directory, **options)
         log.open()

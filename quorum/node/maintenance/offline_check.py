@@ -51,7 +51,7 @@ MAX_LISTED = 5
 
 REPLACE = "do not start this member again: replace it while the others are well (docs/operations.md, A damaged member)"
 KEEP = "nothing: the member uses the older snapshot, and removes this one when it takes the next"
-NO_MANIFEST = "the list of segments cannot be read: which records count is not known"
+NO_MANIFEST = "the list of segments cannot be read: it is unknown which records are valid"
 LOST_PROMISE = "this member may have voted for or acknowledged what it no longer knows"
 NOT_SERVED = "these messages cannot be read from this member"
 
@@ -208,7 +208,7 @@ class _Checker:
             self._find(path, 0, str(error), means)
             return
         if known is None:
-            self._find(path, None, "it is gone", "whose data this is cannot be said", REPLACE)
+            self._find(path, None, "it is gone", "the owner of this data is unknown", REPLACE)
             return
         self._report.member = f"{known.name} of cluster {known.founding.cluster}"
 
@@ -335,7 +335,7 @@ class _Checker:
             if name.endswith(TEMPORARY):
                 self._report.notes.append(f"{self._log / name}: left by a crash; the next start removes it")
         if not reserve_names(names):
-            self._report.notes.append("no reserve for a full disk is put by; the next start does that")
+            self._report.notes.append("no reserve for a full disk exists; the next start creates it")
 
     # ---- snapshots and groups
 
@@ -349,7 +349,7 @@ class _Checker:
                     what = "part of a snapshot that another member was sending; it is completed or removed"
                 else:
                     left = name.endswith(TEMPORARY)
-                    what = "left by a crash" if left else "no file of ours; it is left alone"
+                    what = "left by a crash" if left else "unknown file; it is never changed"
                 self._report.notes.append(f"{path}: {what}")
                 continue
             group, index, _ = found
