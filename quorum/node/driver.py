@@ -1,7 +1,7 @@
 """The Raft thread: sockets, clock and disk around a Member, in real time.
 
-One turn: wait for peers or for the API, step, hand the outputs over. Any exception is fail-stop: a member whose state
-may have parted from its log must not go on, and a restart recovers from the log.
+One turn: wait for peers or for the API, step, pass the outputs on. Any exception stops the process (fail-stop): the
+member's state may no longer match its log, and a restart recovers it from the log.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DISK_FAILED = 74
 DEFECT = 70
 """Exit status (EX_SOFTWARE)."""
 BEGINS_ANEW = 75
-"""Exit status (EX_TEMPFAIL): start this member again; it then takes everything from other members."""
+"""Exit status (EX_TEMPFAIL): start this member again; it then fetches everything from other members."""
 
 
 def boottime_s() -> float:
-    """Seconds on a clock that goes on while the machine or the process is suspended."""
+    """Seconds on a clock that keeps running while the machine or the process is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -92,7 +92,8 @@ class Driver:
 
 
 def _fail_stop(error: BaseException) -> None:
-    """At once: nothing is told to anybody any more. What the disk has done is no defect of ours: no traceback."""
+    """Ends the process immediately: no peer or client is told anything more. A disk's failure is no defect of this
+    program, so it is logged without a traceback."""
     logger = structlog.get_logger()
     if isinstance(error, LogError):
         what = "its log cannot be read"

@@ -1,9 +1,11 @@
 """Errors between the parts of a member.
 
-PeerFrameError      a peer's fault: its frame does not decode, or is of a kind that this version does not know
-BodyUnreadable      this disk's fault: the body of an entry; other members have it (repair/)
-PageUnreadable      this disk's fault: a page of a state; another member's state replaces it (cluster/state_requests.py)
-Diverged            our fault: the state here differs from most voters' states (cluster/state_comparison.py)
+PeerFrameError      caused by a peer: its frame does not decode, or its kind is unknown to this version
+BodyUnreadable      caused by this disk: the body of an entry cannot be read; other members have it (repair/)
+PageUnreadable      caused by this disk: a page of a state cannot be read; another member's state replaces it
+                    (cluster/state_requests.py)
+Diverged            a defect of this program: the state here differs from most voters' states
+                    (cluster/state_comparison.py)
 """
 
 from __future__ import annotations

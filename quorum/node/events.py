@@ -1,7 +1,7 @@
-"""What passes between the two threads of a member: inputs to a step, outputs of it.
+"""The messages between the two threads of a member: the inputs of a step and its outputs.
 
-All of it is frozen, and holds nothing that either thread changes later. A `token` is the API's own: it comes back with
-the answer, untouched.
+All of them are frozen and hold nothing that either thread changes later. A `token` belongs to the API; the answer
+returns it unchanged.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Nobody waits any more for the answer to the command with this token. Where it would have to be sent again, its
-    number is given to nothing at all; what has arrived stays done. The answer comes all the same."""
+    """The caller of the command with this token has stopped waiting. If the command would have to be resent, an empty
+    operation takes its number; if it has arrived, it stays done. The answer comes all the same."""
 
     session: int
     group: int
@@ -62,7 +62,7 @@ class Withdraw:
 @dataclass(frozen=True, slots=True)
 class RunQuery:
     """A query; QueryResult(token, answer) follows. A replica that applies again what it had applied before does not
-    answer until it is done. is_current: the answer shows everything that was answered anywhere before the query was
+    answer until it is done. is_current: the answer shows everything that any member answered before the query was
     asked. Without a leader of each of its groups there is no such answer: the caller gives up after some time."""
 
     query: Query[Any]
@@ -101,16 +101,15 @@ class RepairBody:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The event loop no longer waits for the answer to the RunQuery, AwaitQueue, AwaitConfigured or RepairBody with
-    this token."""
+    """The caller of the RunQuery, AwaitQueue, AwaitConfigured or RepairBody with this token has stopped waiting."""
 
     token: object
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Asks the group's leader, wherever it is, to hand over to the member with this id. See in who leads whether it
-    worked."""
+    """Asks the group's leader, on any member, to hand over to the member with this id. The group's next leader shows
+    whether it worked."""
 
     group: int
     to: str
@@ -118,7 +117,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """This process is about to stop: everything it leads is handed over, as far as somebody can take it."""
+    """This process is about to stop: it hands over every group for which another member can lead."""
 
 
 Input = (
@@ -178,8 +177,8 @@ class LeaseGranted:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLapsed:
-    """The lease has ended without being renewed in time: what consumers here hold of the group may be with others
-    already. Their sessions have to end, whatever leases come later."""
+    """The lease has ended without being renewed in time: messages checked out to consumers here may be checked out
+    elsewhere already. Their sessions have to end, whatever leases come later."""
 
     group: int
 
@@ -195,20 +194,21 @@ class LowDisk:
 
 @dataclass(frozen=True, slots=True)
 class DisksLow:
-    """Which groups must get no more publishes for now, and why: the voters with little room. It replaces what was said
-    before; a group that is not named is well."""
+    """The groups that must get no publishes for now, with the reason: the voters with little room. It replaces the last
+    report; groups that are not named may get publishes."""
 
     groups: Mapping[int, tuple[LowDisk, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogChanged:
-    """What has changed in the catalog since the last such output, as this node has applied it. A view that applies all
-    of them, in order, equals the catalog (api/catalog_view.py).
+    """Changes of the catalog since the last such output, as this node has applied it. A view that applies all of them,
+    in order, equals the catalog (api/catalog_view.py).
 
-    is_whole: the view begins anew with what this says; the first one is such, and one after another state has taken the
-    place of this node's. queues: new ones. removed: ids of removed queues. policies: all of them; None if they are the
-    same. next_queue_id, removals, changes, revision: as in CatalogMachine. queue_groups: the same for ever."""
+    is_whole: the view is replaced by this one; true for the first output, and after another state has replaced this
+    node's. queues: new ones. removed: ids of removed queues. policies: all of them; None if they are the same.
+    next_queue_id, removals, changes, revision: as in CatalogMachine. queue_groups: never changes.
+    """
 
     queues: tuple[CatalogQueue, ...]
     removed: tuple[int, ...]
@@ -231,7 +231,7 @@ class QueueDeleted:
 
 @dataclass(frozen=True, slots=True)
 class StandingChanged:
-    """What this node is to its cluster now: one of cluster/membership.STANDINGS."""
+    """This node's current standing in its cluster: one of cluster/membership.STANDINGS."""
 
     standing: str
 
@@ -260,7 +260,7 @@ Output = (
 
 
 class Outputs:
-    """What a step says to the API, in order."""
+    """The outputs of a step to the API, in order."""
 
     def __init__(self) -> None:
         self._emitted: list[Output] = []

@@ -5,11 +5,11 @@ random, disk and network are constructor arguments, so that the same object runs
 
 The phases of a step, and the reasons for their order:
   receive   frames and inputs first, so that the group's tick in this step can commit on them
-  lead      each active group ticks (elections, heartbeats, the commit index), and its leader packs what is pending into
-            entries; they take the new commit index along, which otherwise leaves by itself
-  persist   one fdatasync for all groups; only then messages leave that promise something about it
-  apply     a bounded slice of the committed entries; the rest is applied in the next step, which then comes at once
-  maintain  what is due by the schedule: bodies for other members, heartbeats, repairs, upkeep, questions
+  lead      each active group ticks (elections, heartbeats, the commit index), and its leader packs pending operations
+            into entries; the entries carry the new commit index, which is otherwise sent by itself
+  persist   one fdatasync for all groups; messages that promise durability are sent only after it
+  apply     a bounded slice of the committed entries; the rest is applied in the next step, which follows immediately
+  maintain  work that is due by the schedule: bodies for other members, heartbeats, repairs, upkeep, questions
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Member:
         memory: Memory | None = None,
         background: Background | None = None,
     ) -> None:
-        """memory: what this node knows beside its log; without one it asks nobody for incarnations.
+        """memory: this node's knowledge beside its log; without one it checks no incarnations.
 
-        background: where the log's garbage is copied and the log checks itself; at once if not given.
+        background: runs the copying of the log's garbage and the log's self-check; immediately if not given.
         """
         self.config = config
         self.log = log
@@ -107,7 +107,7 @@ class Member:
         self._skipping = SkippedEntries(config.skip_entries, memory, logger)
         self._publisher = CatalogPublisher(self.replicas, self._outputs)
         self._standing = ""
-        """as the API was told last"""
+        """as last reported to the API"""
         self._build_sessions(clock)
         self._upkeep_due, self._review_due = Due(UPKEEP_MS), Due(REVIEW_MS)
         self.reconciler = Reconciler(self.replicas)
@@ -159,7 +159,7 @@ class Member:
         self.me = roster.number(config.name)
         """This node's number; 0 until it is a member."""
         self.names: dict[int, str] = {}
-        """number -> id of each member of now"""
+        """number -> id of each current member"""
         self.peers = Peers(config.name, self.replicas, sorted(set(roster.by_id) - {config.name}))
         self.disk_monitor = DiskMonitor(self.me, self.names, log, clock, logger)
         self.leases = Leases(self.me, ())
@@ -211,7 +211,7 @@ class Member:
         )
 
     def _query_table(self) -> QueryTable:
-        """Each part takes the types of queries that it answers."""
+        """Returns the table in which each part registers the types of queries that it answers."""
         table = QueryTable()
         QueueAnswers(self.replicas, self.membership.roster, self.peers, self.log).take_queries(table)
         ClusterAnswers(
@@ -230,7 +230,7 @@ class Member:
         return table
 
     def _frame_table(self) -> FrameTable:
-        """Each part takes the kinds of frames that it owns."""
+        """Returns the table in which each part registers the kinds of frames that it owns."""
         table = FrameTable(self._logger)
         for part in (
             self.replicas,
@@ -264,7 +264,7 @@ class Member:
         }
 
     def _scheduled(self) -> Schedule:
-        """What a step does behind the applying, in this order."""
+        """Returns the work that a step does after applying, in this order."""
         schedule = Schedule()
         schedule.add(self.body_server.due, self.body_server.serve)
         schedule.add(self.heartbeats.due, self.heartbeats.turn)
@@ -280,7 +280,7 @@ class Member:
     # ---- the step
 
     def step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
-        """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear.
+        """Runs one turn. now_ms: the member's clock, which counts suspended time. Returns the outputs for the API.
 
         Every exception is the end of this member.
         """
@@ -298,7 +298,7 @@ class Member:
             self._publish()
             if self.questions.is_busy:
                 self.questions.answer(now_ms)
-        except PageUnreadable as error:  # what is left of the turn is done in the next one
+        except PageUnreadable as error:  # the next turn does the rest of this one
             if not self.peers.all:
                 raise
             self.lose_state(error)
@@ -347,13 +347,13 @@ class Member:
             self._outputs.emit(ev.StandingChanged(standing))
 
     def lose_state(self, error: PageUnreadable) -> None:
-        """A page was needed. Where there are other members, they send this one another state; nothing that this member
-        has promised is lost."""
+        """Gives up a state of which a needed page cannot be read. If there are other members, one of them sends another
+        state; nothing that this member has promised is lost."""
         replica = self.replicas[error.group]
         self.comparing.lose(replica, self._bootstrap.empty_machine(error.group), str(error))
 
     def next_due_ms(self) -> int:
-        """When step should be called again even if nothing comes in, on the member's clock."""
+        """Time of the next step even if nothing arrives, in milliseconds on the member's clock."""
         if self.disk_monitor.is_silent or not self._memory.is_established:
             return min(self.heartbeats.next_ms, self._upkeep_due.next_ms)
         is_asked = self.read_indexes.is_due or self.questions.is_due
@@ -416,7 +416,7 @@ class Member:
     # ---- regular work
 
     def _review(self, now_ms: int) -> None:
-        """Scans for damage, and writes again what a full disk did not take of node.json."""
+        """Scans for damage, and retries writes of node.json that a full disk refused."""
         self.damage.review()
         self.membership.save_again()
         for peer in sorted(self.peers.connected - self._memory.met.keys()):
@@ -435,7 +435,7 @@ class Member:
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, now_ms)
             if replica.disputed:
-                self.comparing.judge(replica)  # who votes may have changed
+                self.comparing.judge(replica)  # the voters may have changed
             self.damage.look_after(replica, now_ms)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._duties.turn(replica, replica.machine, now_ms)
@@ -497,11 +497,11 @@ class Member:
         return self.replicas.queue_machine(group)
 
     def answer(self, query: Query[AnswerT]) -> AnswerT:
-        """From what is here now, without waiting for anything; on the Raft thread."""
+        """Answers a query from the present state, without waiting; on the Raft thread."""
         return self._queries.answer(query, self.now_ms)
 
     def published(self) -> list[ev.Output]:
-        """What was published, for a listener that has heard nothing yet; on the Raft thread."""
+        """Everything published so far, for a listener that has heard nothing yet; on the Raft thread."""
         return [*self._publisher.whole(), ev.StandingChanged(self.membership.standing)]
 
     def is_ready(self) -> bool:

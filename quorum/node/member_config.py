@@ -1,4 +1,4 @@
-"""What a member is told at its start."""
+"""The configuration of a member at its start."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from quorum.replication.group import Group
 
 
 class _Link:
-    """One Raft group's way to the other members, and what its leader's snapshots are given to."""
+    """One Raft group's connection to the other members, and the receiver of its leader's snapshots."""
 
     def __init__(self, number: int, send: Send, replicas: Replicas, applier: Applier) -> None:
         self._number = number

@@ -1,4 +1,4 @@
-"""What the API may ask a member, and what it gets: frozen queries, frozen answers.
+"""The API's queries to a member and their answers, all frozen.
 
 A query is answered on the Raft thread, between two steps of the groups (reads/questions.py). Its answer holds no object
 that the Raft thread changes later. `Query[A]` is a query whose answer has the type A; `groups` are the Raft groups that
@@ -58,8 +58,8 @@ class QueueQuery(GroupQuery[AnswerT]):
 
 @dataclass(frozen=True, slots=True)
 class ReadBarrier(Query[None]):
-    """Answered as soon as these groups' states may be read. What a read barrier is for: what the API was told before
-    the answer shows those states, or later ones."""
+    """Answered as soon as these groups' states may be read. A read barrier ensures that events sent to the API before
+    the answer show those states, or later ones."""
 
     raft_groups: tuple[int, ...]
 
@@ -89,7 +89,7 @@ class HashState(GroupQuery[StateHash]):
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts(QueueQuery[QueueInfo | None]):
-    """What a queue holds; None if the group has no such queue. O(blocks)."""
+    """The counts of a queue; None if the group has no such queue. O(blocks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class QueueStatus:
 @dataclass(frozen=True, slots=True)
 class ListQueues(Query[tuple[QueueStatus | None, ...]]):
     """The status of the first of these queues: as many as one step has time for (`most_blocks`), at least one. None
-    stands for a queue that its group does not have."""
+    means that the queue's group does not have it."""
 
     queues: tuple[CatalogQueue, ...]
     most_blocks: int
@@ -165,8 +165,8 @@ class CountedPage:
 
 @dataclass(frozen=True, slots=True)
 class BrowsePinned(QueueQuery[CountedPage | Refused]):
-    """A page of what a pin holds and matches, start <= sequence < end; pin 0: of what is ready now. with_failures:
-    count the failed deliveries too."""
+    """A page of the messages that a pin holds and that match, start <= sequence < end; pin 0: of the ready messages.
+    with_failures: count the failed deliveries too."""
 
     pin: int
     start: int
@@ -236,7 +236,7 @@ class ReservePreview:
 
 @dataclass(frozen=True, slots=True)
 class PreviewReserve(QueueQuery[ReservePreview]):
-    """What a Reserve of this subscription would meet. generation, after: as the client knows them."""
+    """The outcome that a Reserve of this subscription would have now. generation, after: as the client knows them."""
 
     name: str
     generation: int
@@ -300,8 +300,8 @@ class DescribeForBulk(QueueQuery[BulkDescription | None]):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """standing: what this node is to its cluster (cluster/membership.STANDINGS). reason_to_leave: why clients have to
-    leave a node that is not ready; empty if they need not."""
+    """standing: this node's standing in its cluster (cluster/membership.STANDINGS). reason_to_leave: why clients have
+    to leave a node that is not ready; empty if they need not."""
 
     standing: str
     is_ready: bool
@@ -360,13 +360,13 @@ class FindTransferTarget(Query[TransferTarget]):
 
 @dataclass(frozen=True, slots=True)
 class PlanRebalance(Query[tuple[tuple[int, str], ...]]):
-    """(group, name of the member that should lead it) where that is another one than now. Every member leads as many
-    groups as any other, give or take one; no other group moves."""
+    """(group, name of the member that should lead it) for each group whose leader should change. Every member leads as
+    many groups as any other, give or take one; no other group moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """boot: the last that was heard of; 0 if none. disk: None where nothing is known of it."""
+    """boot: the last boot number heard of; 0 if none. disk: None where nothing is known of it."""
 
     member: CatalogMember
     boot: int
@@ -376,7 +376,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """leader, voters, learners: names. repaired, unreadable, fetching: entries."""
+    """leader, voters, learners: names. repaired, unreadable, fetching: numbers of entries."""
 
     group: int
     leader: str

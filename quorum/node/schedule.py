@@ -1,4 +1,4 @@
-"""When each part of a member has work to do, so that a step calls no part that has none."""
+"""The time at which each part of a member has work to do, so that a step calls only parts that have some."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ NEVER = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class Due:
-    """When a part has work: every `period_ms`, and as soon as something has come for it. The part may set `next_ms`."""
+    """The times at which a part has work: every `period_ms`, and as soon as something has arrived for it. The part may
+    set `next_ms`."""
 
     period_ms: int = NEVER
     next_ms: int = 0
 
     def soon(self) -> None:
-        """In this step if the part's turn is still to come, else in the next one."""
+        """Schedules the part for this step if its turn is still to come, else for the next one."""
         self.next_ms = 0
 
 
 @dataclass(slots=True)
 class Schedule:
-    """The work of a step behind the applying, in its order."""
+    """The work of a step after applying, in its order."""
 
     _work: list[tuple[Due, Callable[[int], None]]] = field(default_factory=list)
 

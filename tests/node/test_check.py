@@ -271,7 +271,7 @@ def test_an_end_that_was_never_synced_is_no_damage(directory: Path) -> None:
     flip(active, first[0] + 5)
     report = check(directory)
     assert report.is_good, report.findings
-    assert any("was never synced; the next start cuts it" in note for note in report.notes)
+    assert any("were never synced; the next start cuts them" in note for note in report.notes)
 
 
 def test_leftovers_of_a_crash_are_noted(directory: Path) -> None:

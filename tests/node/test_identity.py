@@ -28,8 +28,8 @@ def test_boot_numbers_grow_and_never_fall_behind_the_wall_clock(tmp_path: Path) 
     [
         ("b", FOUNDING, "belongs to node 'a' of cluster 'orders', this is node 'b'"),
         ("a", replace(FOUNDING, cluster="other"), "this is node 'a' of cluster 'other'"),
-        ("a", replace(FOUNDING, queue_groups=5), "it cannot go on as cluster 'orders', queue_groups 5"),
-        ("a", replace(FOUNDING, members=("a", "b")), "it cannot go on as .* members a, b$"),
+        ("a", replace(FOUNDING, queue_groups=5), "it cannot continue as cluster 'orders', queue_groups 5"),
+        ("a", replace(FOUNDING, members=("a", "b")), "it cannot continue as .* members a, b$"),
     ],
 )
 def test_a_directory_is_not_taken_for_another_node_or_another_cluster(
@@ -93,5 +93,5 @@ def test_who_joins_has_an_id_of_its_directory(tmp_path: Path) -> None:
     life = begin_life(tmp_path, "d", replace(FOUNDING, members=()), 1)
     assert life.id == f"d~{life.memory.incarnation[:12]}"
     assert life.memory.is_established
-    with pytest.raises(IdentityError, match=r"began as .* joining; it cannot go on as"):
+    with pytest.raises(IdentityError, match=r"began as .* joining; it cannot continue as"):
         begin_life(tmp_path, "d", FOUNDING, 1)

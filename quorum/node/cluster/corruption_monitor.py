@@ -1,8 +1,8 @@
-"""What is damaged here goes to the healer, and while it is others are to lead.
+"""Passes damage on this member's disk to the healer, and hands leadership to other members while the damage lasts.
 
-A body comes from other members. A *page* of a group's state is this member's own: where its block is in memory, or only
-an older snapshot refers to it, the next snapshot does without it. Where the block itself is lost, another member's
-state replaces the one here (state_requests.py), and this member hands over if it leads.
+A damaged body is fetched from another member. A *page* of a group's state exists on this member only. If its block is
+in memory, or only an older snapshot refers to it, the next snapshot is written without it. If the block itself is lost,
+another member's state replaces the state here (state_requests.py), and this member hands over if it leads.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.replica import Replica
 
 HANDICAP = 2
-"""While something of a group is damaged here, this member runs for office so many longest election timeouts later than
-another one would."""
+"""Extra election delay, in multiples of the maximum election timeout, while any data of the group is damaged on this
+member."""
 STALLED_LEADER_MS = 500
-"""A leader that waits for longer than this for a body hands its office to a member that need not."""
+"""Milliseconds a leader waits for a body before it hands over to a member that has it."""
 
 
 class NeededEntries:
@@ -33,7 +33,7 @@ class NeededEntries:
         self._replicas = replicas
 
     def is_needed(self, group: int, index: int) -> bool:
-        """Whether the journal or a state that counts has this entry."""
+        """Whether the journal has this entry, a valid snapshot refers to it, or applying waits for it."""
         replica = self._replicas[group]
         first = self._log.journal(group).first_index
         return index >= first or index == replica.blocked_on_index or replica.checkpoints.refer_to(index)
@@ -60,16 +60,16 @@ class CorruptionMonitor:
         self._peers = peers
         self._repairer = repairer
         self._tried_ms: dict[int, int] = {}
-        """group -> when a successor was looked for last"""
+        """group -> time of the last attempt to find a successor"""
         self._transfers = 0
         """begun for want of a body, or of a state"""
         self._bad_pages: set[tuple[int, int]] = set()
         """(group, page) of those that were found"""
         self._lost_pages: set[tuple[int, int]] = set()
-        """those whose block is nowhere else"""
+        """those whose block has no other copy on this member"""
 
     def review(self) -> None:
-        """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
+        """Handles damage that the log has found: at opening, while it checks itself, or during a read."""
         self._repairer.review()
         for damage, (group, term, index) in self._damaged_bodies():
             if group not in self._replicas or not self._needed.is_needed(group, index):
@@ -87,7 +87,8 @@ class CorruptionMonitor:
         self._find_lost_pages()
 
     def _write_again(self, damage: Damage, group: int, term: int, index: int) -> None:
-        """It is only the disk that has it wrong. Of an entry that may still be cut no copy is made: it would count."""
+        """Rewrites an entry of which only the copy on disk is damaged. Uncommitted entries are not rewritten: a copy
+        would be treated as committed."""
         if index > self._replicas[group].raft.commit_index:
             return
         try:
@@ -125,7 +126,8 @@ class CorruptionMonitor:
         self._logger.error("page unreadable", group=replica.number, reason=reason, meaning=meaning)
 
     def _find_lost_pages(self) -> None:
-        """Those are forgotten whose messages are gone, or whose state was replaced."""
+        """Finds the lost pages of the states in use. A page is forgotten when its messages are gone or its state was
+        replaced."""
         self._lost_pages = {
             (group, page)
             for group, page in self._lost_pages
@@ -137,9 +139,9 @@ class CorruptionMonitor:
     # ---- at a start, and while it is so
 
     def look_for_missing(self, replica: Replica) -> None:
-        """At the start. A crash in the middle of an installation leaves the snapshot, and of this member's own later
-        entries nobody could say whether they were right. Those that the state refers to are fetched, though nobody may
-        ever read them here: this member counts among those that have them."""
+        """Fetches bodies that the state refers to and that are missing at the start. A crash in the middle of an
+        installation leaves the snapshot, and later entries of this member that may be wrong. The bodies are fetched
+        even if no client may ever read them here, because this member counts among those that have them."""
         reasons = {
             index: (term, str(damage))
             for damage, (group, term, index) in self._damaged_bodies()
@@ -151,7 +153,7 @@ class CorruptionMonitor:
                 self._repairer.note(replica.number, index, term, reason)
 
     def look_after(self, replica: Replica, now_ms: int) -> None:
-        """While something cannot be read here others are to lead."""
+        """Hands leadership to another member while data of the group cannot be read here."""
         raft = replica.raft
         unread = raft.unread_configurations
         if any(not self._repairer.is_lost(replica.number, index) for index in unread):

@@ -1,15 +1,14 @@
-"""A member's eye on its own disk, and what it does about it: says so to the others, and gives up leading where others
-are better off.
+"""Watches this member's disk, reports its state to the others, and hands leadership to members with a better disk.
 
-What little room means, in the order in which it gets worse:
+The states of a disk that runs out of room, from bad to worse:
 
-  low     the disk is below its limit, or the reserve is not whole: no node takes publishes for groups that this member
-          votes in. Settling, deleting and everything else go on.
-  full    not even the reserve has room for another entry: this member acknowledges nothing that it does not have, and
-          as a leader it packs nothing. It goes on to vote, to follow, and to serve what it has.
-  silent  not even terms and votes find room any more: the groups here stand still, as if the member were paused.
+  low     the disk is below its limit, or the reserve is not complete: no node accepts publishes for groups in which
+          this member votes. Settling, deleting and everything else continue.
+  full    not even the reserve has room for another entry: this member acknowledges no new entries, and as a leader it
+          packs none. It still votes, follows, and serves the data that it has.
+  silent  there is no room even for terms and votes: the groups here make no progress, as if the member were paused.
 
-Each of them ends by itself when there is room again.
+Each state ends by itself when there is room again.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ from quorum.node.replica.replica import Replica
 PROBE_BYTES = 64 << 10
 """A log that has no room for this much is full: one entry of many settlements."""
 REFUSED_MS = 2 * disks.SPACE_MS
-"""What a leader's log had no room for is sent again about once a second, so between two such times a log that takes
-small entries only is no less full."""
+"""Milliseconds for which a full log stays full. A leader resends an entry that did not fit about once a second, so a
+log that takes only small entries in between is still full."""
 HAND_OVER_RETRY_MS = 5_000
-"""An attempt is over after an election timeout; while it lasts nothing is packed, so there are pauses between."""
+"""Interval between attempts to hand leadership over. An attempt ends after an election timeout; while it lasts nothing
+is packed, so there are pauses between."""
 
 
 class DiskMonitor:
@@ -51,7 +51,7 @@ class DiskMonitor:
         """of the log, at the last look"""
         self._silent_until_ms = 0
         self._next_transfer_ms: dict[int, int] = {}
-        """group -> no attempt before this to transfer its leadership to a member with a better disk"""
+        """group -> time before which no attempt is made to hand its leadership to a member with a better disk"""
         self._told: dict[int, tuple[int, ...]] = {}
         self.is_silent = False
 
@@ -62,7 +62,7 @@ class DiskMonitor:
     # ---- every step
 
     def can_write_votes(self, now_ms: int) -> bool:
-        """Whether what a group has to write to take part at all (terms, votes, cuts) will find room."""
+        """Whether the log has room for the records that a group needs to take part at all (terms, votes, cuts)."""
         if self.is_silent and now_ms < self._silent_until_ms:
             return False
         was_silent, self.is_silent = self.is_silent, not self._log.make_small_room()
@@ -70,7 +70,7 @@ class DiskMonitor:
             self._silent_until_ms = now_ms + FULL_RETRY_MS
         if self.is_silent != was_silent:
             self._logger.error(
-                "log has no room for votes: groups stand still" if self.is_silent else "groups go on"
+                "log has no room for votes: groups stop" if self.is_silent else "groups run again"
             )
         return not self.is_silent
 
@@ -85,8 +85,8 @@ class DiskMonitor:
     # ---- now and then
 
     def look(self, now_ms: int, replicas: Iterable[Replica]) -> None:
-        """Takes stock once a second, and when the log has taken another segment: fills the reserve up, asks for the
-        room, gives offices away."""
+        """Once a second, and when the log has taken another segment: fills the reserve, measures the room, hands
+        leadership over."""
         rolls = self._log.stats.rolls
         if now_ms < self._next_look_ms and rolls == self._rolls:
             return
@@ -133,10 +133,10 @@ class DiskMonitor:
         if now.is_slow and not before.is_slow:
             self._logger.warning("disk slow: others should lead", sync_p99_us=now.sync_p99_us)
         if before.is_slow and not now.is_slow:
-            self._logger.info("the disk is quick again", sync_p99_us=now.sync_p99_us)
+            self._logger.info("the disk is fast again", sync_p99_us=now.sync_p99_us)
 
     def low_groups(self, now_ms: int, voters: Mapping[int, Iterable[int]]) -> DisksLow | None:
-        """Which groups must get no publishes, if that has changed. voters: group -> the nodes that vote in it."""
+        """The groups that must get no publishes, if they have changed. voters: group -> the nodes that vote in it."""
         low = self.disks.low(now_ms)
         found = {
             group: nodes
@@ -156,8 +156,8 @@ class DiskMonitor:
         return LowDisk(name, -1, 0) if state is None else LowDisk(name, state.free_bytes, state.limit_bytes)
 
     def should_drain_clients(self, now_ms: int) -> bool:
-        """Whether this member's log takes nothing while another's does: then it hears of nothing new either, and those
-        who use it are better served elsewhere."""
+        """Whether this member's log is full while another's is not: then it learns of nothing new either, and its
+        clients are better served by another member."""
         others = (self.disks.state(node, now_ms) for node in self._names if node != self._me)
         return self.disks.own.is_full and any(state is not None and not state.is_full for state in others)
 

@@ -1,8 +1,8 @@
-"""What members tell each other regularly, and the leases that come of it.
+"""Heartbeats between members, and the delivery leases that follow from their answers.
 
-Every member sends every other a heartbeat: that it lives, its wall clock, how its disk is. The answer names the leaders
-that the other follows; from these answers a node knows how long it may deliver (leases.py), and what time it is in each
-group (group_clock.py).
+Every member sends every other member a heartbeat: its boot number, its wall clock, the state of its disk. The answer
+names the leaders that the answering member follows. From these answers a node derives how long it may deliver
+(leases.py) and the time of each group (group_clock.py).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Heartbeats:
     ) -> None:
         self.leases = leases
         self.lease_until: dict[int, int] = {}
-        """group -> until when this node may deliver. What a leader has granted holds to its end, also when it has lost
-        its office meanwhile: its successor waits for that. A leader's own lease follows from its group's voters, and is
-        derived again when they change: it may end earlier then. The API hears of it by outputs, in their order: the end
-        of a lease is never overtaken by its renewal."""
+        """group -> time until which this node may deliver. A lease that a leader has granted holds to its end, even if
+        that leader has been replaced, because its successor waits for that. A leader's own lease follows from its
+        group's voters and is derived again when they change: it may end earlier then. The API hears of leases by
+        outputs, in their order: the end of a lease is never overtaken by its renewal."""
         self._own_voters: dict[int, list[int]] = {}
         """group that this node leads -> the voters that its own lease was derived from last"""
         self.next_ms = 0
@@ -59,7 +59,7 @@ class Heartbeats:
         self._wall_offsets: dict[int, int] = {}
         self._answers_due: list[tuple[str, Heartbeat]] = []
         self._news = True
-        """What leases hang on may have changed."""
+        """Facts that leases depend on may have changed."""
 
     def take_frames(self, table: FrameTable) -> None:
         table.add(KIND_HEARTBEAT, self._heard)
@@ -69,7 +69,7 @@ class Heartbeats:
         beat = Heartbeat.decode(data)
         node = self._roster.number(peer)
         if not node:
-            return  # not a member, as far as known here: nobody waits for it
+            return  # not a member, as far as known here: no member waits for it
         self.leases.hear(node, beat.boot, now_ms)
         self.leases.revisions[node] = beat.lease_revision
         self._disk_watch.disks.hear(node, beat.disk, beat.low, now_ms)
@@ -103,19 +103,19 @@ class Heartbeats:
         return self.lease_until.get(group, 0) > now_ms
 
     def wall_clocks(self, now_ms: int) -> list[int]:
-        """Of all members that were heard of, as far as known, this one's first."""
+        """The wall clocks of all members heard of, in milliseconds, as far as known; this member's first."""
         return [self._wall_ms(), *(now_ms + offset for offset in self._wall_offsets.values())]
 
     def lapse(self, now_ms: int) -> None:
-        """Said once, before anything that could renew the lease is looked at: what sessions here hold may be with
-        others by now, and a new lease does not bring it back."""
+        """Reports each ended lease once, before a renewal is considered: messages checked out to sessions here may be
+        checked out to consumers elsewhere by now, and a new lease does not change that."""
         for number, until in self.lease_until.items():
             if 0 < until <= now_ms:
                 self.lease_until[number] = 0
                 self._outputs.emit(ev.LeaseLapsed(number))
 
     def turn(self, now_ms: int) -> None:
-        """Answers, sends what is due, and says which leases were won."""
+        """Answers heartbeats, sends those that are due, and reports new leases."""
         for peer, beat in self._answers_due:
             groups = {number: self._view(replica, now_ms) for number, replica in self._replicas.items()}
             self._send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(beat.sent_ms, groups).encode()])
@@ -139,7 +139,7 @@ class Heartbeats:
             self._derive(replica, now_ms)
 
     def _derive(self, replica: Replica, now_ms: int) -> None:
-        """The lease on one group, from what is known now."""
+        """Derives the lease on one group from the answers so far."""
         number, raft = replica.number, replica.raft
         leader, voters = self._roster.number(raft.leader), _voters(replica, self._roster)
         granted = self.leases.held_until(number, leader, raft.term, voters)
@@ -158,7 +158,7 @@ class Heartbeats:
             self._own_voters.pop(number, None)
 
     def _view(self, replica: Replica, now_ms: int) -> LeaderView:
-        """To be told to others: this grants them a lease if the leader is this node."""
+        """This node's view of a group, for a heartbeat answer: it grants a lease if the leader is this node."""
         term = replica.raft.term
         leader = self._roster.number(replica.raft.leader)
         if leader != self.leases.me:

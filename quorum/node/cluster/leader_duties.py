@@ -1,5 +1,5 @@
-"""What a group's leader proposes by itself: a Wake once group time has reached what the machine waits for, and NodeDown
-for nodes whose leases have ended."""
+"""Proposals that a group's leader makes by itself: a Wake once group time has reached the time that the machine waits
+for, and NodeDown for nodes whose leases have ended."""
 
 from __future__ import annotations
 

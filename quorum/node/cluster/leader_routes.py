@@ -1,4 +1,4 @@
-"""Operations on their way to the groups' leaders, and those that a leader here takes from other nodes."""
+"""Sends operations to the leaders of their groups, and receives operations for groups that this node leads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LeaderRoutes:
         return raft.leader if raft.leader in self._peers.connected else None
 
     def send(self, group: int, operations: Sequence[bytes]) -> None:
-        """To the group's leader; there is one, and a way to it."""
+        """Sends operations to the group's leader. A leader and a way to it must exist."""
         leader = self.link(group)
         if not leader:
             self._replicas[group].proposals.add(operations)

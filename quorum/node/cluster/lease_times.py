@@ -1,8 +1,8 @@
-"""A member's side of the cluster's lease times (catalog/lease_times.py): follows them, and as the system group's leader
-founds and settles them.
+"""This member's handling of the cluster's lease times (catalog/lease_times.py): follows them, and as the system group's
+leader founds and settles them.
 
-A member remembers the newest settings that it has seen durably, before it uses or names them: after a restart it never
-uses older ones, even if its catalog has not caught up. Each heartbeat names their revision.
+A member stores the newest settings that it has seen durably, before it uses or names them. So it never uses older ones
+after a restart, even if its catalog has not caught up. Each heartbeat names their revision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quorum.node.replica.replica import Replica
 
 
 class LeaseTimesKeeper:
-    """One of a member. configured: what its configuration says."""
+    """The lease times of one member. configured: the lease times of its configuration."""
 
     def __init__(
         self, leases: Leases, memory: Memory, configured: LeaseTimes, logger: FilteringBoundLogger
@@ -30,8 +30,8 @@ class LeaseTimesKeeper:
         self._use(memory.lease_settings)
 
     def follow(self, found: LeaseSettings | None) -> None:
-        """Takes over what the catalog says, if it is newer than what is known here, and the disk has room to remember
-        it; else the next call tries again."""
+        """Adopts the catalog's settings if they are newer than those used here and the disk has room to store them;
+        else the next call tries again."""
         if found is None or found.revision <= self._leases.revision:
             return
         self._memory.lease_settings = found

@@ -1,18 +1,19 @@
-"""Carries out who shall be a member and who shall lead, one voter at a time, in the groups that this node leads.
+"""Changes the members and leaders of the groups that this node leads to those that the catalog asks for.
 
-The catalog holds the wish (catalog.members). A leader compares it with its group's configuration and takes the next
-step towards it, never more than one at a time and only when the one before is committed (replication.membership):
+The catalog holds the desired members (catalog.members). A leader compares them with its group's configuration and takes
+the next step towards them. It takes one step at a time, when the one before is committed (replication.membership):
 
   1. a new member that is connected becomes a learner
   2. a learner that has caught up, and uses the lease times that this leader uses, becomes a voter
   3. a new member that votes in every group, and answers, is confirmed: the member that it replaces is removed
-  4. a member that was removed leaves; from the system group only when it is known to have left the others, so that it
-     hears of it and is still connected to those who need it there
+  4. a removed member leaves its groups; the system group last, when it is known to have left the others, so that it
+     learns of its removal and stays connected to the members that need it there
 
-A step that shrinks a group waits until most of those who stay answer. Only ids that the catalog knows as removed are
-taken out: a catalog that lags behind has merely not heard of the others. A leader never removes itself, but hands over.
+A step that shrinks a group waits until a majority of the remaining voters is reachable. Only ids that the catalog lists
+as removed are taken out: a catalog that lags behind does not know newer members yet. A leader never removes itself: it
+hands over.
 
-Leading is handed over too by a node that is drained or about to stop. It then stands for office only as a last resort.
+A node that is drained or about to stop also hands its leadership over. After that it campaigns only as a last resort.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from quorum.node.wire.frames import Data, FrameTable, Send
 from quorum.replication.configuration import MAX_IDS
 
 KIND_MET, KIND_TRANSFER = 5, 6
-"""The incarnation under which the sender remembers the receiver; the wish that the receiver hands a group's leadership
-over to a member."""
+"""Frame kinds: the incarnation under which the sender remembers the receiver; a request that the receiver hands a
+group's leadership to a member."""
 
 STANDINGS = {
     "meeting": "the founding members have not all met yet; one that lost its data directory waits for ever: let it "
@@ -45,13 +46,13 @@ STANDINGS = {
     "drained": "quorum cluster undrain lets it work again",
     "member": "a member",
 }
-"""What a node may be to its cluster, and what that means to an operator."""
+"""The possible standings of a node in its cluster, and what each means to an operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What the member has to carry out: this node's number, 0 while it has none, and the other members, with those that
-    were members and are in no group any more."""
+    """Changes for the member to carry out: this node's number (0 while it has none), the other members, and former
+    members that are in no group any more."""
 
     number: int
     peers: tuple[str, ...]
@@ -96,7 +97,7 @@ class Membership:
 
     @property
     def standing(self) -> str:
-        """What this node is to its cluster: one of STANDINGS."""
+        """This node's standing in its cluster: one of STANDINGS."""
         if self.roster.me in self.catalog.members.removed:
             return "removed"
         own = self.roster.own
@@ -107,7 +108,7 @@ class Membership:
         return "drained" if own.is_drained else "member"
 
     def follow(self) -> Changed | None:
-        """Goes by what the catalog and the groups' configurations say now; None if nothing has changed."""
+        """Adopts the current catalog and the groups' configurations; None if nothing has changed."""
         replicas = self._replicas.values()
         removed = self.catalog.members.removed
         seen = (
@@ -145,14 +146,14 @@ class Membership:
         self.vouched(peer, bytes(data).decode("ascii", "replace"))
 
     def meet(self, peer: str, incarnation: bytes) -> None:
-        """Tells a peer that has connected what is remembered of it."""
+        """Tells a newly connected peer the incarnation that this node remembers of it."""
         remembered = self.met(peer, incarnation.hex() if any(incarnation) else "")
         if remembered:
             self._send(peer, KIND_MET, [remembered.encode()])
 
     def met(self, peer: str, incarnation: str) -> str:
-        """A connection to this peer is there: what is remembered of it, to be told to it. Durable from here on;
-        empty if the disk has no room for it."""
+        """Returns the incarnation that this node remembers of a newly connected peer, to be told to it. It is durable
+        from here on; empty if the disk has no room for it."""
         if not self.memory.incarnation or not incarnation:
             return ""
         if peer not in self.memory.met:
@@ -170,13 +171,13 @@ class Membership:
         self._establish()
 
     def _establish(self) -> None:
-        """Once every other founding member remembers this one, and this is durable."""
+        """Marks this member as established once every other founding member remembers it, and this is durable."""
         if self._vouched >= {each.id for each in self._founders} - {self.roster.me}:
             self.memory.is_established = True
             self.memory.is_established = self.memory.try_save()
 
     def save_again(self) -> None:
-        """If the disk had no room for what this member has to remember: tries again."""
+        """Tries again to save what this member has to remember, if the disk had no room for it."""
         if self.memory.is_unsaved:
             self.memory.try_save()
         if not self.memory.is_established:
@@ -218,15 +219,15 @@ class Membership:
                 system.propose_internal(ConfirmMember(each.id))
 
     def _votes_everywhere(self, member: str) -> bool:
-        """What a replica here knows as committed may be old; but a voter leaves a group only after the catalog has
-        removed it."""
+        """Whether the member votes in every group. The committed state of a replica here may be old; but a voter leaves
+        a group only after the catalog has removed it."""
         rafts = [replica.raft for replica in self._replicas.values()]
         return self._peers.is_reachable(member) and all(
             raft.is_settled and member in raft.configuration.voters for raft in rafts
         )
 
     def _try_next_step(self, replica: Replica, now_ms: int) -> None:
-        """Without room in the log it is tried again later."""
+        """Tries the next step; a later call retries it if the log has no room."""
         if now_ms >= replica.proposals.full_until_ms:
             try:
                 self._next_step(replica)
@@ -260,8 +261,8 @@ class Membership:
                 return
 
     def _may_leave(self, replica: Replica, voter: str) -> bool:
-        """Whether a group can do without a voter: who takes its place is not about to become one, most of those who
-        stay answer, and the system group comes last."""
+        """Whether this voter can be removed now: no reachable learner is waiting to replace it, a majority of the
+        remaining voters is reachable, and all other groups have already removed it (if this is the system group)."""
         raft = replica.raft
         left = raft.configuration.without(voter)
         if any(
@@ -273,10 +274,10 @@ class Membership:
         return self._comes_last(replica, voter)
 
     def _comes_last(self, replica: Replica, leaving: str) -> bool:
-        """The system group lets a member go after all others, be it a voter or a learner: whoever is in no system group
-        never hears that it was removed, and may lead another group. What the other groups' members are, this leader
-        knows for sure only where it votes itself and hears who leads: a newcomer's replica that has heard nothing yet
-        says nobody."""
+        """Whether no other group has the leaving member any more, as voter or learner; checked for the system group
+        only, which removes a member after all other groups. A member outside the system group never hears that it was
+        removed, and may lead another group. This leader knows another group's members for sure only if it votes in it
+        and hears its leader: the replica of a new member that has heard nothing yet lists no members."""
         others = (each.raft for each in self._replicas.values() if each.number != replica.number)
         return replica.number != SYSTEM_GROUP or all(
             raft.is_voter
@@ -293,7 +294,7 @@ class Membership:
         self.is_leaving = True
 
     def transfer(self, group: int, to: str) -> None:
-        """Hands a group's leadership over, or passes the wish on to its leader."""
+        """Hands a group's leadership over, or forwards the request to its leader."""
         replica = self._replicas.get(group)
         if replica is None:
             return
@@ -305,7 +306,7 @@ class Membership:
             self._send(leader, KIND_TRANSFER, [GROUP.pack(group), to.encode()])
 
     def _asked_to_transfer(self, peer: str, data: Data, now_ms: int) -> None:
-        """By a peer that takes this node for the leader; a leader that is no longer one does nothing."""
+        """Handles a peer's request to hand leadership over; a node that no longer leads does nothing."""
         view = memoryview(data)
         replica = self._replicas.get(GROUP.unpack_from(view)[0])
         if replica is not None and replica.raft.is_leader:
@@ -313,7 +314,8 @@ class Membership:
             self.hand_over(replica, str(view[GROUP.size :], "utf-8", "replace"))
 
     def hand_over(self, replica: Replica, to: str | None = None) -> bool:
-        """Begins to hand a group's leadership to this member, or to the one best placed. False if there is none."""
+        """Begins to hand a group's leadership to this member, or to the one best placed. Returns False if there is
+        none."""
         raft = replica.raft
         if not raft.is_leader or raft.is_handing_over:
             return False
@@ -327,7 +329,7 @@ class Membership:
         if not candidates:
             return False
         led = [each.raft.leader for each in self._replicas.values()]
-        # few groups first: a drained node's groups spread over the others; then whoever lacks least
+        # few groups first: a drained node's groups spread over the others; then the least lag
         best = min(candidates, key=lambda each: (led.count(each), -raft.match_index(each), each))
         return raft.transfer_leadership(best)
 
@@ -337,7 +339,7 @@ class Membership:
 
     @property
     def can_transfer_leadership(self) -> bool:
-        """Whether there is anybody to hand to."""
+        """Whether another member could take leadership over."""
         return any(self._peers.is_reachable(each) and self._may_lead(each) for each in self._peers.all)
 
     @property

@@ -1,4 +1,4 @@
-"""The other members as this one sees them: who they are, and who is connected."""
+"""The other members as this one sees them: their ids, and which of them are connected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Peers:
         self._replicas = replicas
 
     def follow(self, links: Iterable[str]) -> list[str]:
-        """Takes over who is connected now; returns those that were not, or no longer are, sorted."""
+        """Updates the connected peers; returns those that are newly connected or no longer connected, sorted."""
         now = set(links)
         if now == self.connected:
             return []
@@ -30,7 +30,7 @@ class Peers:
 
     def candidates(self, group: int) -> list[str]:
         """The connected members that may be asked for a group's data, or asked to lead it, in this order: rotated by
-        the group, the leader last because it has most to do."""
+        the group, the leader last because it has the most work."""
         peers = [peer for peer in self.all if peer in self.connected]
         turn = group % len(peers) if peers else 0
         leader = self._replicas[group].raft.leader

@@ -1,4 +1,4 @@
-"""Quarantined replicas here ask the other members how they stand; theirs are answered (docs/replication.md)."""
+"""The questions of quarantined replicas here to the other members, and the answers to theirs (docs/replication.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorum.replication.quarantine import Standing, StandingQuestion
 KIND_STANDING_QUESTION, KIND_STANDING = 18, 19
 
 STANDING_MS = 500
-"""How often a quarantined replica asks the others."""
+"""Interval between a quarantined replica's questions to the others."""
 
 
 class RecoveryMessages:
@@ -48,7 +48,7 @@ class RecoveryMessages:
             asker.raft.hear_standing(peer, standing)
 
     def answer(self, now_ms: int) -> None:
-        """What was asked, now that everything the answers say is synced."""
+        """Answers the questions so far, now that everything the answers say is synced."""
         for peer, question in self._unanswered:
             replica = self._replicas.get(question.group)
             if replica is not None:
@@ -58,7 +58,7 @@ class RecoveryMessages:
         self._unanswered.clear()
 
     def ask(self, now_ms: int) -> None:
-        """This member's own questions."""
+        """Sends this member's own questions."""
         for number, replica in self._replicas.items():
             quarantined = replica.raft.quarantine
             if quarantined.is_on:

@@ -1,13 +1,13 @@
-"""A data directory that was put back to an earlier state is noticed by what the other members remember of it.
+"""Detects a data directory that was put back to an earlier state, by marks that the other members remember of it.
 
 Every member has a *mark*, a number in its node.json that only grows. It gives each peer a new one when they connect and
-every MARK_MS, durable here before it is told; the peer keeps it, durably too. A peer says which mark it remembers as
-soon as a connection is there and before anything of Raft. A member that hears of a mark above its own has forgotten
-what it has promised since that mark: it quarantines all its replicas (quorum/replication/quarantine.py), raises its
-mark above any that it can have given, and stops. Frames of one connection keep their order, so it has neither elected
-anybody nor acknowledged anything with that peer's help.
+every MARK_MS, and stores it durably before it sends it; the peer stores it durably too. When two members connect, each
+says which mark it remembers of the other before it sends any Raft message. A member that hears of a mark above its own
+has forgotten what it has promised since that mark. It quarantines all its replicas (quorum/replication/quarantine.py),
+raises its mark above any that it can have given, and stops. Frames of one connection keep their order, so until then
+the member has neither elected a leader nor acknowledged an entry with that peer's help.
 
-What this cannot see: a state that is newer than the last mark that any member present has heard.
+Not detected: a rollback to a state that is newer than the last mark that any connected member has heard.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from quorum.node.schedule import NEVER, Due
 from quorum.node.wire.frames import FrameTable
 
 KIND_MARK, KIND_NEW_MARK = 22, 23
-"""What is remembered of the receiver; and what it is to remember of the sender."""
+"""Frame kinds: the mark remembered of the receiver; the mark that the receiver is to remember of the sender."""
 MARK_MS = 600_000
-"""How often each peer is given a new mark: the least age of a state that is noticed."""
+"""Interval between new marks for each peer: the least age of a state whose rollback is detected."""
 GIVEN_MS = 60_000
 """A connection that comes and goes costs no more writes than one mark a peer in this time."""
 LEAP = 1 << 20
@@ -68,7 +68,8 @@ class RollbackMarks:
         self.due.next_ms = min((each for each in self._ask_ms.values() if each > now_ms), default=NEVER)
 
     def remembered(self, peer: str, data: bytes | memoryview, now_ms: int) -> None:
-        """A peer says what it remembers of this node. RolledBack if that is more than this node knows of."""
+        """Handles the mark that a peer remembers of this node. Raises RolledBack if that is more than this node knows
+        of."""
         (mark,) = _MARK.unpack(data)
         memory = self._memory
         if mark > memory.mark:

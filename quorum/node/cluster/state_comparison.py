@@ -1,9 +1,10 @@
 """The members of a group compare their states (state_hashes.py). This module handles a state that differs from most
 voters' states, or that cannot be read.
 
-Its log is as good as the others', so it still votes and acknowledges. Its state is wrong, and so may its snapshots be:
-it applies nothing more, answers no question about the group, lets this node deliver nothing and leads only as a last
-resort. That is remembered over restarts, until another member's state is here (state_requests.py).
+The replica's log is as good as the others', so it still votes and acknowledges. Its state is wrong, and its snapshots
+may be wrong too: it applies nothing more, answers no question about the group, lets this node deliver nothing and leads
+only as a last resort. The member remembers this over restarts, until another member's state is installed
+(state_requests.py).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class StateComparison:
             self.judge(replica)
 
     def introduce(self, replica: Replica, peer: str) -> None:
-        """Tells a peer that has connected what it has not heard."""
+        """Sends a newly connected peer the claims that it has not heard."""
         for claim in replica.digests.claims():
             self._send(peer, KIND_DIGEST, [claim])
 
@@ -72,7 +73,7 @@ class StateComparison:
         self.judge(replica)
 
     def judge(self, replica: Replica) -> None:
-        """Whether this member's state is what most voters have."""
+        """Compares this member's state with most voters' states."""
         if replica.parted:
             return
         try:
@@ -92,13 +93,13 @@ class StateComparison:
             self._heartbeats.lease_until[group] = 0
 
     def lose(self, replica: Replica, empty: CatalogMachine | GroupMachine, reason: str) -> None:
-        """The state cannot be read, and may be half changed: it is given up for an empty one."""
+        """Gives the state up for an empty one, because it cannot be read and may be half changed."""
         self._give_up(replica, max(1, replica.raft.applied_index))
         replica.lose_state(empty)
         self._logger.error("state lost", group=replica.number, reason=reason)
 
     def _give_up(self, replica: Replica, index: int) -> None:
-        """A full disk does not delay it: it is remembered for the next process as soon as there is room."""
+        """Gives the state up, even if the disk is full: it is stored for the next process as soon as there is room."""
         self._memory.parted = (*self._memory.parted, (replica.number, index))
         self._memory.try_save()
         replica.part(index)
@@ -114,18 +115,18 @@ class StateComparison:
             self._logger.critical("state has parted", group=group, evidence=str(path), reason=str(error))
         except (OSError, BodyUnreadable) as problem:
             self._logger.critical(
-                "state has parted, and could not be put aside", group=group, problem=str(problem)
+                "state has parted, and could not be saved as evidence", group=group, problem=str(problem)
             )
 
     def remember(self, replica: Replica) -> bool:
-        """At the start: whether the state was given up by an earlier process."""
+        """At the start, returns whether an earlier process gave the state up."""
         index = dict(self._memory.parted).get(replica.number)
         if index is not None:
             replica.part(index)
         return index is not None
 
     def rebuilt(self, replica: Replica) -> None:
-        """Another member's state is here, durably."""
+        """Another member's state is installed, durably."""
         group = replica.number
         if replica.parted:
             self._memory.parted = tuple(each for each in self._memory.parted if each[0] != group)

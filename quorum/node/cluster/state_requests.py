@@ -1,9 +1,9 @@
-"""Replicas here whose state is lost or wrong ask for another member's state; the leader sends it beside its entries.
+"""Replicas whose state is lost or wrong ask for another member's state; the leader sends it beside its entries.
 
-A state that is lost is no promise that is lost. The journal and the hard state are right: the member votes and
-acknowledges as before, so any number of members may have lost their states at the same time, as long as one has not.
-Each asks all others twice a second. Who leads sends its newest snapshot, unless its own state is in doubt; it is
-installed when it is whole and its bodies are here, and applying begins behind it.
+A lost state breaks no promise, because the journal and the hard state are right: the member votes and acknowledges as
+before. So any number of members may have lost their states at the same time, as long as one has not. Each asks all
+others twice a second. The leader sends its newest snapshot, unless its own state is in doubt. The snapshot is installed
+when it is complete and its bodies are here, and applying continues after it.
 
 A replica *wants* a state in three cases:
 
@@ -26,7 +26,7 @@ from quorum.node.wire.frames import Data, FrameTable, Send
 
 KIND_STATE_REQUEST = 24
 ASK_MS = 500
-"""How often a replica that wants a state asks for it."""
+"""Interval between requests of a replica that wants a state."""
 
 _REQUEST = struct.Struct("<IQ")
 
@@ -52,7 +52,7 @@ class StateRequests:
                     self._send(peer, KIND_STATE_REQUEST, [_REQUEST.pack(number, replica.raft.state_from)])
 
     def _asked(self, peer: str, data: Data, now_ms: int) -> None:
-        """A peer wants a state. What it has claimed about its own says nothing any more."""
+        """Handles a peer's request for a state. The peer's earlier claims about its own state are void."""
         try:
             group, from_index = _REQUEST.unpack(data)
         except struct.error as error:

@@ -1,19 +1,20 @@
-"""Who this data directory belongs to, how often a process has started on it, and what it knows of the other members.
+"""The identity of a data directory: its node, the number of its starts, and what it remembers of the other members.
 
-The boot number tells two lives of one node apart: effects for an earlier life are dropped, and a peer that hears a
-newer one knows that the older process is gone. It never goes back, even if the directory was emptied: it is at least
-the milliseconds of the wall clock at the start. Numbers between are for a process that was declared down while it
-lived: it goes on under its next one.
+The boot number distinguishes two processes of one node: effects for an earlier process are dropped, and a peer that
+hears a newer number knows that the older process is gone. The number never decreases, even if the directory was
+emptied: it is at least the wall clock at the start, in milliseconds. The numbers between two starts are for a process
+that was declared down while it was alive: it continues under its next one.
 
-The *incarnation* is the directory's own: random, made with it. A member whose directory was emptied has forgotten what
-it voted for and acknowledged; it comes back with another incarnation, and must not be taken for the one it was. Two
-rules see to that:
+The *incarnation* is a random name of the directory, created with it. A member whose directory was emptied has forgotten
+its votes and acknowledgements. It returns with another incarnation and must not be taken for the earlier member. Two
+rules ensure that:
 
   - a member remembers the incarnation under which it first met another one, and refuses any other (handshake);
   - a founding member takes part only once every other founding member has said that it remembers it (`is_established`).
-    So a cluster begins when all its founding members have met, and one of them that forgot finds somebody who did not.
+    So a cluster begins when all its founding members have met, and a founding member that forgot meets one that did
+    not.
 
-Who joins later has the incarnation in its id (catalog.members) and needs neither.
+A member that joins later has the incarnation in its id (catalog.members) and needs neither rule.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from quorum.log.record import crc32c
 
 FILE = "node.json"
 BOOT_STEP = 1_000
-"""How many numbers a process has for itself."""
+"""Boot numbers reserved for each process."""
 INCARNATION_BYTES = 16
 
 
@@ -42,7 +43,8 @@ class IdentityError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """What stays as it was when the cluster began: members that differ in it would not compute the same."""
+    """Settings that never change after the cluster has begun: members that differ in them would not compute the same
+    states."""
 
     cluster: str
     queue_groups: int
@@ -56,19 +58,20 @@ class Founding:
 
 @dataclass(slots=True)
 class Memory:
-    """What a node knows of itself and others beside its log. Changed on the Raft thread; saved before it counts."""
+    """Everything that a node knows of itself and others beside its log. Changed on the Raft thread; saved before it is
+    relied on."""
 
     incarnation: str = ""
-    """hex; empty where nobody asks for it (tests)"""
+    """hex; empty where it is not used (tests)"""
     is_established: bool = True
     met: dict[str, str] = field(default_factory=dict)
     """id -> incarnation under which it was first met"""
     members: tuple[CatalogMember, ...] = ()
-    """the catalog's members when it was last looked at: where to find them after a start"""
+    """the catalog's members when this node last read them: their addresses after a start"""
     lease_settings: LeaseSettings | None = None
-    """the newest of the catalog's that this node has seen"""
+    """the newest of the catalog's settings that this node has seen"""
     mark: int = 0
-    """the last that this node has given to anybody (rollback_marks.py)"""
+    """the last mark that this node has given to any peer (rollback_marks.py)"""
     heard: dict[str, int] = field(default_factory=dict)
     """id -> the last mark that it has given to this node"""
     skipped: tuple[tuple[int, int], ...] = ()
@@ -107,7 +110,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose a data directory is, the boot number of the latest process on it, and what that knew."""
+    """A data directory's owner, the boot number of the latest process on it, and what that process knew."""
 
     name: str
     boot: int
@@ -116,7 +119,8 @@ class Identity:
 
 
 def read_identity(directory: Path, files: Files) -> Identity | None:
-    """What the directory says of its owner; None if nobody has begun on it. IdentityError if it cannot be read."""
+    """Returns the directory's identity; None if no process has begun on it. Raises IdentityError if it cannot be
+    read."""
     path = directory / FILE
     if FILE not in files.list_directory(directory):
         return None
@@ -161,7 +165,7 @@ def begin_life(
                 f"this is node {name!r} of cluster {founding.cluster!r}; give each node a directory of its own"
             )
         if begun != founding:
-            raise IdentityError(f"{directory} began as {begun}; it cannot go on as {founding}")
+            raise IdentityError(f"{directory} began as {begun}; it cannot continue as {founding}")
     boot = max(boot + BOOT_STEP, wall_ms)
 
     def save() -> None:
@@ -195,7 +199,7 @@ def begin_life(
 
 
 def _encode(known: dict[str, Any]) -> bytes:
-    """One line of JSON, and the CRC32C of that line: a bit that was turned over must not become a boot number."""
+    """One line of JSON, and the CRC32C of that line: a flipped bit must not become a boot number."""
     line = json.dumps(known).encode() + b"\n"
     return line + f"crc32c {crc32c(line):08x}\n".encode()
 

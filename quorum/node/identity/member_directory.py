@@ -1,8 +1,8 @@
-"""Who the members are, as this node knows it now, and how to reach them.
+"""The members that this node knows of now, and their addresses.
 
-The catalog says it. Before this node's replica of the catalog has heard anything (a first start, a restart), what the
-node remembers of it holds, and before that the founding members of its configuration. Numbers and addresses of members
-that were removed stay known: groups may still have them, and sessions of theirs may still be shown.
+The catalog is the source. Before this node's replica of the catalog has heard anything (a first start, a restart), the
+node uses what it remembers of the catalog, and before that the founding members of its configuration. Numbers and
+addresses of removed members stay known: groups may still contain them, and their sessions may still be shown.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class MemberDirectory:
         self.me = me
         self._memory = memory
         self.by_id: dict[str, CatalogMember] = {}
-        """The members of now, this node included if it is one."""
+        """The current members, this node included if it is one."""
         founding = tuple(founders)
         self._past = {each.id: each for each in founding}
         self._take(memory.members or founding)
 
     def follow(self, members: Mapping[str, CatalogMember]) -> bool:
-        """Takes over what the catalog says, unless it has heard nothing yet. Whether anything is new; it is remembered
-        then, as soon as the disk has room: after a restart the catalog says it again."""
+        """Adopts the catalog's members, unless the catalog has heard nothing yet. Returns whether anything is new. News
+        is stored as soon as the disk has room; after a restart the catalog supplies it again."""
         if not members or members == self.by_id:
             return False
         self._take(members.values())
@@ -55,17 +55,17 @@ class MemberDirectory:
         return 0 if found is None else found.number
 
     def name(self, number: int) -> str:
-        """What people call the member with this number; empty where it is not known."""
+        """The name of the member with this number; empty where it is not known."""
         everybody = (*self.by_id.values(), *self._past.values())
         return next((each.name for each in everybody if each.number == number), "")
 
     def name_of(self, member: str | None) -> str:
-        """What people call the node with this id."""
+        """The name of the node with this id."""
         return (member or "").partition(JOINED_MARK)[0]
 
     def names_of(self, members: Iterable[str]) -> list[str]:
-        """In order; an id stays an id where it is no member's now, or that of one which is about to replace another
-        one of its name."""
+        """The members' names, in order. An id is returned as it is if it belongs to no current member, or to one that
+        is about to replace another of the same name."""
         return sorted(self._name_now(each) for each in members)
 
     def _name_now(self, member: str) -> str:
@@ -73,13 +73,13 @@ class MemberDirectory:
         return member if found is None or found.replaces else self.name_of(member)
 
     def incarnation(self, member: str) -> str:
-        """Under which this node would speak to it; empty where it would speak to any."""
+        """The incarnation under which this node would speak to a member; empty where it would speak to any."""
         found = self.by_id.get(member)
         return (found.incarnation if found is not None else "") or self._memory.met.get(member, "")
 
     def incarnation_bytes(self, member: str) -> bytes:
-        """The same as a handshake has it: zeros where this node would speak to any. An incarnation that is none, which
-        an old entry may have put into the catalog, is one that nobody has."""
+        """The incarnation in the form of a handshake: zeros where this node would speak to any. An invalid one, which
+        an old entry may have put into the catalog, becomes one that no member has."""
         found = self.incarnation(member)
         if not found:
             return UNKNOWN
@@ -90,20 +90,20 @@ class MemberDirectory:
         return bytes.fromhex(found)
 
     def dials(self, others: Iterable[str]) -> dict[str, Address]:
-        """Whom of these this node dials, and where. Of two founding members the one with the greater name does; else
-        the one that was there first, since a newcomer knows nobody."""
+        """The members among these that this node dials, with their addresses. Of two founding members the one with the
+        greater name dials; else the older member, since a newcomer knows no other member."""
         return self._addresses(other for other in others if self._is_dialer(other))
 
     def reserve(self, others: Iterable[str]) -> dict[str, Address]:
-        """Whom of these this node dials when they have not come by themselves, and where. Who was there first may have
-        been away while the newcomer came, and who could tell it of the newcomer may be the newcomer itself: a leader.
-        Founding members need none, as they know each other."""
+        """The members among these that this node dials if they have not dialed it, with their addresses. An older
+        member may have been down when this node joined, and if this node is now the leader, no other member can tell it
+        about this node. Founding members need none, as they know each other."""
         return self._addresses(
             other for other in others if self._one_joined(other) and not self._is_dialer(other)
         )
 
     def _addresses(self, members: Iterable[str]) -> dict[str, Address]:
-        """Of those whose address is known, and is one."""
+        """The addresses of those members whose address is known and valid."""
         found = {}
         for each in members:
             known = self.by_id.get(each) or self._past.get(each)
@@ -124,7 +124,7 @@ class MemberDirectory:
 
 
 def _address(text: str) -> Address | None:
-    """None where it is no address: an old entry may have put one into the catalog."""
+    """Parses an address; None where it is invalid: an old entry may have put one into the catalog."""
     try:
         return host_port(text)
     except ValueError:

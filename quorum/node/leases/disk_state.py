@@ -1,9 +1,9 @@
-"""What members know of each other's disks: who has little room, whose log is full, whose syncs are slow.
+"""The states of the members' disks as they tell each other: low room, a full log, slow syncs.
 
-Every heartbeat carries its sender's own state and the names of those it has heard to be low, so that a node which a low
-member cannot reach hears of it from the others. What is not repeated is forgotten: a member that is gone holds nobody
-up. All of it is local and decides nothing in a machine: it decides whether a node takes publishes, and whom a leader
-hands its office to.
+Every heartbeat carries its sender's own state and the names of the members that it has heard to be low. So a node that
+a low member cannot reach hears of it from the others. A report that is not repeated expires, so a member that is gone
+holds nothing up. All of this is local and decides nothing in a machine. It decides whether a node accepts publishes,
+and to which member a leader hands its leadership.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 SPACE_MS = 1_000
-"""How often a member asks for the room on its disk. In between, at most what a disk writes in a second is missed: far
-below the limit."""
+"""Interval between measurements of the room on the disk. A shortage goes unnoticed for at most one second of writes:
+far below the limit."""
 REMEMBERED_MS = 2_000
-"""What a heartbeat said is believed for this long: eight heartbeats."""
+"""A heartbeat's report is valid for this long: eight heartbeats."""
 SLOW_SYNC_MS = 100
 """A sync that takes longer is slow: a good disk takes 1 to 10 ms."""
 SLOW_AFTER_MS = 3_000
-"""A disk is slow when for this long no sync was quick; with the hand-over it stays below the 10 s that a slow leader
+"""A disk is slow when no sync was quick for this long; with the hand-over this stays below the 10 s that a slow leader
 may cost."""
 SLOW_FORGOTTEN_MS = 30_000
-"""A disk that was asked for nothing since is not known to be slow any more."""
+"""A disk that was not used for this long is no longer known to be slow."""
 SYNCS_KEPT = 512
 
 _STATE = struct.Struct("<QQIBB")
@@ -38,9 +38,10 @@ class DiskStateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """free_bytes: beside the reserve; limit_bytes: below it is low; sync_p99_us: of the latest syncs.
+    """One member's disk. free_bytes: beside the reserve; limit_bytes: below it is low; sync_p99_us: of the latest
+    syncs.
 
-    is_low: publishes are refused; is_full: the log takes no more entries; is_slow: somebody else should lead.
+    is_low: publishes are refused; is_full: the log takes no more entries; is_slow: another member should lead.
     """
 
     free_bytes: int = 0
@@ -52,11 +53,11 @@ class DiskState:
 
     @property
     def is_worse_to_lead(self) -> bool:
-        """Whether somebody else should lead, if there is somebody better off."""
+        """Whether another member should lead, if one has a better disk."""
         return self.is_full or self.is_slow
 
     def encode(self, low: Iterable[int]) -> bytes:
-        """With the numbers of the nodes that the sender knows to be low."""
+        """Encodes the state with the numbers of the nodes that the sender knows to be low."""
         flags = _LOW * self.is_low | _FULL * self.is_full | _SLOW * self.is_slow
         nodes = sorted(low)
         fields = _STATE.pack(self.free_bytes, self.limit_bytes, self.sync_p99_us, flags, len(nodes))
@@ -85,25 +86,25 @@ class Disks:
     me: int
     own: DiskState = UNKNOWN
     _heard: dict[int, tuple[int, DiskState, tuple[int, ...]]] = field(default_factory=dict)
-    """node -> (when, what it says of itself, whom it knows to be low)"""
+    """node -> (time, its own state, the nodes that it knows to be low)"""
 
     def hear(self, node: int, state: DiskState, low: tuple[int, ...], now_ms: int) -> None:
         self._heard[node] = (now_ms, state, low)
 
     def state(self, node: int, now_ms: int) -> DiskState | None:
-        """What is known of a node's disk, None if nothing recent is."""
+        """The state of a node's disk, None if nothing recent is known."""
         if node == self.me:
             return self.own
         heard = self._heard.get(node)
         return heard[1] if heard is not None and now_ms - heard[0] <= REMEMBERED_MS else None
 
     def known_low(self, now_ms: int) -> list[int]:
-        """Those that this node has heard it from themselves, itself included: what it passes on."""
+        """The nodes that reported themselves low to this node, itself included: its heartbeats pass them on."""
         nodes = sorted({self.me, *self._heard})
         return [node for node in nodes if (found := self.state(node, now_ms)) is not None and found.is_low]
 
     def low(self, now_ms: int) -> list[int]:
-        """All that are known to be low, also from others. What a node says of itself goes before what others say."""
+        """All nodes known to be low, also from others. A node's own report takes precedence over what others say."""
         found = set(self.known_low(now_ms))
         for when, _, low in self._heard.values():
             if now_ms - when <= REMEMBERED_MS:
@@ -112,7 +113,7 @@ class Disks:
 
 
 class SyncTimes:
-    """How long the latest syncs of this member's log took."""
+    """The durations of the latest syncs of this member's log."""
 
     def __init__(self) -> None:
         self._took_us: deque[int] = deque(maxlen=SYNCS_KEPT)
@@ -120,7 +121,7 @@ class SyncTimes:
         self._last_ms = 0
 
     def took(self, took_us: int, now_ms: int) -> None:
-        """A sync that took so long has just ended."""
+        """Records a sync of took_us microseconds that has just ended."""
         self._took_us.append(took_us)
         self._last_ms = now_ms
         if took_us < SLOW_SYNC_MS * 1000:

@@ -1,15 +1,15 @@
-"""Who may deliver: node leases, from both ends.
+"""Node leases, which say which node may deliver a group's messages: the holder's side and the leader's side.
 
-Every node sends every other a heartbeat, and gets back what the other knows: which node leads which group, in which
-term. Times are of the sender's own clock, which the answer echoes; it must count suspended time.
+Every node sends every other node a heartbeat. The answer says which node leads which group, in which term. Times are of
+the sender's own clock, which the answer echoes; that clock must count suspended time.
 
 *Holder.* A node may deliver a group's messages until `sent + lease`, where `sent` is when it sent the latest heartbeat
 that the group's leader has answered as leader in the term the holder knows. If the holder is itself the leader, a
 majority of the group's voters must have answered that they follow it in its term; so a leader that was paused or cut
-off loses its own lease. An only voter answers itself with each of its heartbeats: no lease is without end.
+off loses its own lease. An only voter answers itself with each of its heartbeats, so its lease also ends.
 
 *Lease times* are the cluster's (catalog/lease_times.py). The leader's answer names the lease that it grants. A member
-that does not know the cluster's times grants nothing and declares nobody down.
+that does not know the cluster's times grants nothing and declares no node down.
 
 *Leader.* It declares a node's process down only `lease + drift` after it last heard of it, and, after its election, not
 before `lease + step_down + drift`: by then every lease that an earlier leader granted has ended. A heartbeat of a newer
@@ -30,7 +30,7 @@ from quorum.replication.configuration import majority
 
 HEARTBEAT_MS = 250
 DRIFT_MS = 500
-"""How far two members' clocks may part within a lease, and then some."""
+"""How far two members' clocks may drift apart within a lease, with a margin."""
 
 _HEARTBEAT = struct.Struct("<QQQQ")
 _ANSWER = struct.Struct("<QH")
@@ -65,7 +65,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """What a member says of one group. leader: the node number of the leader that it follows, 0 for none. The leader
+    """A member's view of one group. leader: the node number of the leader that it follows, 0 for none. The leader
     itself adds lease_ms: the lease that it grants with this answer, and time_ms: group time at this moment, 0 where it
     cannot tell."""
 
@@ -137,8 +137,8 @@ class Leases:
                 known[group] = (answer.sent_ms, view)
 
     def held_until(self, group: int, leader: int, term: int, voters: Sequence[int] | None = None) -> int:
-        """Until when this node may deliver messages of the group; 0 if it may not. voters: the group's, 0 standing for
-        each one whose number is not known here; all members if not given."""
+        """The time until which this node may deliver messages of the group; 0 if it may not. voters: the group's, 0
+        standing for each one whose number is not known here; all members if not given."""
         if leader == 0:
             return 0
         if leader == self.me:
@@ -149,9 +149,9 @@ class Leases:
 
     def may_grant(self, group: int, term: int, now_ms: int, voters: Sequence[int] | None = None) -> bool:
         """Whether this node, as leader in this term, may grant leases now: a majority has said that it follows, in
-        answers to heartbeats younger than the step-down time. So nothing is granted later than that after a
-        successor's election, which is what the successor counts on (`is_down`); answers that waited in a buffer
-        while this node stood still do not count for more than their age."""
+        answers to heartbeats younger than the step-down time. So no lease is granted later than that after a
+        successor's election; the successor counts on it (`is_down`). Answers that waited in a buffer while this node
+        was paused count for no more than their age."""
         if self.settings is None:
             return False
         return self._followed_since(group, term, voters) + self.settings.granted.step_down_ms > now_ms

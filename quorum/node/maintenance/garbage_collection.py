@@ -1,7 +1,7 @@
-"""Garbage collection of the node's log: planned and adopted by the member's thread, surveyed and copied beside it.
+"""Garbage collection of the node's log: planned and adopted by the member's thread, run on a background thread.
 
-`Background` is where the copying is done: on a thread of its own in a process, at once in a simulation, so that a run
-can be repeated.
+`Background` runs the survey and the copying: in a process on a thread of its own, in a simulation immediately, so that
+a run can be repeated.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Generic, Protocol, TypeVar
 from quorum.log import LogFull
 
 PLAN_MS = 1_000
-"""How often it is looked for garbage."""
+"""Interval between garbage-collection plans."""
 RETRY_MS = 10_000
-"""After a collection that found no room."""
+"""Interval until the next attempt after a collection that found no room."""
 
 
 class Runnable(Protocol):
@@ -28,7 +28,7 @@ Planned = TypeVar("Planned", bound=Runnable)
 
 
 class CollectedLog(Protocol[Planned]):
-    """What is needed of the node's log."""
+    """The part of the node's log that garbage collection needs."""
 
     def survey(self) -> None: ...
     def plan_collection(self) -> Planned | None: ...
@@ -41,12 +41,12 @@ class Background(Protocol):
     def start(self, work: Callable[[], None]) -> None: ...
 
     def is_done(self) -> bool:
-        """Whether the work is over; raises what ended it."""
+        """Whether the work is over; raises the error that ended it."""
         ...
 
 
 class Inline:
-    """Work is done at once."""
+    """Does work immediately."""
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
@@ -65,7 +65,7 @@ class Inline:
 
 
 class Threaded:
-    """Work is done on a thread, which does not keep the process from ending."""
+    """Does work on a thread that does not keep the process from ending."""
 
     def __init__(self) -> None:
         self._thread: Thread | None = None
@@ -93,7 +93,7 @@ class Threaded:
 
 
 class GarbageCollection(Generic[Planned]):
-    """One collection after the other, as long as the log finds something to collect."""
+    """Runs one collection after the other, as long as the log finds something to collect."""
 
     def __init__(self, log: CollectedLog[Planned], background: Background) -> None:
         self._log = log
@@ -110,7 +110,7 @@ class GarbageCollection(Generic[Planned]):
         return self._is_surveying or self._collection is not None
 
     def turn(self, now_ms: int) -> None:
-        """Goes on with what is due. Without room on the disk it is tried again later; any other error is raised."""
+        """Runs the next due step. Retries later if the disk has no room; raises any other error."""
         if now_ms < self._next_ms:
             return
         if not self.is_under_way:

@@ -1,8 +1,8 @@
-"""A member whose log is gone or cannot be opened begins a new one, quarantined (quorum/replication/quarantine.py).
+"""Gives a member whose log is missing or cannot be opened a new one, quarantined (quorum/replication/quarantine.py).
 
-What cannot be read is kept aside, never removed: it may be the only copy of something. The new log is made whole,
-marks included, before it takes the place of the old one, so that a crash at any moment leaves either a log that cannot
-be opened, none, or one that says that it is quarantined.
+An unreadable log is set aside and never removed: it may be the only copy of some data. The new log is complete, marks
+included, before it takes the place of the old one. So a crash at any moment leaves either a log that cannot be opened,
+no log, or a log that says that it is quarantined.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _MANIFEST = "MANIFEST"
 
 
 def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, **options: Any) -> Log:
-    """The member's log, open. has_begun: a process of this member has served from this directory before.
+    """Opens and returns the member's log. has_begun: a process of this member has served from this directory before.
 
-    Raises what Log.open raises; LogDamaged only where nobody else can have what is lost.
+    Raises what Log.open raises; LogDamaged only if no other member can have the lost data.
     """
     directory = data_dir / LOG
     logger = structlog.get_logger()
@@ -40,7 +40,7 @@ def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, 
     except LogDamaged as error:
         if not has_others:
             raise
-        logger.error("log damaged beyond what can be told apart", error=str(error))
+        logger.error("log damaged beyond repair on this member", error=str(error))
         begin_again(data_dir, groups, **options)
         log = Log(directory, **options)
         log.open()
@@ -76,5 +76,5 @@ def begin_again(data_dir: Path, groups: int, **options: Any) -> None:
 
 
 def _has_records(directory: Path) -> bool:
-    """Whether something is there that opening will complain about by itself."""
+    """Whether the directory has files that opening will reject by itself."""
     return any(directory.glob("segment-*.log"))

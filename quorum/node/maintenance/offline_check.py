@@ -1,10 +1,14 @@
-"""Checking a member's data directory while nobody uses it: every record, every snapshot, and what they say of each
+"""Checks a member's data directory while no process uses it: every record, every snapshot, and their references to each
 other. Changes nothing.
 
-What is looked at: node.json; the manifest; every record of every segment (both CRCs, the order of LSNs, where it ends);
-every snapshot file, whole, and whether the log has the bodies that its state refers to; whether each group's entries
-follow its newest snapshot without a gap. It reads what the log itself reads, with the log's own readers, and holds the
-directory's lock meanwhile.
+It checks:
+
+  - node.json and the manifest
+  - every record of every segment: both CRCs, the order of LSNs, the end of the segment
+  - every snapshot file completely, and whether the log has the bodies that its state refers to
+  - whether each group's entries follow its newest snapshot without a gap
+
+It reads the files that the log itself reads, with the log's own readers, and holds the directory's lock meanwhile.
 
 Memory: some 60 bytes for each Raft entry, and the state of one snapshot at a time.
 """
@@ -43,11 +47,11 @@ from quorum.replication.errors import WireError
 
 SYSTEM_GROUP = 0
 MAX_LISTED = 5
-"""Of missing entries, so many ranges are named."""
+"""Most ranges of missing entries that a report names."""
 
 REPLACE = "do not start this member again: replace it while the others are well (docs/operations.md, A damaged member)"
 KEEP = "nothing: the member uses the older snapshot, and removes this one when it takes the next"
-NO_MANIFEST = "the list of segments cannot be read: which records count is not known"
+NO_MANIFEST = "the list of segments cannot be read: it is unknown which records are valid"
 LOST_PROMISE = "this member may have voted for or acknowledged what it no longer knows"
 NOT_SERVED = "these messages cannot be read from this member"
 
@@ -58,7 +62,7 @@ class CannotCheck(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it must be: where, what, what it means, and what to do about it."""
+    """One problem: where, what, what it means, and what to do about it."""
 
     file: str
     offset: int | None
@@ -69,7 +73,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at. notes: what is no damage and still worth knowing."""
+    """The result of a check. notes: facts that are no damage and still worth knowing."""
 
     directory: str
     member: str = ""
@@ -94,17 +98,17 @@ class _Group:
     pages: set[int] = field(default_factory=set)
     """good pages, by their LSN"""
     stated: int = 0
-    """Up to this LSN the manifest states what the group's records amount to: those that led to it may be gone."""
+    """Up to this LSN the manifest states the result of the group's records: the records themselves may be gone."""
     cuts: tuple[Cut, ...] = ()
     first_index: int | None = None
-    """where the journal begins; None where nothing has ever moved that"""
+    """first index of the journal; None where it was never moved"""
     last_index: int = 0
     snapshots: list[tuple[int, Path]] = field(default_factory=list)
     """the good ones: (index, file)"""
 
     @classmethod
     def of(cls, state: GroupState, stated: int) -> _Group:
-        """As the manifest has it. Cuts later than that are records."""
+        """A group as the manifest describes it. Later cuts are records."""
         return cls(stated=stated, cuts=state.cuts, first_index=state.first_index, last_index=state.last_index)
 
     def take(self, record: RecordInfo) -> None:
@@ -143,7 +147,8 @@ class _Group:
 
 
 def check(directory: Path) -> Report:
-    """Everything about this member's data directory. CannotCheck if there is nothing to check, or a process uses it."""
+    """Checks all of this member's data directory. Raises CannotCheck if there is nothing to check, or a process uses
+    it."""
     files = RealFiles()
     log = directory / "log"
     if not log.is_dir():
@@ -203,7 +208,7 @@ class _Checker:
             self._find(path, 0, str(error), means)
             return
         if known is None:
-            self._find(path, None, "it is gone", "whose data this is cannot be said", REPLACE)
+            self._find(path, None, "it is gone", "the owner of this data is unknown", REPLACE)
             return
         self._report.member = f"{known.name} of cluster {known.founding.cluster}"
 
@@ -222,7 +227,7 @@ class _Checker:
         return list(manifest.segments)
 
     def _check_segment(self, item: Listed) -> None:
-        """Every record. In the active segment, what no sync has covered may be bad."""
+        """Checks every record. In the active segment, bytes after the last sync may be bad."""
         path = segment_path(self._log, item.number)
         self._report.segments += 1
         last_lsn, end, stated = item.first_lsn - 1, HEADER_BLOCK, item.first_lsn - 1
@@ -231,11 +236,11 @@ class _Checker:
             open_segment(self._files, self._log, item, writable=False).file.close()
             for record in inspect(path, self._files):
                 if item.end is not None and record.offset >= item.end:
-                    break  # behind the end of a sealed segment nothing counts
+                    break  # records after the end of a sealed segment are not valid
                 stated = max(stated, record.synced)
                 problem = record.problem
                 if problem is None and record.lsn <= last_lsn:
-                    problem = f"LSN {record.lsn} stands behind LSN {last_lsn}"
+                    problem = f"LSN {record.lsn} follows LSN {last_lsn}"
                 if problem is not None:
                     if item.end is None:
                         bad = bad or (record.offset, problem, record)
@@ -293,7 +298,7 @@ class _Checker:
             self._find(path, end, what if bad is None else f"{what}: {bad[1]}", LOST_PROMISE)
         elif bad is not None:
             self._report.notes.append(
-                f"{path}: what stands behind byte {end} was never synced; the next start cuts it"
+                f"{path}: the bytes after byte {end} were never synced; the next start cuts them"
             )
 
     def _take(self, record: RecordInfo) -> None:
@@ -330,7 +335,7 @@ class _Checker:
             if name.endswith(TEMPORARY):
                 self._report.notes.append(f"{self._log / name}: left by a crash; the next start removes it")
         if not reserve_names(names):
-            self._report.notes.append("no reserve for a full disk is put by; the next start does that")
+            self._report.notes.append("no reserve for a full disk exists; the next start creates it")
 
     # ---- snapshots and groups
 
@@ -341,12 +346,10 @@ class _Checker:
             found = parse_name(name)
             if found is None:
                 if parse_received_name(name) is not None:
-                    what = (
-                        "part of a snapshot that another member was sending; that goes on, or it is removed"
-                    )
+                    what = "part of a snapshot that another member was sending; it is completed or removed"
                 else:
                     left = name.endswith(TEMPORARY)
-                    what = "left by a crash" if left else "no file of ours; it is left alone"
+                    what = "left by a crash" if left else "unknown file; it is never changed"
                 self._report.notes.append(f"{path}: {what}")
                 continue
             group, index, _ = found
@@ -377,7 +380,7 @@ class _Checker:
                 self._find(self._log, None, what, LOST_PROMISE)
 
     def _check_references(self, number: int, group: _Group, path: Path) -> None:
-        """The bodies that a snapshot's messages are, and the pages that hold its blocks."""
+        """Checks the bodies of a snapshot's messages, and the pages of its blocks."""
         try:
             index, _, data = decode_snapshot(read_file(self._files, path), number)
             state = machine_state(unwrap_state(data)[1])

@@ -1,13 +1,13 @@
-"""Which blocks of this node's queues are in memory. Local: it decides nothing, and no member knows it of another.
+"""Decides which blocks of this node's queues are in memory. The choice is local: other members do not see it.
 
-What will be needed soonest stays: at the measured rates, the blocks that a queue's head and its selectors' fronts reach
-next, and the last block, which is being filled. Everything else can be read again from its page, so:
+Blocks that will be needed soonest stay: those that a queue's head and its selectors' scan positions reach next, at the
+measured rates, and the last block, which is being filled. Every other block can be read again from its page:
 
-- A full block that nobody will reach within IDLE_S is written to its page while there is time, so that a checkpoint
-  finds little to write (of what is about to be consumed nothing is written: it would be gone before it was read).
-- Above a PLAIN_PART of the target, blocks without columns go: one read brings them back.
-- Above the target, blocks go with their columns: to have those again takes reading the messages, too.
-- A queue with `x-queue-mode=lazy` keeps only what is reached within AHEAD_S.
+- A full block that will not be reached within IDLE_S is written to its page early, so that a checkpoint finds little
+  to write. Blocks that are about to be consumed are not written: they would be gone before they were read.
+- Above a PLAIN_PART of the target, blocks without columns are dropped: one read restores them.
+- Above the target, blocks are dropped with their columns: restoring those takes reading the messages, too.
+- A queue with `x-queue-mode=lazy` keeps only the blocks that are reached within AHEAD_S.
 - Blocks that a reader is about to reach are read before it gets there.
 
 A turn is bounded in blocks and bytes, and costs next to nothing while nothing happens.
@@ -27,17 +27,18 @@ from fifo.queue_machine import QueueMachine
 from quorum.log import LogFull
 
 IDLE_S = 10.0
-"""What nobody reaches within this time is idle."""
+"""A block that no reader reaches within this time is idle."""
 AHEAD_S = 2.0
-"""What is reached within this time stays, and is read again before it is asked for."""
+"""A block that is reached within this time stays, and is read before it is needed."""
 SETTLE_S = 5.0
-"""When messages that consumers hold are likely to be settled."""
+"""Time after which checked-out messages are likely to be settled."""
 PLAIN_PART = 32
-"""Plain blocks may take this part of the memory target, 8 MiB of 256: they come back with one read."""
+"""Plain blocks may take this part of the memory target, 8 MiB of 256: one read restores them."""
 ENOUGH = 0.9
-"""Paging out ends at this part of the limit that was passed, so that it does not begin again at once."""
+"""Paging out ends at this part of the limit that was exceeded, so that it does not begin again immediately."""
 UNREAD_S = 60.0
-"""A reader that does not get on may begin to: what it reaches first goes last."""
+"""Seconds until a reader that makes no progress is assumed to start, plus one for each message of distance: the blocks
+that it would reach first are paged out last."""
 BLOCKS_A_TURN = 32
 """Pages written, and pages read, in a turn: ten turns a second keep up with five million messages a second."""
 BYTES_A_TURN = 2 << 20
@@ -46,13 +47,13 @@ PREFETCH_BLOCKS = 8
 MEASURE_MS = 500
 """Rates are taken over at least this long."""
 PLAN_MS = 1_000
-"""A walk over all warm blocks comes at most this often."""
+"""Shortest interval between walks over all warm blocks."""
 SMOOTHING = 0.5
 
 
 @dataclass(slots=True)
 class Pace:
-    """How fast a queue's readers get on. positions: sequences; rates: messages a second."""
+    """The speed of a queue's readers. positions: sequences; rates: messages a second."""
 
     touched_ms: int
     measured_ms: int
@@ -72,7 +73,7 @@ class Pace:
             self.positions = positions
 
     def wait_s(self, block: Block, now_ms: int) -> float:
-        """When this block will be needed."""
+        """Seconds until this block will be needed."""
         found = SETTLE_S if block.held else math.inf
         is_quiet = now_ms - self.touched_ms > IDLE_S * 1000
         for reader, position in self.positions.items():
@@ -94,7 +95,7 @@ class Pager:
         self.target_bytes = target_bytes
         self._paces: dict[tuple[int, int], Pace] = {}
         self._plan: list[tuple[float, int, int, int]] = []
-        """(wait, group, queue, block) of what goes next, the last first"""
+        """(wait, group, queue, block) of the blocks to page out next, the next one last"""
         self._next_plan_ms = 0
         self._written_bytes = 0
         self._written = 0
@@ -103,7 +104,7 @@ class Pager:
         return sum(machine.memory.warm_bytes for machine in machines.values())
 
     def turn(self, now_ms: int, machines: Mapping[int, GroupMachine]) -> None:
-        """Looks at the queues that something has happened to, and makes room."""
+        """Checks the queues that have changed, and makes room."""
         self._written = self._written_bytes = 0
         for group, machine in machines.items():
             touched, machine.touched = machine.touched, {}
@@ -136,7 +137,7 @@ class Pager:
             queue.messages.blocks.measure(tail)
 
     def _prefetch(self, queue: QueueMachine, pace: Pace, most: int) -> int:
-        """Reads what readers are about to reach; how many blocks."""
+        """Reads the blocks that readers are about to reach; returns their number."""
         count = 0
         for reader, rate in pace.rates.items():
             position = pace.positions.get(reader)
@@ -156,7 +157,7 @@ class Pager:
         return count
 
     def _write_idle(self, machine: GroupMachine, queue: int, pace: Pace, now_ms: int) -> None:
-        """Writes what has filled since the last time; a lazy queue's goes at once."""
+        """Writes the blocks that have filled since the last time; a lazy queue's immediately."""
         queue_machine = machine.queues.get(queue)
         if queue_machine is None or len(queue_machine.messages.blocks) < 2:
             return
@@ -206,7 +207,7 @@ class Pager:
     def _planned(
         self, now_ms: int, machines: Mapping[int, GroupMachine], *, plain_only: bool
     ) -> list[tuple[float, int, int, int]]:
-        """What may go, what is needed last at the end."""
+        """The blocks that may be paged out, the one that is needed last at the end."""
         found = []
         for group, machine in machines.items():
             for queue, queue_machine in machine.queues.items():

@@ -1,6 +1,6 @@
 """Checks the node's files a piece at a time: a start does not read sealed segments, and disks lose data silently.
 
-Damaged bodies and pages are in `log.damages`, where the CorruptionMonitor finds them. The log itself mends the rest.
+Damaged bodies and pages are in `log.damages`, where the CorruptionMonitor finds them. The log itself repairs the rest.
 The background thread reads while it copies no garbage (garbage_collection.Background).
 """
 
@@ -16,26 +16,26 @@ from quorum.node.maintenance.garbage_collection import Background
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast."""
+    """The speed of scrubbing."""
 
     piece_bytes: int = 1 << 20
-    """Read at once: hardly to be felt on any disk, and a few milliseconds of one core."""
+    """Bytes read in one piece: hardly noticeable on any disk, and a few milliseconds of one core."""
     piece_ms: int = 1_000
-    """From one piece to the next: about a day for 80 GB."""
+    """Interval between pieces: about a day for 80 GB."""
     round_ms: int = 24 * 3_600_000
-    """A round begins this long after the one before it began, or when that is through: disks forget slowly, and a small
-    log is not to be read again and again."""
+    """Shortest interval between the beginnings of two rounds: disks lose data slowly, and a small log need not be read
+    continuously."""
 
 
 class ScrubbedLog(Protocol):
-    """What is needed of the node's log."""
+    """The part of the node's log that scrubbing needs."""
 
     def scrub(self, budget_bytes: int) -> int: ...
     def repair(self) -> Sequence[object]: ...
 
 
 class Scrubbing:
-    """One piece after the other, round after round."""
+    """Checks one piece after the other, round after round."""
 
     def __init__(
         self, log: ScrubbedLog, background: Background, memory: Memory, logger: Any, pace: Pace
@@ -53,12 +53,12 @@ class Scrubbing:
         self.is_under_way = False
         """The background works on a piece."""
         self.checked_bytes = 0
-        """in this life"""
+        """since this process started"""
         self.rounds = 0
-        """Rounds that are through."""
+        """Finished rounds."""
 
     def turn(self, now_ms: int) -> None:
-        """Goes on with what is due. To be called while the background does nothing else; raises what ended a piece."""
+        """Runs the next due step. Call it only while the background is idle; raises the error that ended a piece."""
         if self.is_under_way:
             self._finish(now_ms)
         if not self.is_under_way and now_ms >= self._next_ms:
@@ -88,6 +88,7 @@ class Scrubbing:
             self._round_began_ms = None
 
     def _mend_memory(self) -> None:
-        """Written again from what this process knows; without room the next piece finds it again."""
+        """Rewrites damaged records from this process's memory; without room on the disk the next piece finds them
+        again."""
         if self._memory.try_save():
             self._logger.error("file damaged", finding=f"{FILE} could not be read; it is written again")

@@ -22,7 +22,7 @@ from quorum.node.replica.skipped_entries import SkippedEntries, shown
 
 @dataclass(frozen=True, slots=True)
 class ClusterAnswers:
-    """Those of one member."""
+    """The answers of one member."""
 
     replicas: Replicas
     membership: Membership
@@ -64,7 +64,7 @@ class ClusterAnswers:
         )
 
     def _reason_to_leave(self, now_ms: int) -> str:
-        """Why sessions should be at another node; empty where they need not."""
+        """The reason why sessions should move to another node; empty where they need not."""
         if any(replica.parted for replica in self.replicas.values()):
             return "parted"
         return "disk_full" if self.disk_monitor.should_drain_clients(now_ms) else ""

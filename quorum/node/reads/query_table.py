@@ -1,4 +1,4 @@
-"""The table of who answers which type of query. Each part registers the types that it answers."""
+"""The table of query types and the parts that answer them. Each part registers the types that it answers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class QueryTable:
         self._handlers: dict[type, Callable[[Any, int], Any]] = {}
 
     def add(self, kind: type[QueryT], handler: Callable[[QueryT, int], object]) -> None:
-        """handler(query, now_ms) returns a frozen answer and changes nothing. It raises BodyUnreadable or
-        PageUnreadable where a body or page cannot be read; any other exception is the end of the member."""
+        """Registers a handler. handler(query, now_ms) returns a frozen answer and changes nothing. It raises
+        BodyUnreadable or PageUnreadable where a body or page cannot be read; any other exception is the end of the
+        member."""
         assert kind not in self._handlers, f"two handlers of {kind.__name__}"
         self._handlers[kind] = handler
 

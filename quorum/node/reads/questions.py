@@ -1,16 +1,17 @@
-"""What the API asks about this member's state, and what it waits for there.
+"""The API's questions about this member's state, and the conditions that the API waits for there.
 
-A question is answered in one go on the Raft thread, between two steps of the groups. So the time for questions is
-limited in each step, and a question has to be small: a long answer is asked for in parts.
+A question is answered in one piece on the Raft thread, between two steps of the groups. So each step limits the time
+for questions, and a question has to be small: the API asks for a long answer in parts.
 
-A question names the groups that it looks at. It is answered only from a state that is at least as new as everything
-that this member has shown of those groups: a replica that went back to its snapshot first applies what it had applied
-before. A question about now is answered only from a state at or past a read index of each of its groups, which is asked
-for after the question has come (read_indexes.py), and not while nobody serves the group because states differ. A state
-that has parted from most voters' answers nothing. All this is checked in the very step that answers.
+A question names the groups that it reads. It is answered only from a state that is at least as new as everything that
+this member has shown of those groups: a replica that was reset to its snapshot first applies what it had applied
+before. A question about the current state is answered only at or past a read index of each of its groups. The member
+requests that index after the question has arrived (read_indexes.py). It does not answer while no member serves the
+group because states differ. A replica whose state differs from most voters' states answers nothing. All this is checked
+in the very step that answers.
 
-A question that meets an unreadable body waits until the body is repaired. Whoever waits no more says so (Forget), and
-nothing is kept of it.
+A question that meets an unreadable body waits until the body is repaired. A caller that stops waiting sends Forget, and
+the member drops the question.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.replica import Replica
 
 STEP_S = 0.005
-"""No further question is begun in a step after this time. One at least is answered."""
+"""No further question is begun in a step after this time. At least one is answered."""
 
 
 @dataclass(eq=False, slots=True)
@@ -38,9 +39,9 @@ class _Asked:
     item: ev.RunQuery
     groups: tuple[int, ...]
     ready: deque[_Asked]
-    """where it goes once nothing else is waited for"""
+    """the queue of questions that it joins once it waits for nothing else"""
     read_indexes: dict[int, int] = field(default_factory=dict)
-    """group -> its read index, of a question about now"""
+    """group -> its read index, for a question about the current state"""
     is_forgotten: bool = False
 
     def read_index_found(self, group: int, index: int) -> None:
@@ -91,20 +92,20 @@ class Questions:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `answer` has anything to look at."""
+        """Whether `answer` has anything to do."""
         return bool(self._ready or self._asked or self._awaited)
 
     @property
     def is_due(self) -> bool:
-        """Whether questions are left that could be answered at once."""
+        """Whether questions are left that could be answered immediately."""
         return bool(self._ready)
 
     def __len__(self) -> int:
-        """How many questions and awaited changes are kept."""
+        """The number of questions and awaited changes."""
         return len(self._asked) + len(self._awaited)
 
     def ask(self, item: ev.RunQuery, now_ms: int) -> None:
-        """QueryResult(token, answer) follows, in this step or a later one."""
+        """Takes a query; QueryResult(token, answer) follows, in this step or a later one."""
         groups = item.query.groups
         asked = self._asked[item.token] = _Asked(item, groups, self._ready)
         if item.is_current and groups:
@@ -114,15 +115,15 @@ class Questions:
             self._ready.append(asked)
 
     def wait(self, item: ev.AwaitQueue | ev.AwaitConfigured, now_ms: int) -> None:
-        """QueryResult(token, True) follows once it is so."""
+        """Takes a wait; QueryResult(token, True) follows once its condition holds."""
         self._awaited[item.token] = item
 
     def wait_for_body(self, item: ev.RepairBody, now_ms: int) -> None:
-        """QueryResult(token, True) follows once the body can be read."""
+        """Takes a wait for a body; QueryResult(token, True) follows once the body can be read."""
         self._repairer.wait(item.group, item.index, _BodyAwaited(item.token, self._outputs))
 
     def forget(self, item: ev.Forget, now_ms: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Drops a question or wait whose caller has stopped waiting."""
         token = item.token
         self._awaited.pop(token, None)
         self._repairer.forget_waiter(_BodyAwaited(token, self._outputs))
@@ -136,7 +137,7 @@ class Questions:
             self._behind.get(group, {}).pop(asked, None)
 
     def answer(self, now_ms: int) -> None:
-        """At the end of a step: answers what can be answered now, as far as the time goes."""
+        """Run at the end of a step: answers the questions that can be answered now, within the time limit."""
         self._answer_awaited()
         self._take_caught_up()
         began_s = self._clock()

@@ -1,6 +1,6 @@
 """Answers to queries about the queues of a group: from the group's machine on this member.
 
-Every answer is frozen. What a machine changes in place (consumers, lists) is copied into it.
+Every answer is frozen. Data that a machine changes in place (consumers, lists) is copied into it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quorum.node.replica.replicas import Replicas
 
 
 class QueueAnswers:
-    """Those of one member."""
+    """The answers of one member."""
 
     def __init__(self, replicas: Replicas, directory: MemberDirectory, peers: Peers, log: Log) -> None:
         self._replicas = replicas

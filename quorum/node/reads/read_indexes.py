@@ -1,12 +1,13 @@
 """Read indexes (ReadIndex, Raft §6.4): how far a replica must have applied before it may answer a question about now.
 
-Everything that was answered anywhere before a question was asked is committed at or below the group's read index. A
-node asks the group's leader for it, which may be this node itself. The leader answers with its commit index once a
-majority has confirmed, after the request has arrived, that it still leads; it refuses while it has committed no entry
+Everything that any member answered before a question was asked is committed at or below the group's read index. A node
+asks the group's leader for the index; the leader may be this node itself. The leader answers with its commit index once
+a majority has confirmed, after the request has arrived, that it still leads. It refuses while it has committed no entry
 of its term, and during a leadership transfer. Nothing is written to the log.
 
-All questions that wait for a group share one request. Questions that come while it is under way wait for the next one:
-its answer may be older than they are. A request is repeated until it is answered, and at once when the leader changes.
+All questions that wait for a group share one request. Questions that arrive while it is under way wait for the next
+one, because its answer may be older than they are. A request is repeated until it is answered, and immediately when the
+leader changes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from quorum.node.wire.frames import FrameTable, Send
 KIND_READ, KIND_READ_INDEX = 20, 21
 
 REPEAT_MS = 250
-"""A request without an answer is repeated after this time. The leader may have lost it, or its office."""
+"""A request without an answer is repeated after this time. The leader may have lost it, or its leadership."""
 REFUSED_MS = 50
 """A request that was refused is repeated after this time."""
 
@@ -74,7 +75,7 @@ class ReadIndex:
 
 
 class Waiter(Protocol):
-    """A question about now. Waiters are hashable."""
+    """A question about the current state. Waiters are hashable."""
 
     def __hash__(self) -> int: ...
 
@@ -88,15 +89,15 @@ class _Round:
     request: ReadRequest
     waiters: dict[Waiter, None]
     leader: str | None = None
-    """whom it was sent to last; "" is this node"""
+    """the peer that it was sent to last; "" is this node"""
     repeat_ms: int = 0
 
 
 @dataclass(slots=True)
 class ReadIndexes:
-    """Those of one member. Times are of the member's clock.
+    """The read indexes of one member. Times are of the member's clock.
 
-    While this member's disk is silent it answers nobody: no majority would be heard.
+    While this member's disk is silent it answers no request: it would hear no majority.
     """
 
     boot: int
@@ -119,7 +120,7 @@ class ReadIndexes:
         self._waiting.setdefault(group, {})[waiter] = None
 
     def forget(self, group: int, waiter: Waiter) -> None:
-        """Nobody waits for this answer any more."""
+        """Drops a question whose caller has stopped waiting."""
         if group in self._waiting:
             self._waiting[group].pop(waiter, None)
         if group in self._rounds:
@@ -127,12 +128,12 @@ class ReadIndexes:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `turn` has anything to look at."""
+        """Whether `turn` has anything to do."""
         return bool(self._waiting or self._rounds)
 
     @property
     def is_due(self) -> bool:
-        """Whether a request should be sent at once."""
+        """Whether a request should be sent immediately."""
         return any(waiters and group not in self._rounds for group, waiters in self._waiting.items())
 
     def turn(self, now_ms: int) -> None:
@@ -163,7 +164,7 @@ class ReadIndexes:
             self._barrier(request.group, lambda index: self.answered(ReadIndex(request, index or 0)))
 
     def requested(self, peer: str, request: ReadRequest) -> None:
-        """A peer takes this node for the leader."""
+        """Answers the request of a peer that takes this node for the leader."""
         if self.disk_monitor.is_silent:
             return  # its sender asks again
 

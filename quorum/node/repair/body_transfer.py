@@ -1,21 +1,21 @@
-"""Bodies that this member lacks, from members that have them: one mechanism for snapshots and for healing.
+"""Fetches bodies that this member lacks from members that have them: one mechanism for snapshots and for repair.
 
     question   group 4, number 8, limit 4 (bytes of bodies in all answers), count 4, then count x (index 8, term 8):
-               the term of the entry that the asker has there, 0 if none or if it is no good
+               the term of the entry that the asker has there, 0 if it has none or cannot use it
     answer     group 4, number 8, last 1, count 4, then count x (index 8, term 8, state 1, length 4, CRC32C 4), bodies
 
-An answer takes the question's indices in their order; a question whose limit is reached is over, and what was not
-answered is asked again. Rules:
+An answer takes the question's indices in their order. A question ends when its limit is reached; indices that were not
+answered are asked again. Rules:
 
 - Only entries at or below the answerer's commit index are answered. A committed entry is the only one that will ever
   be at its index, so a body is never taken from another history, whatever snapshot or journal refers to it.
 - SAME (the asker's term is the committed one) proves by Log Matching (Raft §5.3) that the asker's journal is right up
-  to there. Nothing is sent then.
-- The CRC is taken from what the log has read and checked, and compared again where the body arrives.
-- A member is asked for at most WINDOW_BYTES at a time, answers in slices between its other work, and keeps nothing
-  but the questions. One that is silent, gone or has no body is followed by the next; the leader comes last.
+  to there. No body is sent then.
+- The CRC is taken from the bytes that the log has read and checked, and compared again where the body arrives.
+- A member is asked for at most WINDOW_BYTES at a time, answers in slices between its other work, and keeps only the
+  questions. If it is silent, gone or has no body, the next member is asked; the leader is asked last.
 
-Nothing here knows what a body means. Everything is driven by `Member.step`.
+This module does not interpret bodies. `Member.step` drives all of it.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from quorum.node.wire.frames import FrameTable
 KIND_FETCH, KIND_BODIES = 16, 17
 
 WINDOW_BYTES = 8 << 20
-"""Asked of one member and not yet answered."""
+"""Bytes asked of one member and not yet answered."""
 QUESTION_BYTES = 4 << 20
-"""One question's limit: two under way keep the line busy."""
+"""Bytes of one question's limit: two under way keep the line busy."""
 QUESTION_ENTRIES = 4_096
 SERVE_BYTES = 256 << 10
 SERVE_ENTRIES = 64
-"""Read and sent in one step, for all who ask: one to two milliseconds."""
+"""Bytes read and sent in one step, for all askers: one to two milliseconds."""
 SERVE_PAUSE_MS = 6
-"""Between two such steps, and longer by as much as an entry goes beyond SERVE_BYTES: what clients publish meanwhile
-waits for one step at most, and a member that fetches gets some 43 MB or 10,000 entries a second from one that also has
-other work, whatever its entries' size."""
+"""Pause between two serving steps, scaled up when an entry exceeds SERVE_BYTES. Client publishes wait for at most one
+step. A fetching member gets about 43 MB/s or 10,000 entries/s from a member that also has other work, whatever its
+entries' size."""
 MAX_QUESTIONS = 64
-"""Of one member, kept here: a member asks at most two for each of its jobs."""
+"""Questions of one member kept here: a member asks at most two for each of its jobs."""
 SILENCE_MS = 2_000
-"""A member that has been silent for this long is not waited for."""
+"""A member that has been silent for this long is no longer waited for."""
 ROUND_MS = 1_000
-"""When nobody has what is wanted, all are asked again after this."""
+"""When no member has the wanted bodies, all members are asked again after this."""
 
 MAX_BODY_BYTES = 32 << 20
 
@@ -64,7 +64,7 @@ _FOUND = struct.Struct("<QQBII")
 
 
 class State(IntEnum):
-    """What an answer says of one index."""
+    """An answer's result for one index."""
 
     ABSENT = 0
     """Not committed here, not kept here, or not readable here."""
@@ -74,7 +74,7 @@ class State(IntEnum):
 
 
 class BodyLog(Protocol):
-    """What is needed of the node's log."""
+    """The part of the node's log that the transfer needs."""
 
     @property
     def synced_lsn(self) -> int: ...
@@ -114,7 +114,7 @@ class Question:
 
 @dataclass(slots=True)
 class Found:
-    """What an answer says of one index; the body is a view into the frame."""
+    """An answer for one index; the body is a view into the frame."""
 
     index: int
     term: int
@@ -163,7 +163,7 @@ class Answer:
 
 
 class Commits(Protocol):
-    """What is known of the groups."""
+    """The commit indices of the groups."""
 
     def commit_index(self, group: int) -> int:
         """0 for a group that is not here."""
@@ -198,7 +198,7 @@ class BodyServer:
         self.served_bytes = 0
 
     def next_due_ms(self) -> int | None:
-        """When `serve` has something to do."""
+        """Time of the next `serve` that has work."""
         return self._resume_ms if self._asked else None
 
     def take_frames(self, table: FrameTable) -> None:
@@ -211,11 +211,11 @@ class BodyServer:
         self.due.next_ms = self._resume_ms
 
     def forget(self, peer: str) -> None:
-        """The connection is gone, and what was asked over it with it."""
+        """Drops the questions of a peer whose connection is gone."""
         self._asked.pop(peer, None)
 
     def serve(self, now_ms: int) -> None:
-        """One slice, if it is time for one: a frame for each who asks, in turn."""
+        """Sends one slice, if one is due: a frame to each asker, in turn."""
         if not self._asked or now_ms < self._resume_ms:
             return
         left_bytes, left_entries = SERVE_BYTES, SERVE_ENTRIES
@@ -284,21 +284,21 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Bodies of one group that are being fetched. `is_complete` once every one is here and on disk."""
+    """Bodies of one group that are being fetched. `is_complete` once every body is here and on disk."""
 
     group: int
     on_done: Callable[[], None]
     term_here: Callable[[int], int] | None
-    """The term of what this member has at an index and would like to be told is right; 0 for none."""
+    """Returns the term of this member's own entry at an index, to have it confirmed; 0 for none."""
     terms: Mapping[int, int]
     """The terms that are certain: a body of another one is not taken."""
     left: array[int]
-    """To be asked for; from `at` on."""
+    """Indices to ask for, from `at` on."""
     at: int = 0
     again: array[int] = field(default_factory=lambda: array("Q"))
-    """Not answered by the member that is being asked."""
+    """Indices that the member asked now has left out: it is asked for them again."""
     refused: array[int] = field(default_factory=lambda: array("Q"))
-    """For the next member."""
+    """Indices to ask the next member for."""
     peer: str | None = None
     tried: set[str] = field(default_factory=set)
     resume_ms: int = 0
@@ -313,17 +313,17 @@ class Job:
 
     @property
     def missing(self) -> int:
-        """How many are not here yet."""
+        """The number of bodies that are not here yet."""
         asked = sum(len(each.wanted) - each.answered for each in self.pending.values())
         return len(self.left) - self.at + len(self.again) + len(self.refused) + asked
 
     def wish(self) -> None:
-        """What the member asked now has left out comes next."""
+        """Queues the indices that the member asked now has left out, to ask it for them again."""
         if self.at >= len(self.left) and self.again:
             self.left, self.at, self.again = self.again, 0, array("Q")
 
     def give_up(self) -> None:
-        """The member that is asked does not answer: what it owes is for the next."""
+        """Gives up the member asked now, which does not answer: the next one is asked for its open indices."""
         self.wish()
         self.refused += self.left[self.at :]
         self.refused += self.again
@@ -338,12 +338,12 @@ class Candidates(Protocol):
     """The members that may be asked."""
 
     def candidates(self, group: int) -> Sequence[str]:
-        """In the order in which they should be asked."""
+        """The members in the order in which they should be asked."""
         ...
 
 
 class BodyClient:
-    """Asks other members for bodies and puts what comes into the log. One a member."""
+    """Asks other members for bodies and puts them into the log. One a member."""
 
     def __init__(
         self,
@@ -355,11 +355,11 @@ class BodyClient:
         self._send = send
         self._peers = peers
         self.under_way: dict[int, Job] = {}
-        """by their numbers, in the order of their beginning"""
+        """by their numbers, oldest first"""
         self._owner: dict[int, Job] = {}
         """question -> job"""
         self._heard_ms: dict[str, int] = {}
-        """when each member answered last, whatever it was"""
+        """when each member last sent any answer"""
         self._numbers = 0
         self.fetched = 0
         self.fetched_bytes = 0
@@ -380,14 +380,15 @@ class BodyClient:
         terms: Mapping[int, int] | None = None,
         term_here: Callable[[int], int] | None = None,
     ) -> Job:
-        """Begin. on_done() is called from `settle` once all are here and durable, unless it was cancelled."""
+        """Starts a job. on_done() is called from `settle` once all bodies are here and durable, unless the job was
+        cancelled."""
         self._numbers += 1
         job = Job(group, on_done, term_here, {} if terms is None else terms, array("Q", indexes))
         self.under_way[self._numbers] = job
         return job
 
     def cancel(self, job: Job) -> None:
-        """What has come stays; answers that are still to come are dropped."""
+        """Cancels a job. Bodies that have arrived stay; later answers are dropped."""
         for number, known in list(self.under_way.items()):
             if known is job:
                 del self.under_way[number]
@@ -396,7 +397,7 @@ class BodyClient:
         job.pending.clear()
 
     def next_due_ms(self) -> int | None:
-        """When `tick` has something to do if nothing comes in."""
+        """Time of the next `tick` that has work if nothing arrives."""
         times = []
         for job in self.under_way.values():
             if job.pending:
@@ -406,7 +407,7 @@ class BodyClient:
         return min(times, default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Asks as much as the windows let; goes on to other members where one is silent."""
+        """Asks as much as the windows allow; asks another member where one is silent."""
         window: dict[str, int] = {}
         for job in self.under_way.values():
             for each in job.pending.values():
@@ -417,7 +418,7 @@ class BodyClient:
                 self._ask(job, window, now_ms)
 
     def settle(self) -> None:
-        """After the log was synced: jobs that have everything are done."""
+        """Run after the log was synced: completes the jobs that have everything."""
         synced = self._log.synced_lsn
         for number, job in list(self.under_way.items()):
             if number in self.under_way and not job.missing and job.lsn <= synced:
@@ -426,7 +427,7 @@ class BodyClient:
                 job.on_done()
 
     def disconnected(self, peer: str) -> None:
-        """What was asked of it will not be answered."""
+        """Moves a disconnected peer's questions to other members."""
         for job in self.under_way.values():
             if job.peer == peer:
                 self._leave(job)
@@ -445,13 +446,13 @@ class BodyClient:
             self._leave(job)
 
     def _heard(self, job: Job) -> int:
-        """When the member that is asked was last known not to be silent. It answers one question after the other, also
+        """When the member asked now was last known not to be silent. It answers one question after the other, including
         those of other jobs and those that were given up: any answer counts."""
         asked_ms = min(each.asked_ms for each in job.pending.values())
         return max(asked_ms, self._heard_ms.get(job.peer or "", 0))
 
     def _choose(self, job: Job, now_ms: int) -> bool:
-        """Whether there is a member to ask for something."""
+        """Chooses the member to ask. Returns whether there is one."""
         job.resume_ms = 0
         job.wish()
         if job.at < len(job.left):
@@ -486,7 +487,7 @@ class BodyClient:
             self._send(peer, KIND_FETCH, question.encode())
 
     def take(self, peer: str, answer: Answer, now_ms: int) -> None:
-        """What a member has answered. PeerFrameError if it is no answer to what was asked of it."""
+        """Takes a member's answer. Raises PeerFrameError if it does not match a question to that member."""
         self._heard_ms[peer] = now_ms
         job = self._owner.get(answer.number)
         if job is None:

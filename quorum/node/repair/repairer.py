@@ -1,7 +1,7 @@
-"""Bodies of this member that are damaged or gone: noted where they are met, fetched from others, put back.
+"""Repairs damaged or missing bodies of this member: records them where they are met, fetches and stores good copies.
 
-Whoever needs such a body waits: the replica that was to apply it, a delivery, a question. Nobody is ever given bytes
-that fail their check. A body is repaired once a copy is in the log, on disk, and reads well.
+Every user of such a body waits: the replica that was to apply it, a delivery, a question. Bytes that fail their check
+are never given out. A body is repaired once a copy is in the log, on disk, and reads correctly.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from quorum.node.repair.body_transfer import BodyClient, Job
 
 
 class Reads(Protocol):
-    """What is needed of the node's log."""
+    """The part of the node's log that the healer needs."""
 
     def read(self, group: int, index: int) -> bytes: ...
 
 
 class Needed(Protocol):
     def is_needed(self, group: int, index: int) -> bool:
-        """Whether the journal or a state that counts has this entry. Others may have let go of one that is not needed,
-        and nobody has to repair it."""
+        """Whether the journal or a valid snapshot refers to this entry. Other members may have dropped an entry that is
+        not needed, and it need not be repaired."""
         ...
 
 
@@ -38,7 +38,7 @@ class Waiter(Protocol):
 
 
 class Repairer:
-    """What is to be repaired here, and who waits for it."""
+    """The entries to repair on this member, and the waiters for them."""
 
     def __init__(
         self,
@@ -52,25 +52,25 @@ class Repairer:
         self._logger = logger
         self._needed = needed
         self._lost: dict[int, dict[int, int]] = {}
-        """group -> index -> term, 0 where it is not known; what is noted and not repaired"""
+        """group -> index -> term, 0 where it is unknown; recorded and not yet repaired"""
         self.noted: dict[int, list[int]] = {}
-        """noted since the last tick"""
+        """recorded since the last tick"""
         self._jobs: list[tuple[int, array[int], Job]] = []
         self._waiting: dict[tuple[int, int], dict[Waiter, None]] = {}
         self._waits_for: dict[Waiter, tuple[int, int]] = {}
         """the same by waiter"""
         self.repaired: dict[int, int] = {}
-        """how many by group, in this life"""
+        """repaired entries by group, since this process started"""
 
     def lost(self, group: int) -> int:
-        """How many entries of the group cannot be read here."""
+        """The number of entries of the group that cannot be read here."""
         return len(self._lost.get(group, ()))
 
     def is_lost(self, group: int, index: int) -> bool:
         return index in self._lost.get(group, ())
 
     def note(self, group: int, index: int, term: int, reason: str) -> None:
-        """This entry cannot be read. term: what the entry's term is known to be, else 0."""
+        """Records an entry that cannot be read. term: the entry's term if it is known, else 0."""
         lost = self._lost.setdefault(group, {})
         if index in lost:
             return
@@ -79,7 +79,7 @@ class Repairer:
         self._logger.error("entry unreadable", group=group, index=index, term=term, reason=reason)
 
     def wait(self, group: int, index: int, waiter: Waiter) -> None:
-        """waiter.repaired() is called once the entry can be read; at once if it can be."""
+        """Calls waiter.repaired() once the entry can be read; immediately if it can be read now."""
         if not self.is_lost(group, index):
             try:
                 self._log.read(group, index)
@@ -93,11 +93,11 @@ class Repairer:
 
     @property
     def waiters(self) -> int:
-        """How many wait for a body."""
+        """The number of waiters for a body."""
         return len(self._waits_for)
 
     def forget_waiter(self, waiter: Waiter) -> None:
-        """It does not wait any more."""
+        """Removes a waiter."""
         place = self._waits_for.pop(waiter, None)
         if place is not None:
             del self._waiting[place][waiter]
@@ -105,7 +105,7 @@ class Repairer:
                 del self._waiting[place]
 
     def tick(self) -> None:
-        """Begin to fetch what was noted."""
+        """Starts to fetch the entries that were recorded."""
         noted, self.noted = self.noted, {}
         for group, indexes in noted.items():
             wanted = array("Q", sorted(indexes))
@@ -114,8 +114,8 @@ class Repairer:
             self._jobs.append((group, wanted, job))
 
     def review(self) -> None:
-        """Now and then: what was cut or replaced meanwhile, or could not be read for a while only, is well again; what
-        nobody needs any more is forgotten."""
+        """Run periodically: removes entries that were cut or replaced meanwhile, that can be read again, or that are no
+        longer needed."""
         for group, lost in self._lost.items():
             for index in list(lost):
                 try:
@@ -135,7 +135,7 @@ class Repairer:
                 self._fetcher.cancel(job)
 
     def forget(self, group: int, to_index: int) -> None:
-        """A snapshot was installed: what stands at or below is needed no more, unless somebody asks for it."""
+        """A snapshot was installed: forgets the entries at or below its index, except those with waiters."""
         lost = self._lost.get(group, {})
         for index in [each for each in lost if each <= to_index and (group, each) not in self._waiting]:
             del lost[index]

@@ -1,11 +1,12 @@
-"""Snapshots that arrive from a leader: they are put in place only when every body they refer to is here and on disk.
+"""Installs snapshots from a leader, only when every body that they refer to is here and on disk.
 
-The state comes in pieces (quorum/replication/snapshots.py) and says by itself which entries its messages lie in. What
-the log here lacks of those is fetched into copies, from any member that has it. What is here is never fetched again, so
-a transfer that was cut (a crash on either side, another leader, a newer snapshot) goes on where it was.
+The state arrives in pieces (quorum/replication/snapshots.py) and names the entries that contain its messages. Bodies
+that the log here lacks are fetched into copies, from any member that has them. Bodies that are here are never fetched
+again, so a transfer that was cut (a crash on either side, another leader, a newer snapshot) continues where it was.
 
-Above this member's commit index its own entries may be of another history than the snapshot's: there a copy counts, or
-an entry that a member has said to be the committed one (which by Log Matching proves all before it), nothing else.
+Above this member's commit index its own entries may be of another history than the snapshot's. There only two things
+are accepted: a copy, or an entry that a member has said to be the committed one (which by Log Matching proves all
+entries before it).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from quorum.replication.configuration import State
 
 
 class Journal(Protocol):
-    """What is needed of the group (quorum.replication.Group has it)."""
+    """The part of the group that this module needs (quorum.replication.Group has it)."""
 
     @property
     def commit_index(self) -> int: ...
@@ -31,13 +32,13 @@ class Journal(Protocol):
 
 
 class Inventory(Protocol):
-    """What is needed of the node's log."""
+    """The part of the node's log that this module needs."""
 
     def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]: ...
 
 
 class Receiver(Protocol):
-    """What is needed of the group's replica."""
+    """The part of the group's replica that this module needs."""
 
     @property
     def raft(self) -> Journal: ...
@@ -53,13 +54,13 @@ class _Arrival:
     term: int
     references: array[int]
     last: tuple[int, int]
-    """(index, term) of the journal's end: what is known to be proven, or not, holds for this journal only"""
+    """(index, term) of the journal's end: the proof, or its absence, holds for this journal only"""
     job: Job | None = None
     proven: int = 0
 
 
 class SnapshotBodies:
-    """The snapshots on their way to this member, at most one a group."""
+    """The snapshots that are arriving at this member, at most one a group."""
 
     def __init__(
         self,
@@ -73,7 +74,8 @@ class SnapshotBodies:
         self._arrivals: dict[int, _Arrival] = {}
 
     def prepare(self, group: int, index: int, term: int, state: State) -> int | None:
-        """Up to where this member's own entries are right, once everything is here; None until then."""
+        """Returns the index up to which this member's own entries are right once every body is here; None until
+        then."""
         replica = self._replicas[group]
         journal = replica.raft
         last = journal.last_index, journal.term_at(journal.last_index)
@@ -101,12 +103,12 @@ class SnapshotBodies:
         return trusted
 
     def missing(self, group: int) -> int:
-        """How many bodies are still to come."""
+        """The number of bodies still to arrive."""
         arrival = self._arrivals.get(group)
         return 0 if arrival is None or arrival.job is None else arrival.job.missing
 
     def drop(self, group: int) -> None:
-        """Nothing is on its way any more."""
+        """Drops the group's arriving snapshot."""
         arrival = self._arrivals.pop(group, None)
         if arrival is not None and arrival.job is not None:
             self._fetcher.cancel(arrival.job)

@@ -1,7 +1,7 @@
-"""Committed entries become the machines' states here, and what they decided is carried out.
+"""Applies committed entries to the machines here, and carries out the effects that they decided.
 
-A machine that needs a body which cannot be read begins again from its snapshot once the body is repaired (healer.py).
-What was carried out before is not carried out again.
+A machine that needs an unreadable body restarts from its snapshot once the body is repaired (healer.py). Effects that
+were carried out before are not carried out again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Comparison(Protocol):
 
 
 class Applier:
-    """One per member. upkeep: hurried where what was applied has work for it, which should not wait for its time."""
+    """Applies entries for one member. upkeep: scheduled at once when applied entries have work for it that should not
+    wait."""
 
     def __init__(
         self,
@@ -133,7 +134,7 @@ class Applier:
         index, term, reason = unreadable
         self._repairer.note(replica.number, index, term, reason)
         if index > replica.raft.commit_index:
-            replica.raft.step_down()  # nobody can be asked for it, and others may do without it
+            replica.raft.step_down()  # no member can be asked for it, and others may not need it
         elif index == replica.raft.applied_index + 1:
             replica.stall(index, now_ms)
 
@@ -145,7 +146,7 @@ class Applier:
                 self._table.reply(replica.number, operation.origin, reply, now_ms)
             elif isinstance(operation.command, c.Wake):
                 replica.proposals.wake_applied()
-                self._upkeep.soon()  # what its budget has cut short goes on at once
+                self._upkeep.soon()  # the rest of the work that its budget has cut short follows immediately
             elif isinstance(operation.command, c.NodeDown) and operation.command.node == self._table.me:
                 self._table.declared_down(replica.number, operation.command.boot)
             elif isinstance(operation.command, c.CreateQueue):
@@ -163,13 +164,13 @@ class Applier:
             self._table.effect(replica.number, effect)
 
     def begin(self, replica: Replica, state: bytes) -> None:
-        """From the snapshot that a replica has at its start."""
+        """Restores the machine from the snapshot that a replica has at its start."""
         replica.restore(state)
         self._know_departed(replica)
 
     def installed(self, replica: Replica, state: State) -> None:
-        """A leader's snapshot has come while running. Where it replaces a state that is wrong or lost, what is older is
-        removed, and applying begins again behind it."""
+        """Installs a leader's snapshot while running. If it replaces a wrong or lost state, older data is removed, and
+        applying restarts after it."""
         if replica.wants_state:
             self._log.journal(replica.number).remove_snapshots_before(replica.raft.applied_index)
         replica.install(state)

@@ -1,4 +1,4 @@
-"""What a group begins with here: an empty machine; and how a replica whose journal cannot be used begins anew."""
+"""The initial state of a group here (an empty machine), and a new replica in place of one whose journal is unusable."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Bootstrap:
         return GroupMachine(FieldSource(self._log, number), LogPages(self._log, number), self._limits)
 
     def lose_replica(self, number: int, reason: str) -> None:
-        """No snapshot here can be used that its journal goes on from: the replica begins anew, quarantined. The mark is
-        on disk before anything is given up."""
+        """Replaces a replica that has no usable snapshot from which its journal continues by a new one, quarantined.
+        The mark is on disk before any data is given up."""
         self._logger.error("replica lost", group=number, reason=reason)
         journal = self._log.journal(number)
         quarantine(self._log, number)

@@ -1,8 +1,8 @@
-"""Publishes the catalog to the API: what has changed, once a step, as events (CatalogChanged, QueueDeleted).
+"""Publishes changes of the catalog to the API, once a step, as events (CatalogChanged, QueueDeleted).
 
-A step that changes nothing in the catalog costs two comparisons, and a change costs what it changed, however many
-queues there are. While the system group's replica applies again what it had applied before, or has a wrong state,
-nothing is published: what the API has seen never goes back.
+A step that changes nothing in the catalog costs two comparisons. A change costs in proportion to its size, however many
+queues there are. While the system group's replica applies entries again, or has a wrong state, nothing is published:
+the API never sees an older catalog than before.
 """
 
 from __future__ import annotations

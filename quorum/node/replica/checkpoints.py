@@ -1,11 +1,12 @@
-"""A group's checkpoints in the node's log: pages, what the kept snapshots refer to, and what a follower is sent.
+"""A group's checkpoints in the node's log: pages, references of the kept snapshots, and snapshots for followers.
 
 A checkpoint's state (fifo/persistence/checkpoint.py) names pages of this node's log and means nothing elsewhere. So a
-member that is too far behind is sent the canonical snapshot, made from it piece by piece while it is being sent.
+member that is too far behind receives the canonical snapshot, which is made from the checkpoint piece by piece while it
+is being sent.
 
-The log keeps what the snapshots that count refer to, and calls the rest garbage: those that are kept as files and not
-known to be damaged (which these are the files say, see quorum/log/snapshots.py), and any that a follower is being sent.
-It is told after a snapshot is durable and before the next one is begun.
+The log keeps the data that valid snapshots refer to, and calls the rest garbage. Valid snapshots are those that are
+kept as files and not known to be damaged (quorum/log/snapshots.py decides which), and any that a follower is being
+sent. The log is told after a snapshot is durable and before the next one is begun.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class LogPages:
 
 
 def contents(state: bytes | memoryview | State) -> tuple[IndexSet, array[int]]:
-    """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's. One
-    that lies elsewhere is a leader's."""
+    """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's. A
+    State is always a leader's."""
     if isinstance(state, State):
         is_of_queues = snapshot.is_snapshot(state.read(0, len(snapshot.MAGIC)))
     elif checkpoint.is_checkpoint(state):
@@ -134,7 +135,8 @@ class ExportedSnapshot:
         self.size, self.crc = size, crc
 
     def read(self, offset: int, length: int) -> bytes:
-        """Part of it; fewer bytes at its end, and where they lie in many pages. Raises as prepare."""
+        """A part of the snapshot; fewer bytes at its end, and where the part is spread over many pages. Raises as
+        prepare."""
         if self._is_canonical:
             return self._file.read(offset, length)
         pieces: list[bytes] = []
@@ -154,15 +156,15 @@ class ExportedSnapshot:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Pages are not held by this: what the log keeps goes by the snapshot's index."""
+        """Closes the file. It holds no pages: the log keeps them by the snapshot's index."""
         self._file.close()
 
 
 class Checkpoints:
-    """What the log has to keep for one group, and where its followers' snapshots come from."""
+    """The data that the log has to keep for one group, and the source of its followers' snapshots."""
 
     def __init__(self, log: Log, group: int, raft: Group, time_bytes: int) -> None:
-        """time_bytes: what stands before the machine's state in a snapshot."""
+        """time_bytes: bytes before the machine's state in a snapshot."""
         self.pages = LogPages(log, group)
         self._log = log
         self._group = group
@@ -171,11 +173,12 @@ class Checkpoints:
         self.is_sendable = True
         """The state is not known to be lost or wrong."""
         self._kept: dict[int, tuple[IndexSet, array[int]]] = {}
-        """index of a snapshot that counts -> the entries and the pages it refers to; ascending"""
+        """index of a valid snapshot -> the entries and the pages it refers to; ascending"""
         raft.send_snapshots_from(self.newest)
 
     def begin(self) -> None:
-        """After a start, as long as the group has the state it goes on from: tells the log what the files refer to."""
+        """After a start, while the group still has the state that it restored: tells the log what the files refer
+        to."""
         newest, state = self._raft.snapshot_index, self._raft.snapshot_state
         if state is not None:
             self._keep(newest, *contents(memoryview(state)[self._time_bytes :]))
@@ -184,7 +187,7 @@ class Checkpoints:
         self._tell()
 
     def rewound(self) -> None:
-        """The group went back to the newest snapshot that can be read; one above it counts no more."""
+        """The group was reset to the newest snapshot that can be read; a snapshot above it is no longer valid."""
         self._tell()
 
     def saved(self, index: int, entries: IndexSet, pages: array[int]) -> None:
@@ -208,11 +211,11 @@ class Checkpoints:
             self._log.retain(self._group, kept or [Retained(0, array("Q"), array("Q"))])
 
     def refer_to(self, index: int) -> bool:
-        """Whether a snapshot that counts refers to this entry."""
+        """Whether a valid snapshot refers to this entry."""
         return any(index in entries for entries, _ in self._kept.values())
 
     def refer_to_page(self, page: int) -> bool:
-        """Whether a snapshot that counts refers to this page."""
+        """Whether a valid snapshot refers to this page."""
         for _, pages in self._kept.values():
             at = bisect_left(pages, page)
             if at < len(pages) and pages[at] == page:
@@ -225,12 +228,12 @@ class Checkpoints:
 
     @property
     def kept(self) -> Sequence[int]:
-        """The indices of the snapshots that count."""
+        """The indices of the valid snapshots."""
         return tuple(self._kept)
 
     def newest(self) -> SnapshotSource | None:
-        """The newest snapshot as a follower has to be sent it. None also where the state here is wrong: so may be the
-        snapshots."""
+        """The newest snapshot in the form that a follower is sent. None also where the state here is wrong, because the
+        snapshots may be wrong too."""
         if not self.is_sendable:
             return None
         file = self._log.journal(self._group).open_snapshot()

@@ -1,15 +1,15 @@
-"""A leader brings its group's queues to what the catalog's policies make of them now.
+"""A leader configures its group's queues as the catalog's current policies require.
 
 The catalog counts the changes of its policies: its *revision*. `Configured(revision)` in a group's log says that every
-queue there is configured as the catalog wished at that revision or later, so nobody has to look at any queue until the
-catalog's revision is above it, whoever leads; and a leader whose catalog lags behind what the log says does nothing.
+queue there is configured as the catalog required at that revision or later. So no leader has to check any queue until
+the catalog's revision is above it, and a leader whose catalog lags behind the log does nothing.
 
-A leader that is to bring its group to a revision goes through the queues that were declared when it began, some a turn,
-and proposes UpdateConfig where a queue is configured otherwise. Only a round that finds nothing to do ends it, with
-`Configured`. What a leader proposed before a round may still be on its way, or have been lost, and a round must not
-judge before that is known: so each round waits for a mark of its own to be applied, which is a `Configured` that says
-nothing new. A queue declared later gets its configuration when it is created, from this leader or from one whose
-catalog is not behind the log.
+A leader that brings its group to a revision goes through the queues that were declared when it began, some in each
+turn. It proposes UpdateConfig where a queue's configuration differs. Only a round that finds nothing to do ends the
+work, with `Configured`. Earlier proposals of the leader may still be under way, or lost, and a round must not judge
+before that is known. So each round waits until a mark of its own is applied: a `Configured` that says nothing new. A
+queue declared later gets its configuration when it is created, from this leader or from one whose catalog is not behind
+the log.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from quorum.node.replica.replica import Replica
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
 
 TURN_WORK = 1_000
-"""What one turn does for a group: one or two milliseconds, as a member may lead several."""
+"""Units of work (about 1 µs each) in one turn for a group: one or two milliseconds, as a member may lead several
+groups."""
 QUEUE_WORK = 20
-"""A queue, and as much more as there are policies to look at for it: about 1 µs each."""
+"""Units of work for one queue; each policy adds one."""
 
 
 class Configuring:
-    """Of one group, while this node leads it and is not behind in it."""
+    """Configures the queues of one group while this node leads it and is not behind in it."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._term = -1
         self._revision = 0
         self._queues: list[CatalogQueue] = []
-        """what is left of the round, the next one last"""
+        """the rest of the round, the next queue last"""
         self._is_clean = True
-        """Nothing of the round was otherwise than wished."""
+        """No queue of the round so far differed from its desired configuration."""
         self._is_under_way = False
         self._barrier_id = 0
         """The last one that was proposed."""
@@ -45,7 +46,7 @@ class Configuring:
         self.goes_on_at_once = False
 
     def turn(self, catalog: CatalogMachine, machine: GroupMachine, now_ms: int) -> bool:
-        """Does the next step; whether the group is where it should be."""
+        """Does the next step. Returns whether the group is configured."""
         self.goes_on_at_once = False
         if catalog.revision == machine.configured:
             self._is_under_way, self._queues, self._term = False, [], -1

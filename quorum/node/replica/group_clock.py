@@ -1,7 +1,7 @@
-"""Group time: the only time a machine knows.
+"""Group time: the only time that a machine knows.
 
 Commands carry it. The leader advances it by its own monotonic progress, slewed by at most a tenth towards the median of
-the members' wall clocks. So it never goes back and never leaps, with any leader and any wall clock.
+the members' wall clocks. So it never decreases and never leaps, with any leader and any wall clock.
 
 Every other member keeps an estimate, so that a new leader continues from the old one's time, also after a long quiet:
 
@@ -15,9 +15,9 @@ Every other member keeps an estimate, so that a new leader continues from the ol
   - The leader may be slowing its time by a tenth, and the member does not know. So it counts nine tenths of its own
     progress. With all of it a member that was paused and leads next would leap ahead, by up to a tenth of its pause.
 
-So after a failover group time may lag behind the old leader's: by a tenth of what no answer has told, and by the quiet
-since the latest answer where the new leader itself stood still. After a restart of all members at once it continues
-from the last entry.
+So after a failover group time may lag behind the old leader's by a tenth of the progress that no answer has told, and
+by the time since the latest answer in which the new leader was paused itself. After a restart of all members at once it
+continues from the last entry.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ class GroupClock:
         """The monotonic time at which `_last` was so."""
         self._credit = 0
         self._term = 0
-        """The latest one in which this member led. In it, time is its own: nobody else has slowed it."""
+        """The latest term in which this member led. In it, time is its own: no other leader has slowed it."""
         self.applied = 0
-        """The latest time of an applied entry, or of a snapshot: what a snapshot keeps, the same on every member."""
+        """The latest time of an applied entry or of a snapshot; snapshots store it, and it is the same on every
+        member."""
 
     @property
     def last(self) -> int:
-        """Group time when it was last looked at; 0 if there is none yet."""
+        """Group time at the last look at the clock; 0 if there is none yet."""
         return self._last
 
     def estimate(self, monotonic_ms: int) -> int:
@@ -71,7 +72,7 @@ class GroupClock:
         one. term: the one in which this member leads."""
         wall = median_low(wall_clocks_ms)
         if self._last == 0:
-            self._last = wall  # a group's first entry: there is nothing to go on from
+            self._last = wall  # a group's first entry: there is no earlier time to continue from
         if term != self._term:
             self._term = term
             self._set(self.estimate(monotonic_ms), monotonic_ms)

@@ -1,7 +1,7 @@
-"""What a leader packs into entries: operations of sessions and of its own, in their order.
+"""Operations that a leader packs into entries: those of sessions and its own, in their order.
 
-Nothing here is durable. Whatever is dropped, the nodes of the sessions send again, and the leader's own operations are
-found due again.
+Nothing here is durable. The nodes of the sessions resend operations that are dropped; the leader finds its own
+operations due again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quorum.node.wire.operations import COMMAND_BYTES, MAX_OPERATIONS, command_b
 from quorum.replication.configuration import CONFIGURATION_BYTES
 
 FULL_RETRY_MS = 500
-"""How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
+"""Interval between a full leader's attempts to find room: each attempt asks the disk for a whole segment."""
 
 
 @dataclass(slots=True)
@@ -28,13 +28,13 @@ class Proposals:
     in_flight_bytes: int = 0
     """of own proposals not yet applied"""
     full_until_ms: int = 0
-    """the log had no room for an entry: nothing is packed before this"""
+    """the log had no room for an entry: no entry is packed before this time"""
     is_wake_pending: bool = False
     """a Wake is pending or in flight"""
     _in_flight: deque[tuple[int, int]] = field(default_factory=deque)
     """(index, bytes) of own proposals not yet applied"""
     _announced_commit: int = 0
-    """the commit index that the last entry, or a message for it alone, took along"""
+    """the commit index that the last entry, or a message of its own, carried"""
     _down_ms: dict[tuple[int, int], int] = field(default_factory=dict)
     """(node, boot) -> when its NodeDown was proposed"""
 
@@ -56,18 +56,18 @@ class Proposals:
         self.drop_pending()
 
     def drop_pending(self) -> None:
-        """What is pending is as good as lost on its way: the sessions' nodes send it again."""
+        """Drops pending operations, as if they were lost on the way: the sessions' nodes resend them."""
         self.pending.clear()
         self.is_wake_pending = False
 
     def announce(self, commit_index: int) -> bool:
-        """The next entry takes the commit index along. Whether it is news to the followers."""
+        """Records that the next entry carries the commit index. Returns whether it is new to the followers."""
         is_news = commit_index > self._announced_commit
         self._announced_commit = commit_index
         return is_news
 
     def next_entry(self) -> tuple[list[bytes], int]:
-        """Takes the operations of the next entry from what is pending, and says how many bytes they have."""
+        """Takes the operations of the next entry from the pending ones. Returns them and their bytes."""
         pending = self.pending
         operations = [pending.popleft()]
         size = len(operations[0])
@@ -80,7 +80,7 @@ class Proposals:
         return operations, size
 
     def sent(self, index: int, size: int) -> None:
-        """An entry of so many bytes of operations was appended to the log."""
+        """An entry with `size` bytes of operations was appended to the log."""
         self._in_flight.append((index, size))
         self.in_flight_bytes += size
 

@@ -1,4 +1,4 @@
-"""What the catalog wishes of queues is carried out in the groups' own logs, by whoever leads them."""
+"""Reconciles the queues in the groups' own logs with the catalog's desired state. The leader of each group does it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from quorum.node.schedule import NEVER, Due
 
 
 class Reconciler:
-    """One of a member: what the catalog wishes and this node leads becomes idempotent commands."""
+    """Reconciles the groups that one member leads: differences from the catalog's desired state become idempotent
+    commands."""
 
     def __init__(self, replicas: Mapping[int, Replica]) -> None:
         self._replicas = replicas
@@ -29,7 +30,8 @@ class Reconciler:
         self.is_wanted = True
 
     def run(self, catalog: CatalogMachine, now_ms: int) -> None:
-        """A turn; the next one with the next upkeep, or with the next step if the work goes on at once."""
+        """Runs a turn; the next one follows with the next upkeep, or with the next step if the work can continue at
+        once."""
         self.is_wanted = not self.turn(catalog, now_ms)
         if self.goes_on_at_once:
             self.due.soon()

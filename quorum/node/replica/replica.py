@@ -1,4 +1,4 @@
-"""This node's share in one group: the Raft group, the machine it feeds, and what a leader has to keep beside them."""
+"""This node's replica of one group: the Raft group, the machine it feeds, and a leader's data beside them."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
 WRITE_AHEAD_BYTES = 1 << 20
-"""Of the blocks that a snapshot refers to so much is written in a step: one or two milliseconds."""
+"""Bytes of blocks written in a step while a snapshot is prepared: one or two milliseconds."""
 FEW_SECTIONS = 256
 WRITE_AHEAD_TIMES = 4
-"""Entries touch queues while a snapshot is prepared. Where they have touched more than a few, those are prepared again,
-up to so many times: the step that takes the snapshot does the rest."""
+"""Most passes over a group's queues while a snapshot is prepared. Entries touch queues meanwhile; if they have touched
+more than a few, those are prepared again in the next pass. The step that takes the snapshot does the rest."""
 ENTRY_COST_BYTES = 512
-"""What an entry counts beside its body when a snapshot is due: so that where entries are small a few hundred thousand
+"""Bytes that an entry counts in addition to its body when a snapshot is due. So a few hundred thousand small entries
 make one due, and the journal's index of them (20 bytes each) stays small."""
 
 TIME_BYTES = 8
-"""Group time stands before the machine's state in a snapshot."""
+"""Group time precedes the machine's state in a snapshot."""
 
 
 def machine_state(state: bytes) -> bytes:
-    """The machine's part of what a replica keeps in a snapshot."""
+    """The machine's part of a replica's snapshot."""
     return state[TIME_BYTES:]
 
 
 class FieldSource:
-    """Where a queue machine finds the columns of a stored batch again."""
+    """Reads the columns of a stored batch again for a queue machine."""
 
     def __init__(self, log: Log, group: int) -> None:
         self._log = log
@@ -78,7 +78,7 @@ def state_of(machine: GroupMachine | CatalogMachine) -> bytes:
 
 
 def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
-    """What save_snapshot would keep of a machine that has applied nothing."""
+    """The state that save_snapshot would store for a machine that has applied nothing."""
     return bytes(TIME_BYTES) + state_of(machine)
 
 
@@ -101,10 +101,10 @@ class Replica:
     barrier_id: int = 0
     """of the last command `Configured` that was applied"""
     ready_term: int = -1
-    """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
-    continues from the last entry"""
+    """the term in which this node leads and has applied everything of earlier terms: only then it may propose, as group
+    time continues from the last entry"""
     touched: bool = True
-    """something has come for it since its last tick"""
+    """it has received something since its last tick"""
     blocked_on_index: int = 0
     """the entry that has to be repaired before anything more is applied"""
     blocked_since_ms: int = 0
@@ -118,7 +118,7 @@ class Replica:
     lacks_page: bool = False
     """a page of the state is lost, and the state stays in use until another member's is here"""
     effects_dispatched_to: int = 0
-    """effects of entries up to here were carried out: not again, where applying begins again before them"""
+    """effects of entries up to here were carried out; they are not repeated when applying restarts before them"""
 
     @property
     def wants_state(self) -> bool:
@@ -132,7 +132,7 @@ class Replica:
 
     @property
     def can_apply(self) -> bool:
-        """The same, and nothing holds them up."""
+        """Committed entries wait to be applied, and nothing prevents it."""
         return (
             not self.blocked_on_index and not self.parted and self.raft.applied_index < self.raft.commit_index
         )
@@ -148,7 +148,7 @@ class Replica:
             bool(self.proposals.pending)
             and self.proposals.in_flight_bytes < IN_FLIGHT_BYTES
             and self.leads
-            and not self.raft.is_handing_over  # then it waits: for the successor, or for this leader to go on
+            and not self.raft.is_handing_over  # then it waits for the successor, or for the end of the attempt
         )
 
     def is_active(self, now_ms: int) -> bool:
@@ -197,8 +197,8 @@ class Replica:
         self.raft.read_barrier(callback)
 
     def tick(self) -> bool:
-        """Lets the Raft group's time pass. True if the leader or the term has changed since the last tick: then what
-        was pending or in flight here is the sessions' nodes' to send again."""
+        """Advances the Raft group's timers. True if the leader or the term has changed since the last tick: then the
+        sessions' nodes resend the operations that were pending or in flight here."""
         self.touched = False
         self.raft.tick()
         now = (self.raft.leader, self.raft.term)
@@ -211,11 +211,12 @@ class Replica:
     # ---- leading
 
     def may_lead_last_only(self, *, campaigns_last: bool) -> None:
-        """Whether this member is to run for leader only where no other member can; one whose state is given up is."""
+        """Sets whether this member campaigns only if no other member can; a member whose state is given up always
+        does."""
         self.raft.campaign.campaigns_last = campaigns_last or self.parted > 0
 
     def delay_candidacy(self, seconds: float) -> None:
-        """This member runs for leader so much later than another one would."""
+        """Adds this many seconds to this member's election timeout."""
         self.raft.campaign.election_delay_s = seconds
 
     def note_caught_up(self) -> None:
@@ -224,7 +225,7 @@ class Replica:
             self.ready_term = self.raft.term
 
     def stop_proposing(self) -> None:
-        """A leader that cannot apply what is committed; note_caught_up ends it."""
+        """Stops proposals of a leader that cannot apply committed entries; note_caught_up ends it."""
         self.ready_term = -1
 
     def propose_internal(self, command: c.Command | CatalogCommand) -> None:
@@ -232,8 +233,8 @@ class Replica:
         self.proposals.pending.append(encode(command, None))
 
     def propose(self, now_ms: int, wall_clocks_ms: list[int]) -> None:
-        """Packs what is pending into entries. They go out with the new commit index, which otherwise goes out by
-        itself: sessions at other nodes wait for it."""
+        """Packs pending operations into entries. The entries carry the new commit index. Otherwise the leader sends it
+        by itself, because sessions at other nodes wait for it."""
         proposals = self.proposals
         if not self.raft.is_leader:
             proposals.pending.clear()
@@ -262,8 +263,8 @@ class Replica:
     # ---- applying
 
     def state_changed(self, index: int, size_bytes: int) -> bool:
-        """The machine has applied this entry. Whether its effects are to be carried out: not again, where applying
-        began again before it."""
+        """Records that the machine has applied this entry. Returns whether its effects are to be carried out: not
+        again, where applying restarted before it."""
         self.snapshots.bytes_since += size_bytes + ENTRY_COST_BYTES
         if index <= self.effects_dispatched_to:
             return False
@@ -279,13 +280,13 @@ class Replica:
         self.blocked_on_index, self.blocked_since_ms = index, now_ms
 
     def resume(self) -> None:
-        """The entry that was waited for can be read, or is not needed any more."""
+        """Ends the wait: the entry can be read, or is not needed any more."""
         self.blocked_on_index = 0
 
     def rebuild_from_snapshot(self, blocked_on_index: int, now_ms: int) -> None:
-        """A body that was needed within an entry cannot be read, and the machine may have done half of it: it is made
-        again from the newest snapshot, applies the same entries to the same effect once the body is repaired, and what
-        was carried out before is not carried out again. This node does not lead until then."""
+        """Rebuilds the machine from the newest snapshot, because a body needed within an entry cannot be read and the
+        machine may have applied half of that entry. It applies the same entries to the same effect once the body is
+        repaired; effects that were carried out before are not repeated. This node does not lead until then."""
         state = self.raft.rewind_applied()
         self.checkpoints.rewound()
         if state is not None:
@@ -301,12 +302,12 @@ class Replica:
     # ---- a state that is wrong or lost
 
     def dispute(self, reason: str) -> None:
-        """Why this node may not serve the group now; empty where a majority agrees again."""
+        """Sets the reason why this node may not serve the group now; empty where a majority agrees again."""
         self.disputed = reason
 
     def part(self, index: int) -> None:
-        """Most voters had another state at this entry, or the state cannot be read. The log is right: this member still
-        votes and acknowledges."""
+        """Gives the state up: most voters had another state at this entry, or the state cannot be read. The log is
+        right: this member still votes and acknowledges."""
         self.parted = index
         self.checkpoints.is_sendable = False
         self.disputed = (
@@ -320,7 +321,7 @@ class Replica:
         self.raft.step_down()
 
     def lose_state(self, empty: GroupMachine | CatalogMachine) -> None:
-        """The state cannot be read, and may be half changed: an empty one takes its place, and is not used."""
+        """Replaces the state, which cannot be read and may be half changed, by an empty one that is not used."""
         self.machine = empty
 
     def pages_lost(self, *, is_any_lost: bool) -> None:
@@ -339,7 +340,8 @@ class Replica:
     # ---- snapshots
 
     def prepare_snapshot(self) -> bool:
-        """Writes some of what the next snapshot refers to; whether that was the last of it. LogFull."""
+        """Writes some of the blocks that the next snapshot refers to. Returns whether they were the last. Raises
+        LogFull."""
         if isinstance(self.machine, CatalogMachine):
             return True
         place = checkpoint.write_ahead(self.machine, self.snapshots.written_to, WRITE_AHEAD_BYTES)
@@ -356,7 +358,7 @@ class Replica:
         return True
 
     def save_snapshot(self, log: Log, now_ms: int) -> None:
-        """Keeps the state at the last applied entry, durably. LogFull if there is no room for it."""
+        """Stores the state at the last applied entry durably. Raises LogFull if there is no room for it."""
         again = self.snapshots.is_demanded or bool(log.journal(self.number).damaged_snapshots)
         entries, pages = IndexSet(()), array("Q")
         if isinstance(self.machine, CatalogMachine):
@@ -369,11 +371,11 @@ class Replica:
             self.clock.applied.to_bytes(TIME_BYTES, "little") + state, again=again
         )
         self.snapshots.saved(now_ms)
-        if is_kept:  # else, after a rewind, the log goes on keeping what the older one refers to
+        if is_kept:  # else, after a rewind, the log still keeps the entries that the older one refers to
             self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
     def restore(self, state: bytes) -> None:
-        """Goes on from what save_snapshot has kept."""
+        """Replaces the machine by the state that save_snapshot has stored."""
         self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
         if isinstance(self.machine, CatalogMachine):
             self.machine = CatalogMachine.restore(state[TIME_BYTES:])
@@ -383,11 +385,13 @@ class Replica:
             self.machine = snapshot.decode(state[TIME_BYTES:], *self._surroundings(self.machine))
 
     def _surroundings(self, machine: GroupMachine) -> tuple[FieldSource, LogPages, Limits]:
-        """What a machine of queues is given here, the one in place of `machine`, too."""
+        """The parts that a queue machine gets from its surroundings here; a machine that replaces `machine` gets them
+        too."""
         return self.field_source, self.checkpoints.pages, machine.limits
 
     def install(self, state: State) -> None:
-        """Goes on from what a leader has sent, which is not held in memory as a whole but for the catalog's."""
+        """Replaces the machine by a state that a leader has sent. Only the catalog's state is held in memory as a
+        whole."""
         self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"))
         rest = state.behind(TIME_BYTES)
         if isinstance(self.machine, CatalogMachine):

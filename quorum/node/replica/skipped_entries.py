@@ -1,14 +1,14 @@
-"""Entries whose effect this member leaves out, because an operator says so by name (`--skip-entry GROUP:INDEX`).
+"""Entries whose effect this member leaves out, because an operator names them (`--skip-entry GROUP:INDEX`).
 
-It is the way back where an entry that was committed should never have been: every member is started with the same list
-(the handshake refuses others), applies such an entry without its commands of members and policies, and answers those
-with a refusal. Every other operation of the entry is carried out, and the ones left out keep their numbers in their
-sessions, so that the entries behind it have the effect that they had (CatalogMachine.leave_out). Entries of other
-commands, and of the groups that queues are in, are refused: what was confirmed behind them would be lost with them.
+This recovers a cluster in which an entry was committed that should never have been. Every member is started with the
+same list (the handshake refuses others). It applies such an entry without its commands of members and policies, and
+answers those with a refusal. Every other operation of the entry is carried out. The ones left out keep their numbers in
+their sessions, so that later entries have the effect that they had (CatalogMachine.leave_out). Entries of other
+commands, and of queue groups, are refused: later confirmed operations would be lost with them.
 
-The snapshots taken afterwards do not contain what is left out. It has to be all members and all entries alike, so a
+The snapshots taken afterwards do not contain the omitted effects. All members must leave out the same entries, so a
 member refuses to start where its list cannot be carried out: where the effect is in a snapshot here already, and where
-it has left out an entry that its journal still holds and is not to leave out any more.
+it has left out an entry that its journal still holds and that the list no longer names.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class SkippedEntries:
         self._logger = logger
 
     def check(self, log: Log, group: int, snapshot_index: int) -> None:
-        """At the start of a group's replica, before anything is applied; snapshot_index: what applying goes on from.
-        Raises ConfigError."""
+        """Checks the list at the start of a group's replica, before anything is applied. snapshot_index: the snapshot
+        from which applying continues. Raises ConfigError."""
         first_index = log.journal(group).first_index
         done = {place for place in self._memory.skipped if place[0] == group}
         for place in sorted(self._entries - done):
@@ -67,7 +67,7 @@ class SkippedEntries:
         return index >= first_index or index > snapshot_index
 
     def begin(self) -> None:
-        """All groups were checked: what is left out from now on is remembered, durably."""
+        """All groups were checked: stores durably which entries are left out from now on."""
         if self._entries - set(self._memory.skipped):
             self._memory.skipped = tuple(sorted(self._entries | set(self._memory.skipped)))
             self._memory.save()
@@ -86,8 +86,8 @@ class SkippedEntries:
 
 
 def _check_commands(log: Log, index: int) -> None:
-    """Whether an entry of the system group has anything that may be left out. Nothing is said of one that is not here
-    yet: it is looked at when it is applied."""
+    """Checks that an entry of the system group has something that may be left out. An entry that is not here yet is
+    checked when it is applied."""
     try:
         body = log.read(SYSTEM_GROUP, index)
         operations = Command(memoryview(body)[1:]).decode() if body[0] == COMMAND else []

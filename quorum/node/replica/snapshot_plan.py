@@ -20,11 +20,11 @@ class SnapshotPlan:
     written_to: tuple[int, int] = (0, 0)
     """(queue, block): how far the next snapshot is prepared"""
     written_times: int = 0
-    """how often it was prepared from the first queue to the last"""
+    """number of finished passes of the preparation over all queues"""
 
     def is_due(self, now_ms: int, after_bytes: int, after_ms: int) -> bool:
-        """So much was applied since the last one, or anything, and so long ago: what was settled since then is garbage
-        only once a snapshot says so."""
+        """Whether a snapshot is due: after_bytes were applied since the last one, or anything after_ms ago. Settled
+        messages become garbage only once a snapshot reflects that."""
         if not self.bytes_since:
             self.saved_ms = now_ms
         return self.bytes_since > after_bytes or now_ms - self.saved_ms >= after_ms

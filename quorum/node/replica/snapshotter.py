@@ -13,8 +13,8 @@ from quorum.log import Log, LogFull
 from quorum.node.replica.replica import Replica
 
 RETRY_MS = 10_000
-"""After one that found no room; and so often one is taken while there is little, since nothing can be collected that
-the oldest snapshot still needs."""
+"""Interval until the next attempt after a snapshot that found no room, and between snapshots while room is low, since
+nothing can be collected that the oldest snapshot still needs."""
 
 
 class Snapshotter:

@@ -1,11 +1,11 @@
-"""Members compare what they have made of the same entries.
+"""Members compare the states that they have computed from the same entries.
 
 Every machine keeps a running hash over (index, replies, effects). At every EVERY-th index each member tells all others
-its own. Where most of a group's voters have the same one, they are right, whoever leads: a member with another one has
-parted from them. Its log is as good as theirs, its state is not, and neither are its snapshots: it serves nothing until
-the replica is rebuilt from another member's snapshot (cluster/state_comparison.py). Without a majority for one hash
-nobody can say which state is right: no member serves the group (*disputed*) until more hashes are heard or the
-members change.
+its own. If a majority of a group's voters has the same hash, they are right, whichever member leads; a member with
+another hash has parted from them. Its log is as good as theirs, but its state and its snapshots are not: it serves
+nothing until the replica is rebuilt from another member's snapshot (cluster/state_comparison.py). Without a majority
+for one hash it is unknown which state is right: no member serves the group (*disputed*) until more hashes are heard or
+the members change.
 
 An entry at which a majority had this member's hash is *settled*, and so is every entry before it, because each hash
 contains the ones before. Settled entries are not judged again: a voter that is added later has no hash there, and the
@@ -52,7 +52,7 @@ class StateHashes:
         return _CLAIM.pack(self.group, index, running_hash)
 
     def claims(self) -> Iterator[bytes]:
-        """What a member that was not connected has not heard."""
+        """The claims for a member that was not connected and has not heard them."""
         return (_CLAIM.pack(self.group, index, running_hash) for index, running_hash in self.own.items())
 
     def claim(self, peer: str, index: int, running_hash: int) -> None:
@@ -65,8 +65,8 @@ class StateHashes:
             claims.pop(peer, None)
 
     def judge(self, me: str, voters: Collection[str]) -> str:
-        """What is disputed, for people; empty where nothing is. Raises Diverged where the majority is against this
-        member."""
+        """A text that says what is disputed, for people; empty where nothing is. Raises Diverged if the majority
+        disagrees with this member."""
         disputed = ""
         for index in sorted(each for each in self.own.keys() & self.claimed.keys() if each > self.settled_to):
             own = self.own[index]

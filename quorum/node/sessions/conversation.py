@@ -1,9 +1,9 @@
-"""What a client's session is to the Raft thread: one numbered conversation with each group it uses.
+"""A client's session on the Raft thread: one numbered conversation with each group it uses.
 
 A session sends operations 1, 2, 3, ... to a group and keeps each until the group's machine has answered it, as this
-node's own replica applies it. Whatever may have got lost on the way (a frame, a leader) is sent again, all of it and in
-order: the machine takes each number once and refuses gaps. Before the first operation goes the registration of the
-session's epoch, as number 0; it is repeated like any other.
+node's own replica applies it. If operations may have been lost on the way (a frame, a leader), all of them are resent
+in order: the machine takes each number once and refuses gaps. The registration of the session's epoch precedes the
+first operation, as number 0; it is resent like any other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Sent:
     token: object
     has_batch: bool
     in_flight_bytes: int = 0
-    """what it counts for while it is on its way"""
+    """bytes that it counts for while it is under way"""
 
 
 @dataclass(slots=True)
@@ -43,17 +43,17 @@ class Conversation:
     unanswered: deque[_Sent] = field(default_factory=deque)
     sent_at_ms: int = 0
     sent_count: int = 0
-    """how many of `unanswered`, from the first on, are on their way to the present leader"""
+    """number of `unanswered` operations, from the first on, that are under way to the present leader"""
     in_flight_bytes: int = 0
     link: str = ""
-    """the way they went"""
+    """the link on which they were sent"""
     is_over: bool = False
-    """the group has said that this epoch is no more"""
+    """the group has said that this epoch has ended"""
     withdrawn: set[object] = field(default_factory=set)
-    """tokens of unanswered operations that nobody waits for: see events.Withdraw"""
+    """tokens of unanswered operations whose callers stopped waiting: see events.Withdraw"""
 
     def start(self, owner: int = UNKNOWN, heard_ms: int = 0) -> None:
-        """The registration: it goes first."""
+        """Adds the registration, which is sent first."""
         self.number(RegisterProducer(self.address, owner, heard_ms), None)
 
     def number(
@@ -62,22 +62,24 @@ class Conversation:
         token: object,
         batch: bytes = b"",
     ) -> None:
-        """Gives the command its number: it is to be sent."""
+        """Gives the command its number and queues it for sending."""
         data = encode(command, Origin(self.producer, self.epoch, self.next_n), batch)
         self.unanswered.append(_Sent(self.next_n, data, token, bool(batch)))
         self.next_n += 1
 
     def withdraw(self, token: object) -> None:
-        """Nobody waits for the answer to the operation with this token, if it has none yet."""
+        """Records that the caller of the operation with this token stopped waiting, if the operation has no answer
+        yet."""
         if self.unanswered:
             self.withdrawn.add(token)
 
     def answer(self, n: int, reply: Reply | None) -> tuple[bool, object]:
-        """The machine has answered number n. Returns (it was waited for, its token).
+        """Takes the machine's answer to number n. Returns (it was waited for, its token).
 
-        A gap of the numbering answers nothing: the operation's own answer comes later. Nor does a repeat (Done), whose
-        own answer came before; unless a snapshot has stood in for the entry with that answer. Then what was asked up to
-        there was done, nobody here knows with what result, and (True, None) says so.
+        A gap of the numbering answers nothing: the operation's own answer comes later. A repeat (Done) answers nothing
+        either, because its own answer came before. The exception is a snapshot that replaced the entry with that
+        answer. Then the operations up to there were carried out with a result that this node does not know, and (True,
+        None) says so.
 
         The numbering finds a gap only while an earlier number is unanswered here. A "gap" of the first unanswered
         number is the machine's own answer: a staged chunk was too high.
@@ -101,36 +103,38 @@ class Conversation:
         return first
 
     def skip(self, n: int) -> list[object]:
-        """Numbers up to n were applied where this node did not see the answers (a snapshot): their tokens."""
+        """Removes numbers up to n, which were applied where this node did not see the answers (a snapshot); returns
+        their tokens."""
         tokens = []
         while self.unanswered and self.unanswered[0].n <= n:
             tokens.append(self._pop().token)
         return tokens
 
     def is_ended_by(self, n: int, reply: Refused) -> bool:
-        """Whether this refusal of number n is the last word: nothing of this epoch will be taken here any more."""
+        """Whether this refusal of number n is final: the group will take nothing of this epoch any more."""
         if reply.reason == "fenced":
             return True
         is_registered = not self.unanswered or self.unanswered[0].n > 0
         return reply.reason in ("expired", "not_registered") if is_registered else n == 0
 
     def end(self) -> None:
-        """There is nobody to talk to."""
+        """Marks the conversation as over."""
         self.is_over = True
         self.unanswered.clear()
         self.sent_count = self.in_flight_bytes = 0
 
     def lighten(self, *, of_all: bool) -> None:
-        """Nobody waits for answers any more. Batches that may not have arrived give their numbers to nothing at all,
-        so that a closed session holds no memory while its group has no leader. of_all: so do all commands, since
-        their callers have been told to try again elsewhere. What did arrive stays done."""
+        """Frees the memory of a conversation whose answers are no longer awaited. Batches that may not have arrived are
+        replaced by empty operations under the same numbers, so that a closed session holds no memory while its group
+        has no leader. of_all: replaces all commands, since their callers have been told to try again elsewhere.
+        Operations that did arrive stay done."""
         for sent in self.unanswered:
             sent.token = None
             if sent.n and (sent.has_batch or of_all):
                 self._empty(sent)
 
     def _empty(self, sent: _Sent) -> None:
-        """Its number is to be taken, and nothing else done."""
+        """Replaces the operation by an empty one, which only uses its number."""
         sent.data = encode(Wake(), Origin(self.producer, self.epoch, sent.n))
         sent.has_batch = False
 
@@ -143,7 +147,7 @@ class Conversation:
         return len(self.unanswered[self.sent_count].data)
 
     def send_next(self) -> bytes:
-        """The next operation to send: it is on its way from now on."""
+        """Returns the next operation to send and marks it as under way."""
         sent = self.unanswered[self.sent_count]
         self.sent_count += 1
         sent.in_flight_bytes = len(sent.data)
@@ -151,7 +155,7 @@ class Conversation:
         return sent.data
 
     def rewind(self) -> None:
-        """What was on its way may be lost: everything unanswered is to be sent again, in order."""
+        """Schedules everything unanswered for resending, in order, because operations under way may be lost."""
         for sent in self.unanswered:
             sent.in_flight_bytes = 0
             if self.withdrawn and sent.token in self.withdrawn:
@@ -186,8 +190,8 @@ class Session:
         return known
 
     def close(self, *, is_clean: bool = False) -> list[Conversation]:
-        """Every group has to hear that the session has ended: the conversations that say so. A node's own producer is
-        not used again, so nothing of it is ever sent again."""
+        """Closes the session; returns the conversations that must tell their groups. A node's own producer is not used
+        again, so none of its operations is ever resent."""
         self.closing = True
         closing = CloseSession(is_clean or self.owner == NODE)
         left = [each for each in self.conversations.values() if not each.is_over]

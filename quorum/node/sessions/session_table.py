@@ -1,4 +1,4 @@
-"""The sessions of a node, as the Raft thread keeps them: who is open, what is on its way, who is told what.
+"""The sessions of a node on the Raft thread: which are open, their operations under way, and where their results go.
 
 A session is known by its number (to the API), and by producer and epoch (to the groups). It stays until every group it
 has spoken to has heard of its end, also when a later epoch of the same producer is already at work here.
@@ -16,16 +16,15 @@ from quorum.node import events as ev
 from quorum.node.sessions.conversation import RESEND_AFTER_MS, Conversation, Session
 
 RESEND_GAP_MS = 50
-"""A gap noticed in a group's answers is repaired at once, but not more often than this."""
+"""A gap in a group's answers is repaired immediately, but at most once in this time."""
 
 LINK_BYTES = 32 << 20
-"""Operations on their way to one leader and not yet answered; what sessions here have more than that waits with them. A
-group may use as many as are left free, so a group whose leader decides nothing leaves room for the leader's other
-groups."""
+"""Bytes of operations under way to one leader and not yet answered; sessions here hold further operations back. A group
+may use as many as are left free, so a group whose leader decides nothing leaves room for the leader's other groups."""
 MOST_LINK_BYTES = 2 * LINK_BYTES
-"""Up to here a group that has nothing on the way may send one operation, of any size. Far below what a peer's
-connection holds back before it is given up (replication.connection), so that no amount of publishing, or of sending
-again, breaks the connection that it needs."""
+"""Up to this many bytes a group with nothing under way may send one operation, of any size. The limit is far below what
+a peer's connection buffers before it is dropped (replication.connection), so that neither publishing nor resending
+breaks the connection that it needs."""
 
 
 class Routes(Protocol):
@@ -47,7 +46,7 @@ class SessionTable:
 
     def __init__(self, me: int, boot: int, routes: Routes, outputs: ev.Outputs) -> None:
         self.boot = boot
-        """of sessions that are opened now: it grows when a group has declared this process down"""
+        """the boot number of sessions opened now: it grows when a group has declared this process down"""
         self.me = me
         self._routes = routes
         self._outputs = outputs
@@ -55,14 +54,14 @@ class SessionTable:
         self._by_producer: dict[bytes, Session] = {}
         """the newest session of each producer"""
         self._by_origin: dict[tuple[bytes, int], Session] = {}
-        """every session by producer and epoch, also one that is closing while its successor is at work"""
+        """every session by producer and epoch, also one that is closing while its successor is active"""
         self._waiting: dict[int, dict[tuple[bytes, int], Conversation]] = {}
         """group -> conversations with something to send, the longest waiting first"""
         self._in_flight: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        """link -> group -> bytes that are on their way there"""
+        """link -> group -> bytes under way there"""
 
     def become(self, number: int) -> None:
-        """This node's number is known, or has changed: sessions that were opened before it begin anew."""
+        """Takes this node's number when it is known or has changed; restarts sessions that were opened before."""
         if number == self.me:
             return
         self.me = number
@@ -108,7 +107,7 @@ class SessionTable:
     # ---- what groups say
 
     def reply(self, group: int, origin: Origin, reply: Reply | None, now_ms: int) -> None:
-        """A group's machine has answered an operation, of whatever node's session."""
+        """Takes the answer of a group's machine to an operation of any node's session."""
         session = self._by_origin.get((origin.producer, origin.epoch))
         conversation = None if session is None else session.conversations.get(group)
         if session is None or conversation is None or conversation.is_over:
@@ -152,7 +151,7 @@ class SessionTable:
             self._rewind(conversation)
 
     def effect(self, group: int, effect: Effect) -> None:
-        """Hands on what this node's sessions have to carry out."""
+        """Passes an effect on to this node's session that has to carry it out."""
         if not isinstance(effect, (Deliver, Notify)) or effect.address.node != self.me:
             return
         session = self.by_number.get(effect.address.session)
@@ -164,16 +163,16 @@ class SessionTable:
             self._outputs.emit(ev.Notified(session.number, effect))
 
     def declared_down(self, group: int, boot: int) -> None:
-        """A group holds our own process for down: what its sessions held there is no longer theirs. New ones are opened
-        under the next boot number. Heartbeats keep the process's own: sessions of other groups are still alive, and
-        nobody may take the new number for a proof of their end."""
+        """A group has declared this process down: messages checked out to its sessions there are no longer theirs. New
+        sessions are opened under the next boot number. Heartbeats keep the process's own number: sessions of other
+        groups are still alive, and the new number must not be taken as a proof of their end."""
         self.boot = max(self.boot, boot + 1)
         for session in list(self.by_number.values()):
             if session.address.boot <= boot and group in session.conversations:
                 self._end(session, "node_down")
 
     def answers_missed(self, group: int) -> None:
-        """A snapshot has taken the place of entries with answers: sessions that speak to the group start over."""
+        """A snapshot has replaced entries with answers: sessions that use the group start over."""
         for session in list(self.by_number.values()):
             if group in session.conversations:
                 self._end(session, "resync")
@@ -181,7 +180,7 @@ class SessionTable:
     # ---- sending again
 
     def resend(self, group: int, now_ms: int) -> None:
-        """There is a leader to hear it: everything unanswered goes out again."""
+        """Resends everything unanswered, because the group has a leader."""
         for conversation in self._conversations(group):
             if conversation.unanswered:
                 self._rewind(conversation)
@@ -208,7 +207,7 @@ class SessionTable:
             waiting.setdefault((conversation.producer, conversation.epoch), conversation)
 
     def _push(self, group: int, now_ms: int) -> None:
-        """Sends what waits, as far as the way to the leader has room. This node's own replica takes everything."""
+        """Sends waiting operations while the link to the leader has room. This node's own replica takes everything."""
         waiting = self._waiting.get(group)
         link = self._routes.link(group) if waiting else None
         if not waiting or link is None:
@@ -246,7 +245,7 @@ class SessionTable:
     # ---- ends
 
     def _end(self, session: Session, reason: str) -> None:
-        """The service's own decision: the API closes the stream; groups hear of it."""
+        """Ends a session by the service's own decision: the API closes the stream, and the groups are told."""
         if session.closing:
             return
         self._outputs.emit(ev.Ended(session.number, reason))
@@ -266,7 +265,7 @@ class SessionTable:
 
 
 def _has_room(total: int, own: int, size: int) -> bool:
-    """Whether an operation may be sent to a leader, where `total` bytes are on the way there, `own` of its group."""
+    """Whether an operation may be sent to a leader; `total` bytes are under way there, `own` of them of its group."""
     if not own:
         return not total or total + size <= MOST_LINK_BYTES
     return own + size <= LINK_BYTES - total

@@ -1,8 +1,8 @@
-"""A MessageBatch at the edge of the cluster: checked once when it comes in, cut when only a part goes out.
+"""A MessageBatch at the edge of the cluster: checked once when it arrives, cut when only a part of it is sent.
 
-Inside the cluster a batch is bytes. Here, and only here, it is looked into: sizes and ends, times to live, and, for a
-queue that keeps filter fields, the fields as columns. Nothing here loops over messages for a batch without
-properties of its own. The elements are counted on the wire (wire_scan) before the batch is parsed.
+Inside the cluster a batch is bytes. Only this module parses it: sizes and ends, times to live, and, for a queue that
+keeps filter fields, the fields as columns. Nothing here loops over messages for a batch without properties of its own.
+The elements are counted on the wire (wire_scan) before the batch is parsed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quorum_selectors.wellknown import APPLICATION, KeptFields
 FieldValue = bool | int | float | str
 
 MAX_PROPERTIES_BYTES = 64 << 10
-"""Properties of one message, encoded: what a client can make a member keep beside the body."""
+"""Bytes of the encoded properties of one message: all that a client can make a member keep beside the body."""
 MAX_BATCH_PROPERTIES_BYTES = 4 << 20
 """Properties of all messages of a batch: 600,000 application properties of 7 bytes take 0.11 s and 73 MB to parse, here
 and at each delivery, and nothing else runs in that time."""
@@ -43,7 +43,7 @@ FRAME_BYTES = 32 << 20
 text."""
 MAX_TTL_MS = 1 << 53
 MAX_STORED_BYTES = MAX_OPERATION_BYTES - (64 << 10)
-"""What is stored of a batch, columns included: it has to fit into one operation with its head."""
+"""Bytes stored of a batch, columns included: they have to fit into one operation with its head."""
 
 _HEADER = (("header.durable", "durable"), ("header.priority", "priority"))
 _PROPERTIES = (
@@ -66,7 +66,7 @@ WELL_KNOWN = (*_HEADER, *((f"properties.{name.replace('_', '-')}", name) for nam
 
 
 class BatchError(Exception):
-    """A batch that cannot be taken. `reason` is a word for programs, the text is for people."""
+    """A batch that is refused. `reason` is a word for programs, the text is for people."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -75,7 +75,7 @@ class BatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckedBatch:
-    """What the rest of the way needs to know of a batch. ttl_ms / ttls_ms as in fifo.commands.Enqueue."""
+    """A checked batch, with all that later parts need to know of it. ttl_ms / ttls_ms as in fifo.commands.Enqueue."""
 
     data: bytes
     count: int
@@ -115,7 +115,7 @@ def _parse(data: bytes, limits: BatchLimits) -> pb.MessageBatch:
 
 
 def claimed_count(data: bytes) -> int:
-    """How many messages a batch says it has, without parsing it; 1 where it does not say."""
+    """The number of messages that a batch claims to have, without parsing it; 1 where it claims none."""
     return read_number(data, pb.MessageBatch.COUNT_FIELD_NUMBER) or 1
 
 
@@ -217,7 +217,7 @@ def _ttl(properties: pb.Properties) -> int:
 
 
 class FieldReader:
-    """Reads messages' filter fields by field key: what `kept` keeps, everything where it is None."""
+    """Reads messages' filter fields by field key: the fields that `kept` keeps, all fields if it is None."""
 
     __slots__ = ("_everything", "_keys", "_well_known")
 
@@ -306,7 +306,7 @@ class StoredBatch:
         self._property_ends: list[int] | None = None
 
     def weight(self, ordinal: int) -> int:
-        """Bytes of bodies and properties before a message: what it takes to send the messages up to it."""
+        """Bytes of bodies and properties before a message: the cost of sending the messages up to it."""
         size = self.start(ordinal) + ordinal * len(self.shared_bytes)
         if self.each:
             if self._property_ends is None:
@@ -319,7 +319,7 @@ class StoredBatch:
         return self.ends[ordinal - 1] if ordinal else 0
 
     def fitting(self, first: int, count: int, max_bytes: int) -> int:
-        """How many of the messages first .. first+count-1 weigh at most max_bytes together; at least 1."""
+        """The number of messages from first .. first+count-1 that weigh at most max_bytes together; at least 1."""
         limit = self.weight(first) + max_bytes
         ends = range(first + 1, first + count + 1)
         return max(1, bisect_right(ends, limit, key=self.weight))

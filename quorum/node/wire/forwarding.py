@@ -1,7 +1,7 @@
-"""Operations on their way to their group's leader, as frames between members.
+"""Frames between members that carry operations to their group's leader.
 
-A frame is the group's number, then each operation with its length before it. Nobody answers: what was decided every
-node sees when it applies it, and what got lost the sessions' nodes send again.
+A frame is the group's number, then each operation with its length before it. There is no answer: every node sees the
+outcome when it applies the entry, and the sessions' nodes resend operations that were lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Frames between members: what the network delivers, and the table of who takes which kind.
+"""Frames between members: the form in which the network delivers them, and the table of the parts that take each kind.
 
-A frame is whole and from a known peer, because the network checks both. A frame that does not decode comes from another
-version: it is counted, logged and ignored. Each part registers the kinds that it knows, and no kind has two owners.
+A frame is complete and from a known peer, because the network checks both. A frame that does not decode comes from
+another version: it is counted, logged and ignored. Each part registers the kinds that it knows, and no kind has two
+owners.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Handler = Callable[[str, Data, int], None]
 
 
 class Network(Protocol):
-    """What a member needs of the peers' network. `send` only queues, `flush` writes without waiting."""
+    """The part of the peers' network that a member needs. `send` only queues, `flush` writes without waiting."""
 
     def send(self, peer: str, kind: int, parts: Sequence[Data]) -> object: ...
 
@@ -39,13 +40,13 @@ class Network(Protocol):
     def set_peers(
         self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
     ) -> None:
-        """Sets the peers to dial at once, those to dial if they have not dialed this node, and those to refuse."""
+        """Sets the peers to dial immediately, those to dial if they have not dialed this node, and those to refuse."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a peer sent: its kind, and the data without the kind."""
+    """A frame from a peer: its kind, and the data without the kind."""
 
     peer: str
     kind: int

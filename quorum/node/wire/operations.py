@@ -57,7 +57,7 @@ _NODE_DOWN = struct.Struct("<IQ")
 _CONFIG = struct.Struct("<BqqBqqBHH")
 
 _TTL = {_ENQUEUE: 4, _STAGE: 5}
-"""where the one time to live stands"""
+"""offset of the single time to live"""
 _NUMBERED = 1
 _NO_PRODUCER = bytes(16)
 
@@ -80,7 +80,7 @@ def command_parts(operations: Sequence[bytes], now_ms: int, version: int) -> lis
 
 
 def command_bytes(count: int, operation_bytes: int) -> int:
-    """The size of a command of so many operations, which have so many bytes together."""
+    """The size in bytes of a command of `count` operations, which have `operation_bytes` together."""
     return _COMMAND.size + 4 * count + operation_bytes
 
 
@@ -125,7 +125,7 @@ def batch_of(operation: memoryview) -> memoryview:
 
 
 def count_of(operation: memoryview) -> int:
-    """How many messages an enqueue or stage operation holds."""
+    """The number of messages in an enqueue or stage operation."""
     return _layout(operation)[0]
 
 

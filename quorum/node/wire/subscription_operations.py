@@ -1,4 +1,4 @@
-"""The wire form of what durable subscriptions and pins send (kinds 20 to 27; see operations.py).
+"""The wire form of the operations of durable subscriptions and pins (kinds 20 to 27; see operations.py).
 
     open      = timeout u64, start u8, on_expiry u8, selector length u32, name, selector, owner u64
     reserve   = generation u64, after u64, max_messages u64, max_bytes u64, name

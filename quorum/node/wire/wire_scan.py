@@ -1,17 +1,17 @@
 """Counts the elements of a serialized protobuf message before it is parsed.
 
 An empty element takes two bytes on the wire and a hundred times that once it is parsed, and the parser holds the
-interpreter's lock until it has all of them. So the bytes of a request are walked first, tag by tag, without making
-anything, and the walk stops at the first element above a limit.
+interpreter's lock until it has all of them. So this module first walks a request's bytes tag by tag, without creating
+objects, and stops at the first element above a limit.
 
-A Shape says what a message type may have: it is made from the type's descriptor, so that every field has a limit,
+A Shape holds the limits of a message type. It is made from the type's descriptor, so that every field has a limit,
 named or not. `Limit` names the fields for which the default is not right.
 
-- A field that is not repeated stands once; a message without texts, bytes and messages in it has SCALARS_BYTES.
+- A field that is not repeated appears once; a message without texts, bytes and messages in it has SCALARS_BYTES.
 - Fields that the type does not know: MAX_UNKNOWN of a message.
 - All tags of a request count together, too: nested limits multiply.
 
-These limits bound what a parse makes. What a request means is checked after it, by the service that the request is for.
+These limits bound the objects that a parse creates. The service that receives the request checks its meaning after it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class ScanError(Exception):
     def __init__(self, detail: str, *, is_malformed: bool = False, is_size: bool = False) -> None:
         super().__init__(detail)
         self.is_malformed = is_malformed
-        """the bytes are no message of this type; else they have too much of something"""
+        """True: the bytes are no message of this type; False: they exceed a limit"""
         self.is_size = is_size
-        """too many bytes; else too many elements"""
+        """True: too many bytes; False: too many elements"""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a field may have; None is the default. total_bytes: of all its elements in one request.
-    is_opaque: the elements are not walked, because their bytes are limited closely enough."""
+    """The limits of a field; None is the default. total_bytes: of all its elements in one request. is_opaque: the
+    elements are not walked, because their bytes are limited closely enough."""
 
     count: int | None = None
     size_bytes: int | None = None
@@ -79,7 +79,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What a message type may have."""
+    """The limits of a message type."""
 
     name: str
     fields: Mapping[int, Field]
@@ -112,7 +112,7 @@ def _field(message: Descriptor, field: FieldDescriptor, limits: Limits) -> Field
 
 def _default_bytes(field: FieldDescriptor, inside: Shape | None) -> int:
     if inside is not None:
-        return 1 << 32  # what it has is limited
+        return 1 << 32  # its own fields are limited
     return DEFAULT_BYTES if field.type in _TEXTS else SCALARS_BYTES
 
 
@@ -133,7 +133,7 @@ def scan(data: bytes, shape: Shape, max_tags: int = DEFAULT_TAGS) -> None:
 
 
 def read_number(data: bytes, number: int, max_tags: int = DEFAULT_TAGS) -> int | None:
-    """The value of a field of type uint32 or uint64 at the top level, as far as it stands before max_tags others."""
+    """The value of a field of type uint32 or uint64 at the top level, if it is among the first max_tags fields."""
     position, end, found = 0, len(data), None
     try:
         for _ in range(max_tags):
@@ -205,8 +205,8 @@ class _Walk:
             raise _malformed(shape, "they end within a field")
 
     def _alike(self, position: int, end: int, tag: int, field: Field, count: int) -> tuple[int, int]:
-        """The place behind the elements of the same field that follow, as far as they are short, and how many there are
-        then: what `walk` does, in a third of the time."""
+        """The position after the following short elements of the same field, and their count: the same as `walk`, in a
+        third of the time."""
         data, before, most = self._data, count, min(field.count, count + self._left)
         total, short = 0, min(field.size_bytes, 127)
         while position + 1 < end and data[position] == tag and data[position + 1] <= short and count < most:
@@ -260,7 +260,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _skip(data: bytes, position: int, wire_type: int) -> int:
-    """The place behind a field's value. ValueError, IndexError."""
+    """The position after a field's value. Raises ValueError, IndexError."""
     if wire_type == _VARINT:
         if data[position] < 128:
             return position + 1
@@ -278,7 +278,7 @@ def _malformed(shape: Shape, what: str) -> ScanError:
 
 
 def all_fields(shape: Shape) -> dict[str, Field]:
-    """Every field that a walk of this shape looks at, by name."""
+    """Every field that a walk of this shape checks, by name."""
     found: dict[str, Field] = {}
     for field in shape.fields.values():
         found[field.name] = field
