@@ -55,7 +55,8 @@ async def wait_applied(hub: Hub, group: int, index: int) -> None:
             return
         if hub.loop.time() >= deadline:
             raise status.unavailable(
-                "behind", f"this node has applied group {group} up to entry {at}, not to {index}; ask another node"
+                "behind",
+                f"this node has applied group {group} up to entry {at}, not to {index}; ask another node",
             )
         await asyncio.sleep(pause)
         pause = min(2 * pause, MOST_POLL_S)
