@@ -30,13 +30,13 @@ from quorum.v1 import admin_pb2_grpc
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LISTED_BYTES = 3 << 20
-"""Of one answer with queues, or one queue: gRPC's clients take 4 MiB where they are told nothing."""
+"""Maximum size of an answer with queues, or one queue: gRPC's clients accept 4 MiB by default."""
 PART_QUEUES, PART_BLOCKS = 200, 5_000
-"""Queues whose counts are asked for in one question, and blocks of messages in them: some milliseconds."""
+"""Queues, and blocks of messages in them, counted by one query: takes some milliseconds."""
 
 
 PART_CONSUMERS, PART_FILTER_BYTES = 1_000, 256 << 10
-"""Consumers of one answer, and bytes of their filters, or one filter."""
+"""Maximum number of consumers in an answer, and bytes of their filters, or one filter."""
 
 
 class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
@@ -44,7 +44,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         self._hub = hub
         self._config = config
         self._hashing = asyncio.Lock()
-        """A hash takes a group's whole state: one at a time, each in a step of its own."""
+        """Lock: a hash reads a group's whole state, so only one is computed at a time, each in its own step."""
 
     @unary_once
     async def DeclareQueue(
@@ -84,7 +84,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[pb.PurgeQueueRequest, pb.PurgeQueueResponse],
     ) -> pb.PurgeQueueResponse:
         if request.before_sequence and not request.id:
-            text = f"before_sequence {request.before_sequence} without an id; give the id of the queue that it is of"
+            text = f"before_sequence {request.before_sequence} without an id; give the id of its queue"
             raise status.invalid("bad_argument", text)
         queue = await self._meant(request)
         before = request.before_sequence
@@ -96,9 +96,9 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         return pb.PurgeQueueResponse(message_count=reply.count)
 
     async def _meant(self, request: pb.DeleteQueueRequest | pb.PurgeQueueRequest) -> CatalogQueue:
-        """The queue of this name and id; NOT_FOUND where the name belongs to another one."""
+        """Return the queue of this name and id; NOT_FOUND if the name belongs to another queue."""
         queue: CatalogQueue | None = await self._hub.queue(request.queue)
-        if queue is not None and request.id not in (0, queue.id):  # perhaps this node is behind
+        if queue is not None and request.id not in (0, queue.id):  # this node may be behind
             queue = (await self._hub.current_catalog()).queue(request.queue)
         if queue is None or request.id not in (0, queue.id):
             raise status.no_queue(request.queue, request.id)
@@ -132,7 +132,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
     def _show(
         self, response: pb.ListQueuesResponse, queue: CatalogQueue, queue_status: q.QueueStatus | None
     ) -> int:
-        """Returns how many bytes that took."""
+        """Return the number of bytes added."""
         if queue_status is None:
             return 0
         info = self._info(queue, queue_status)
@@ -209,15 +209,15 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
 
 
 def _removal(catalog: CatalogView, name: str, meant: int) -> RemoveQueue | None:
-    """Of the queue that has the name now; of none that will have it later. meant: its id, 0 for any; None where the
-    name belongs to another queue."""
+    """Return the command for the queue that has the name now, never for a later queue of that name. meant: the
+    expected queue id, 0 for any. None if the name belongs to another queue."""
     queue = catalog.queue(name)
     found = NO_QUEUE if queue is None else queue.id
     return RemoveQueue(name, found) if meant in (0, found) else None
 
 
 def _page(queues: list[CatalogQueue], request: pb.ListQueuesRequest) -> list[CatalogQueue]:
-    """The queues that are asked for, by name, and one more if there is one."""
+    """Return the requested queues by name, and one more if there is one."""
     wanted = (each for each in queues if each.name.startswith(request.prefix) and each.name > request.after)
     if request.limit:
         return heapq.nsmallest(request.limit + 1, wanted, key=attrgetter("name"))

@@ -1,7 +1,7 @@
-"""Arrow blocks as message batches: what is staged, in chunks that each become one command.
+"""Convert Arrow blocks into message batches for staging, in chunks that each become one command.
 
-Without a column of properties a chunk's bodies and their ends go from Arrow's buffers into the batch as they are.
-Imported when the first bulk call comes.
+Without a column of properties, a chunk's bodies and their offsets are copied from Arrow's buffers into the batch
+unchanged. The first bulk call imports this module.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from quorum.v1 import queue_pb2 as pb
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 1 << 20
 MOST_NESTED_BYTES = 64 << 20
-"""What a record batch may be, and what is made of it at a time: a dictionary gives many rows the same long text."""
+"""Maximum bytes of a record batch, and of its unpacked part: a dictionary can give many rows the same long text."""
 VALUE_BYTES = 64
-"""What an application property takes beside its name and text, about."""
+"""Approximate bytes of an application property besides its name and text."""
 ALLOWED = ("body", *TEXTS, "priority", "ttl_ms", "fields", "properties")
 _WIRE = {"text": pa.string(), "integer": pa.int64(), "floating": pa.float64(), "boolean": pa.bool_()}
 
 
 def chunks(data: bytes, max_rows: int = CHUNK_ROWS) -> Iterator[tuple[bytes, int]]:
-    """(serialized MessageBatch, messages) of each chunk of a block: the same ones for the same block, on every node, as
-    a call that is repeated counts on it. StatusError says what is wrong with the block."""
+    """Yield (serialized MessageBatch, number of messages) for each chunk of a block. The same block gives the same
+    chunks on every node, because repeated calls rely on it. StatusError if the block is invalid."""
     try:
         if has_compressed(data):
             raise _bad("it is compressed; allowed: no compression")
         with pa.ipc.open_stream(data) as stream:
             _check_names(stream.schema)
             for batch in stream:
-                if batch.num_rows > len(data):  # a message takes a byte of the block, if only of an index
+                if batch.num_rows > len(data):  # each message takes at least one byte of the block
                     raise _bad(
                         f"a record batch of {batch.num_rows} rows; at most one for each of {len(data)} bytes"
                     )
-                batch.validate(full=True)  # its offsets come from outside
+                batch.validate(full=True)  # the client wrote its offsets
                 if batch.nbytes > MOST_NESTED_BYTES:
                     raise _bad(f"a record batch of {batch.nbytes} bytes; at most {MOST_NESTED_BYTES}")
                 for part in _parts(batch):
                     yield from _Rows(part).chunks(max_rows)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _bad(f"the block cannot be read as an Arrow IPC stream: {error}") from error
+        raise _bad(f"the block is not a readable Arrow IPC stream: {error}") from error
 
 
 def _bad(text: str) -> status.StatusError:
@@ -64,7 +64,7 @@ def _check_names(schema: pa.Schema) -> None:
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise _bad(f"there is no column {name[:40]!r}; {hint}allowed: {', '.join(ALLOWED)}")
         if schema.names.count(name) > 1:
-            raise _bad(f"the column {name!r} is there twice")
+            raise _bad(f"the column {name!r} appears twice")
     if "body" not in schema.names:
         raise _bad("there is no column 'body'; every message has one")
     body = _values(schema.field("body").type)
@@ -77,13 +77,13 @@ def _check_names(schema: pa.Schema) -> None:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The record batch, cut so that what is made of a part at a time is bounded."""
+    """Yield the record batch in parts, each of bounded size once it is unpacked."""
     body = batch.column("body").type
     if not _is_bytes(_values(body)):
         raise _bad(f"the column 'body' is {body}; allowed: binary")
     if batch.num_columns == 1 and (pa.types.is_binary(body) or pa.types.is_string(body)):
         if batch.num_rows:
-            yield batch  # its bytes are all there is
+            yield batch  # its bytes are all that it needs
         return
     first = 0
     while first < batch.num_rows:
@@ -97,7 +97,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _spread_bytes(batch: pa.RecordBatch) -> int:
-    """About what the rows take once each has values of its own."""
+    """Return the approximate bytes of the rows once each row has its own values."""
     size = 0
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if not pa.types.is_struct(column.type):
@@ -110,7 +110,7 @@ def _spread_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _text_bytes(column: pa.Array) -> int:
-    """Of all values, as far as they are bytes or texts."""
+    """Return the lengths of all values that are bytes or text."""
     if not _is_bytes(_values(column.type)):
         return 0
     if pa.types.is_dictionary(column.type):
@@ -122,7 +122,7 @@ def _text_bytes(column: pa.Array) -> int:
 
 def _lengths(column: pa.Array) -> pa.Array:
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
-        # each view begins with its length; of a NULL it says nothing
+        # each view begins with its length, which is undefined for NULL
         views = np.frombuffer(column.buffers()[1], dtype=np.int32)[::4]
         lengths = views[column.offset : column.offset + len(column)]
         return pa.array(lengths, mask=column.is_null().to_numpy(zero_copy_only=False))
@@ -179,7 +179,7 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return column.cast(kind)
     except pa.ArrowException as error:
-        raise _bad(f"the column {name!r} is {column.type}, and no {kind}: {error}") from error
+        raise _bad(f"the column {name!r} is {column.type}, not {kind}: {error}") from error
 
 
 def _refuse_null(name: str, column: pa.Array) -> None:
@@ -252,7 +252,7 @@ def _fields(made: list[pb.Properties], column: pa.Array) -> None:
 
 
 def _kind_of(field: pa.Field) -> str | None:
-    """Of its values; None where it has none but NULL."""
+    """Return the kind of its values; None if all of them are NULL."""
     kind = _values(field.type)
     if _is_text(kind):
         return "text"

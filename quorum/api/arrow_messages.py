@@ -1,7 +1,7 @@
-"""Arrow IPC streams before they are read: which of their messages are compressed.
+"""Detect compressed messages in Arrow IPC streams before Arrow reads them.
 
-Blocks are not compressed. Arrow unpacks what says it is as it reads it, whatever it comes to: some kilobytes become as
-many gigabytes. So the messages' metadata (flatbuffers, which Arrow has verified) are looked at before.
+Blocks must not be compressed. Arrow decompresses a message without a limit as it reads it, so that some kilobytes can
+become as many gigabytes. Therefore the messages' metadata (flatbuffers, verified by Arrow) are checked first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _COMPRESSION = 3  # of RecordBatch
 
 
 def has_compressed(data: bytes) -> bool:
-    """Whether any message of a stream is. ArrowException for what is no stream."""
+    """Whether any message of the stream is compressed. ArrowException if the bytes are not a stream."""
     reader = pa.ipc.MessageReader.open_stream(data)
     while True:
         try:
@@ -39,7 +39,7 @@ def _is_compressed(message: pa.ipc.Message) -> bool:
 
 
 def _child(metadata: bytes, table: int, field: int) -> int:
-    """Where the table begins that a field refers to."""
+    """Return the offset of the table that a field refers to."""
     place = _place(metadata, table, field)
     if not place:
         raise pa.ArrowInvalid("a message without a record batch")
@@ -47,7 +47,7 @@ def _child(metadata: bytes, table: int, field: int) -> int:
 
 
 def _place(metadata: bytes, table: int, field: int) -> int:
-    """Where a field of a table stands, 0 if it has none."""
+    """Return the offset of a table's field, 0 if it is absent."""
     entries = table - int(struct.unpack_from("<i", metadata, table)[0])
     (size,) = struct.unpack_from("<H", metadata, entries)
     entry = 4 + 2 * field

@@ -1,7 +1,7 @@
 """Stored batches as Arrow: blocks of at most BLOCK_ROWS rows and about BLOCK_BYTES, each an Arrow IPC stream.
 
-Bodies, places and times are put together by whole parts of batches; single messages are looked at only for the
-properties that are asked for. Imported when the first bulk call comes: a member that gets none does without pyarrow.
+Bodies, sequences and times are copied in whole parts of batches. Single messages are read only for requested
+properties. The first bulk call imports this module, so a member without bulk calls does not need pyarrow.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from quorum.v1 import queue_pb2 as pb
 BLOCK_ROWS = 8_192
 BLOCK_BYTES = 1 << 20
 MOST_BLOCK_BYTES = 3 << 19
-"""A block may be so large where it is whole batches: many are about 1 MiB."""
+"""Maximum bytes of a block of whole batches, many of which take about 1 MiB."""
 HELD_BYTES = 8 << 20
-"""What the batches of a block may take, of which it has perhaps one message each; or one batch."""
+"""Maximum bytes of the batches that a block uses, possibly for one message each; or one batch."""
 ROW_BYTES = 48
-"""What a row takes beside body and properties, about."""
+"""Approximate bytes of a row besides body and properties."""
 TIME = pa.timestamp("us", tz="UTC")
 MOST_MS = 253_402_300_799_999
-"""The end of the year 9999, where Python's dates and others' end, too: what expires later is said to expire then."""
+"""The end of the year 9999, the last date of Python and others. Later expiry times are reported as this one."""
 TYPES = {
     "sequence": pa.int64(),
     "raft_index": pa.int64(),
@@ -47,7 +47,7 @@ FIELD_TYPES = {"text": pa.string(), "integer": pa.int64(), "floating": pa.float6
 
 Matches = Callable[[Mapping[str, Any]], bool | None]
 
-pa.set_memory_pool(pa.system_memory_pool())  # what the process has set for its allocator counts here, too
+pa.set_memory_pool(pa.system_memory_pool())  # so that the process's allocator settings apply
 
 
 def schema_of(wanted: Wanted) -> pa.Schema:
@@ -56,10 +56,10 @@ def schema_of(wanted: Wanted) -> pa.Schema:
 
 
 class Blocks:
-    """Collects messages and gives blocks of them.
+    """Collect messages and return blocks of them.
 
-    message_ttl_ms: the queue's, -1 for none. matches: which messages are wanted, None for all. limit: messages at most,
-    -1 for all; `left` is what remains of it.
+    message_ttl_ms: the queue's TTL, -1 for none. matches: selects messages, None for all. limit: maximum number of
+    messages, -1 for all; `left` is the rest of it.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class Blocks:
     def feed(
         self, runs: Sequence[Run], failures: Failures, first_number: int = 0
     ) -> Iterator[bulk_pb2.Block | BodyUnreadable]:
-        """Takes the messages of runs; the blocks that are full. The messages are first_number, ... to `failures`.
+        """Add the messages of runs and yield full blocks. `failures` numbers the messages from first_number on.
 
-        BodyUnreadable stands where something cannot be read: it is to be repaired before the iterator is resumed."""
+        Yields BodyUnreadable for an unreadable body; the caller repairs it before it resumes the iterator."""
         number = first_number
         for part in self._reader.parts(runs):
             if isinstance(part, BodyUnreadable):
@@ -111,16 +111,16 @@ class Blocks:
             number += part.count
 
     def take(self) -> Iterator[bulk_pb2.Block]:
-        """The last block, if anything is left for it."""
+        """Return the last block, if messages are left for it."""
         if self._rows:
             yield self._build()
 
     def so_far(self, next_sequence: int) -> Iterator[bulk_pb2.Block]:
-        """What is left for a block, or a block without rows: a read may go on at next_sequence behind it."""
+        """Return a block of the remaining messages, possibly empty: a read can continue at next_sequence after it."""
         yield self._build() if self._rows else self._encoded([], next_sequence)
 
     def _chosen(self, part: Part) -> Iterator[tuple[int, int]]:
-        """Of a part (first ordinal, count), as far as messages match."""
+        """Add the matching messages of a part (first ordinal, count)."""
         if self._matches is None:
             yield part.first, part.count
             return
@@ -151,7 +151,7 @@ class Blocks:
             taken = min(count, BLOCK_ROWS - self._rows)
             size = self._weight(part.batch, first, taken)
             if self._size + size > MOST_BLOCK_BYTES:
-                if self._rows and size <= MOST_BLOCK_BYTES:  # it is not worth being cut
+                if self._rows and size <= MOST_BLOCK_BYTES:  # too small to cut
                     yield self._build()
                     continue
                 taken = self._fitting(part.batch, first, taken)
@@ -183,7 +183,7 @@ class Blocks:
         return size
 
     def _fitting(self, batch: Batch, first: int, count: int) -> int:
-        """How many of these messages still fit into the block; at least one where it is empty."""
+        """Return how many of these messages still fit into the block; at least one if it is empty."""
         weights = ROW_BYTES * np.arange(1, count + 1)
         if self._with_bodies:
             weights += batch.starts[first + 1 : first + count + 1] - batch.starts[first]
@@ -279,7 +279,7 @@ class Blocks:
         return pa.array(values, kind) if is_there else pa.nulls(self._rows, kind)
 
     def _applications(self) -> list[tuple[set[str], Sequence[Any], int]]:
-        """Of each part (the names of all, the application properties of each message, how often each counts)."""
+        """For each part: (all names, the application properties of each message, how often each counts)."""
         if self._maps is None:
             self._maps = []
             for part in self._parts:
@@ -296,8 +296,8 @@ class Blocks:
         return self._maps
 
     def _field_values(self) -> list[list[list[Any]]]:
-        """Of each part, for each field: the value of each of its messages, as `_applications` has them; None: it has
-        none of that kind."""
+        """For each part and field: the value of each message, in the order of `_applications`; None if no message has
+        a value of that kind."""
         if self._found is None:
             self._found = []
             for names, rows, _ in self._applications():
@@ -324,7 +324,7 @@ class Blocks:
         return pa.StructArray.from_arrays(children, names=[name for name, _ in self._wanted.fields])
 
     def _json(self) -> pa.Array:
-        """All that is not in the struct: what has another name, and what has another kind."""
+        """Return the properties that are not in the struct, because of their name or their kind."""
         write = self._writer.write
         texts: list[str | None] = []
         for (names, rows, times), of_part in zip(self._applications(), self._field_values(), strict=True):

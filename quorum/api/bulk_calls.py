@@ -1,4 +1,4 @@
-"""What all bulk calls share: commands that are retried, reads that wait for their replica, streams of blocks."""
+"""Shared parts of all bulk calls: commands that are retried, reads that wait for their replica, streams of blocks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from quorum.v1 import bulk_pb2 as pb
 T = TypeVar("T")
 
 BEHIND_S = 5.0
-"""So long a read waits for this node's replica; then another node is better."""
+"""Time that a read waits for this node's replica; after it the client should ask another node."""
 POLL_S = 0.005
 MOST_POLL_S = 0.1
 
 
 async def retry_until_answered(hub: Hub, group: int, command: Command, kind: type[T]) -> T:
-    """What the group answers to a command that may be repeated: it is, where its answer was lost."""
+    """Return the group's answer to an idempotent command, which is repeated if its answer was lost."""
     while True:
         reply = await hub.call(group, command)
         found = answer(reply, kind)
@@ -44,7 +44,7 @@ def answer(reply: Reply | None, kind: type[T]) -> T | None:
 
 
 async def wait_applied(hub: Hub, group: int, index: int) -> None:
-    """Returns when this node's replica has applied the entry. UNAVAILABLE where that takes too long."""
+    """Wait until this node's replica has applied the entry. UNAVAILABLE if that takes too long."""
     if not index:
         return
     deadline = hub.loop.time() + BEHIND_S
@@ -55,19 +55,20 @@ async def wait_applied(hub: Hub, group: int, index: int) -> None:
             return
         if hub.loop.time() >= deadline:
             raise status.unavailable(
-                "behind", f"this node has group {group} up to entry {at}, not up to {index}; ask another node"
+                "behind",
+                f"this node has applied group {group} up to entry {at}, not to {index}; ask another node",
             )
         await asyncio.sleep(pause)
         pause = min(2 * pause, MOST_POLL_S)
 
 
 async def index_of(hub: Hub, group: int) -> int:
-    """How far this node's replica is: it has applied what was answered here."""
+    """Return the applied index of this node's replica, which includes everything answered here."""
     return await hub.query(AppliedIndex(group))
 
 
 async def query_replica(hub: Hub, query: Query[T | Refused]) -> T:
-    """The answer of this node's replica; StatusError where it is refused."""
+    """Return the answer of this node's replica; StatusError if it is refused."""
     found = await hub.query(query)
     if isinstance(found, Refused):
         raise status.StatusError(status.of_refused(found))
@@ -77,7 +78,7 @@ async def query_replica(hub: Hub, query: Query[T | Refused]) -> T:
 async def stream_blocks(
     hub: Hub, answer: Answer, steps: Iterator[pb.Block | BodyUnreadable]
 ) -> AsyncIterator[pb.Block]:
-    """The blocks, each made in a thread: reading may wait for the disk, and building takes some milliseconds."""
+    """Yield the blocks. A thread makes them: reading may wait for the disk, and building takes some milliseconds."""
     while (block := await answer.step(steps, _size_of)) is not None:
         if isinstance(block, BodyUnreadable):
             await hub.repair(block)
@@ -90,12 +91,12 @@ def _size_of(block: pb.Block | BodyUnreadable) -> int:
 
 
 async def load(name: str) -> ModuleType:
-    """quorum.api.<name>, which needs pyarrow: imported when it is first asked for, beside the event loop."""
+    """quorum.api.<name>, which needs pyarrow: imported in a thread at its first use."""
     return await asyncio.to_thread(importlib.import_module, f"quorum.api.{name}")
 
 
 def endpoints(found: Iterable[Endpoint], own_address: str) -> list[pb.Endpoint]:
-    """The members that can be asked. own_address: of this node, whatever the catalog has."""
+    """Return the reachable members. own_address: this node's address, which overrides the catalog's."""
     shown = ((each, own_address if each.is_own else each.address) for each in found)
     return [
         pb.Endpoint(name=each.name, address=address, leader=each.is_leader)
@@ -105,13 +106,13 @@ def endpoints(found: Iterable[Endpoint], own_address: str) -> list[pb.Endpoint]:
 
 
 class BulkCalls:
-    """What the parts of the service share."""
+    """State shared by the parts of the service."""
 
     _hub: Hub
     _own_address: str
 
     async def _queue(self, name: str, index: int = 0) -> CatalogQueue:
-        """The queue, once this node's replica of its group is as far as `index`."""
+        """Return the queue once this node's replica of its group has applied `index`."""
         queue = await self._hub.queue(name)
         await wait_applied(self._hub, queue.group, index)
         return queue

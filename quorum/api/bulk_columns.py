@@ -1,4 +1,4 @@
-"""The columns that bulk reads can give: which ones a request asks for."""
+"""Columns of bulk reads, and the set that a request selects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quorum.api import status
 from quorum.v1 import bulk_pb2 as pb
 
 TEXTS = ("message_id", "correlation_id", "reply_to", "content_type", "subject", "group_id")
-"""Columns that are a message's properties of the same name."""
+"""Columns that hold the message property of the same name."""
 NAMES = (
     "sequence",
     "raft_index",
@@ -23,7 +23,7 @@ NAMES = (
     "body",
 )
 OF_PROPERTIES = frozenset((*TEXTS, "priority", "fields", "properties"))
-"""What nobody can tell without looking at messages' properties."""
+"""Columns that require the messages' properties."""
 KINDS = {
     pb.Field.TEXT: "text",
     pb.Field.INTEGER: "integer",
@@ -43,7 +43,7 @@ class Wanted:
 
 
 def wanted(request: pb.Columns) -> Wanted:
-    """Raises StatusError for what there is not."""
+    """StatusError for a column that does not exist."""
     names = tuple(request.names) or tuple(name for name in NAMES if name != "fields" or request.fields)
     for name in names:
         if name not in NAMES:
@@ -54,9 +54,9 @@ def wanted(request: pb.Columns) -> Wanted:
     if ("fields" in names) != bool(request.fields):
         raise status.invalid(
             "bad_column",
-            "the column 'fields' is asked for without naming fields; name each with its kind"
+            "the column 'fields' is requested without names of fields; name each with its kind"
             if "fields" in names
-            else "fields are named, but the column 'fields' is not asked for",
+            else "fields are named, but the column 'fields' is not requested",
         )
     if len(request.fields) > MAX_FIELDS:
         raise status.invalid("bad_column", f"{len(request.fields)} fields; at most {MAX_FIELDS}")
@@ -72,4 +72,4 @@ def wanted(request: pb.Columns) -> Wanted:
 def _refuse_twice(what: str, names: tuple[str, ...]) -> None:
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None:
-        raise status.invalid("bad_column", f"the {what} {twice!r} is asked for twice")
+        raise status.invalid("bad_column", f"the {what} {twice!r} is requested twice")

@@ -1,7 +1,7 @@
-"""quorum.v1.Bulk: what has to be known of a queue; subscriptions, views and staging are in modules of their own.
+"""quorum.v1.Bulk: descriptions of queues; subscriptions, views and staging have their own modules.
 
-Commands go through the node's own session and are asked again where an answer was lost: all of them are idempotent.
-Reads look at this node's replica. What needs pyarrow is imported when the first call comes that does.
+Commands go through the node's own session. They are idempotent, and repeated if an answer was lost. Reads use this
+node's replica. Modules that need pyarrow are imported at the first call that needs them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import bulk_pb2_grpc
 
 SEEN_MESSAGES = 1_000
-"""At each end of the queue so many messages are looked at for the properties they have."""
+"""Messages at each end of the queue that are sampled for their properties."""
 MAX_SEEN = 1_000
-"""Properties that are told; those of most messages."""
+"""Maximum number of reported properties; the most frequent ones."""
 _KIND = {name: number for number, name in KINDS.items()}
 
 
@@ -82,7 +82,7 @@ class BulkService(SubscriptionCalls, ViewCalls, StagingCalls, bulk_pb2_grpc.Bulk
 def _examined(
     parts: Iterator[Part | BodyUnreadable], kinds: dict[str, Counter[str | None]]
 ) -> Iterator[BodyUnreadable | bool]:
-    """A step for each part."""
+    """Yield after each part."""
     for part in parts:
         if isinstance(part, BodyUnreadable):
             yield part
@@ -104,7 +104,7 @@ def _examine(part: Part, kinds: dict[str, Counter[str | None]]) -> None:
 
 
 def _kind_of(seen: Counter[str | None]) -> pb.Field.Kind:
-    """One that fits all values but NULL and bytes, which no column has."""
+    """Return a kind that fits all values except NULL and bytes, which no column has."""
     known = {kind for kind in seen if kind in _KIND}
     if len(known) > 1:
         return pb.Field.TEXT

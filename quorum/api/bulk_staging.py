@@ -26,12 +26,12 @@ from quorum.v1 import bulk_pb2 as pb
 from quorum_selectors.wellknown import KeptFields
 
 AHEAD = 4
-"""Chunks of a call that wait for their group at a time."""
+"""Unanswered chunks of one call."""
 MAX_CHUNK = (1 << 32) - 1
 
 
 class StagingCalls(BulkCalls):
-    """See the module's text; BulkService is the rest."""
+    """Staging calls; BulkService has the others."""
 
     @unary
     async def Stage(
@@ -76,17 +76,17 @@ class StagingCalls(BulkCalls):
         )
 
     async def _staged(self, queue: CatalogQueue, producer: str, batch: int) -> tuple[bytes, ...]:
-        """The names of the batch's parts as of now. A command that names them drops no part that is staged later, even
-        if the command arrives late or is repeated."""
+        """Return the names of the batch's current parts. A command with these names drops no part that is staged later,
+        even if the command arrives late or is repeated."""
 
         return await self._hub.query_current(StagedParts(queue.group, queue.id, producer, batch))
 
 
 class _Part:
-    """A part while it is written. Chunks go out in order, some ahead of the answers."""
+    """A part during its upload. Chunks are sent in order, some before the answers to earlier ones."""
 
     def __init__(self, hub: Hub, queue: CatalogQueue, request: pb.StageRequest, address: str) -> None:
-        """StatusError where the request names no part."""
+        """StatusError if the request names no part."""
         _check_named(request.producer, request.batch, [request.part])
         self._hub = hub
         self._address = address
@@ -98,7 +98,7 @@ class _Part:
         self.size_bytes = 0
 
     async def add(self, block: bytes) -> None:
-        """One block; nothing where it has no bytes."""
+        """Stage one block; do nothing if it is empty."""
         if not block:
             return
         arrow_in = await load("arrow_in")
@@ -159,13 +159,13 @@ def _next_checked(
     kept: KeptFields | None,
     max_field_bytes: int,
 ) -> batches.CheckedBatch | None:
-    """The next chunk, as a publish would be checked; None at the end. In a thread."""
+    """Return the next chunk, checked like a publish; None at the end. Runs in a thread."""
     chunk = next(chunks, None)
     return None if chunk is None else batches.check(chunk[0], limits, kept, max_field_bytes)
 
 
 def _check_named(producer: str, batch: int, parts: Sequence[bytes]) -> None:
-    """What has no wire form, or is too much, must not get as far as the node."""
+    """Refuse values that have no wire form or exceed a limit, before they reach the node."""
     if not 0 < len(producer.encode()) <= NAME_BYTES:
         raise status.invalid(
             "bad_argument", f"a producer's name has 1..{NAME_BYTES} bytes, not {producer[:40]!r}"

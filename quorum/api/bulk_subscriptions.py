@@ -36,11 +36,11 @@ DEFAULT_TIMEOUT_MS = 86_400_000
 NO_LIMIT = (1 << 63) - 1
 MAX_WAIT_MS = 30_000
 SCAN_S = 5.0
-"""So long a Reserve that does not wait goes on looking for a match, budget after budget."""
+"""Time that a Reserve without waiting continues to look for a match, budget after budget."""
 POLL_S = 0.02
 MOST_POLL_S = 0.25
 PAGE = 16_384
-"""Messages of a reservation that are looked up in one question."""
+"""Messages of a reservation that are looked up in one query."""
 RELEASE_PAUSE_S = 0.02
 STARTS = {pb.OpenSubscriptionRequest.EARLIEST: "earliest", pb.OpenSubscriptionRequest.LATEST: "latest"}
 EXPIRIES = {
@@ -52,7 +52,7 @@ _EXPIRY = {name: number for number, name in EXPIRIES.items()}
 
 
 class SubscriptionCalls(BulkCalls):
-    """See the module's text; BulkService is the rest."""
+    """Subscription calls; BulkService has the others."""
 
     @unary
     async def OpenSubscription(
@@ -83,7 +83,7 @@ class SubscriptionCalls(BulkCalls):
     async def _changed(
         self, queue: CatalogQueue, name: str, make: Callable[[SubscriptionInfo | None], c.Command]
     ) -> SubscriptionState:
-        """What the queue's group answers to a command made from its subscription, where no answer was lost."""
+        """Return the group's answer to a command built from its subscription; rebuild it if an answer was lost."""
         query = q.FindSubscription(queue.group, queue.id, name)
         while True:
             found = answer(await self._hub.change_group(query, make), SubscriptionState)
@@ -138,7 +138,7 @@ class SubscriptionCalls(BulkCalls):
             if left <= 0:
                 if not self._hub.may_deliver(
                     queue.group
-                ):  # it may have been cut off, and there may be messages
+                ):  # this node may be isolated while the queue has messages
                     raise status.unavailable(
                         "behind", f"this node has lost its lease on group {queue.group}; ask another node"
                     )
@@ -151,7 +151,7 @@ class SubscriptionCalls(BulkCalls):
     async def _enough(
         self, queue: CatalogQueue, subscription: SubscriptionInfo | None, wanted_count: int
     ) -> bool:
-        """Whether so many messages that the subscription would be given are ready, as far as this replica can tell."""
+        """Whether this replica has at least this number of ready messages for the subscription."""
         if wanted_count <= 1 or subscription is None:
             return True
         start, rest = subscription.start_sequence, wanted_count
@@ -159,7 +159,7 @@ class SubscriptionCalls(BulkCalls):
             page = await self._hub.query(
                 q.BrowseReady(queue.group, queue.id, start, rest, subscription.selector)
             )
-            if isinstance(page, Refused):  # this replica cannot use the selector any more; the group can
+            if isinstance(page, Refused):  # only this replica can no longer use the selector
                 return True
             rest -= sum(run.count for run in page.runs)
             if rest <= 0:
@@ -246,7 +246,7 @@ class SubscriptionCalls(BulkCalls):
                 return await self._state(queue, state)
 
     async def _check_settled(self, queue: CatalogQueue, request: pb.SettleRequest) -> None:
-        """StatusError where the messages have gone back instead. This replica has applied what was answered."""
+        """StatusError if the messages were requeued instead. This replica has applied everything that was answered."""
         found = await self._hub.query(
             q.ReadReservation(queue.group, queue.id, request.subscription, request.to, first=0, count=0)
         )
@@ -277,7 +277,7 @@ class SubscriptionCalls(BulkCalls):
             state = await self._changed(queue, request.subscription, make)
             if not state.outstanding:
                 return await self._state(queue, state)
-            await asyncio.sleep(RELEASE_PAUSE_S)  # the machine goes on with it by itself
+            await asyncio.sleep(RELEASE_PAUSE_S)  # the machine continues by itself
 
     @unary
     async def DeleteSubscription(
@@ -318,7 +318,7 @@ class SubscriptionCalls(BulkCalls):
 
 
 def _check_name(subscription: str) -> None:
-    """What has no wire form must not get as far as the node."""
+    """Refuse values without a wire form before they reach the node."""
     length = len(subscription.encode())
     if not 0 < length <= MAX_NAME_BYTES:
         raise status.invalid(

@@ -1,4 +1,4 @@
-"""The part of quorum.v1.Bulk about views: pins of a queue, as the machines call them."""
+"""The part of quorum.v1.Bulk about views. The machines call a view a pin."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from quorum_selectors.expression import Expression, field_names
 
 DEFAULT_TTL_MS = 3_600_000
 PAGE = 16_384
-"""Messages looked up in one question."""
+"""Messages looked up in one query."""
 SILENCE_S = 2.0
-"""A browse that finds nothing for so long says how far it is, so that nobody takes it for one that hangs."""
+"""A browse without matches reports its position after this time, so that it does not appear to hang."""
 NO_END = (1 << 63) - 1
 
 
 class ViewCalls(BulkCalls):
-    """See the module's text; BulkService is the rest."""
+    """View calls; BulkService has the others."""
 
     @unary
     async def OpenView(self, request: pb.OpenViewRequest, context: Context) -> pb.View:
@@ -94,7 +94,7 @@ class ViewCalls(BulkCalls):
                 yield block
 
     def _encoded(self, queue: CatalogQueue, expression: Expression | None) -> bytes:
-        """The selector for the machine to judge, where the queue keeps all of its fields; else empty."""
+        """Return the selector for the machine to evaluate if the queue keeps all of its fields; otherwise empty."""
         kept, _ = kept_fields(self._hub.catalog, queue)
         if expression is None or kept is None or kept.first_not_kept(field_names(expression)) is not None:
             return b""

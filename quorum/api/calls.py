@@ -1,17 +1,17 @@
-"""How calls get to the services: admitted, received within a time, counted on the wire, and only then parsed.
+"""Admission of calls: limit their number and time, count their bytes on the wire, and only then parse them.
 
-A service is registered through a `Gate`, as it would be with the gRPC server itself. Whatever its methods are, the
-server sees methods that take a stream of bytes: so the gate hears of a call before its first byte, and sees the bytes
-of each request before they become a message.
+A service is registered through a `Gate`, as with the gRPC server itself. The server sees only methods that take a
+stream of bytes. Therefore the gate learns of a call before its first byte, and sees the bytes of each request before
+they are parsed.
 
 - Calls are admitted by kind and by the client's address (`Calls`). Administration and health have places of their own,
   which sessions do not take.
-- Where all places of a kind are taken, the first call of an address ends the oldest one of the address with the most.
-- The first request has to come within a time; a call that says nothing ends.
-- Answers have to be taken within a time: gRPC keeps what a client does not read until its connection is closed, so the
-  server closes it (`Gate.stalled`).
-- The bytes of a request are taken from the node's window for received requests before anything of them is parsed, and
-  given back when the service is done with the request. Who waits for the window is not read meanwhile.
+- If all places of a kind are taken, the first call of an address ends the oldest call of the address with the most.
+- The first request has a time limit; a silent call ends.
+- A client has to take each answer within a time limit. gRPC keeps unread answers until the connection is closed, so
+  the server closes it (`Gate.stalled`).
+- The bytes of a request are reserved in the node's window for received requests before they are parsed, and released
+  when the service is done with the request. A call that waits for the window is not read.
 - A request with too many bytes or elements (request_limits.py) ends its call, and is not parsed.
 """
 
@@ -45,9 +45,9 @@ MAX_CALLS = 10_000
 MAX_RESERVED_CALLS = 500
 """Calls of administration and health checks: beside the others."""
 MAX_WATCHES = 500
-"""Calls that their clients hold open to hear of changes: beside the others."""
+"""Calls that clients keep open to be notified of changes: beside the others."""
 IS_RESERVED = ("quorum.v1.Admin", "grpc.health.", "grpc.reflection.")
-"""How the names of services begin whose calls are reserved."""
+"""Name prefixes of the services with reserved places."""
 WATCHES = ("Health/Watch", "ServerReflection/ServerReflectionInfo")
 LARGE_ANSWERS = (
     "Queue/Get",
@@ -59,23 +59,23 @@ LARGE_ANSWERS = (
 )
 """Methods with one answer that may be large: the call has its place until the client has taken it."""
 WATCH_LIMIT_S = 3_600.0
-"""A watch ends then; its client begins another one."""
+"""Time limit of a watch; its client then begins another one."""
 ANSWER_LIMIT_S = 60.0
-"""A client takes an answer, which is about 1 MiB or one message, within this time."""
+"""Time limit for a client to take an answer, which is about 1 MiB or one message."""
 OPEN_LIMIT_S = 5.0
-"""A session's first request comes within this time."""
+"""Time limit for a session's first request."""
 REQUEST_LIMIT_S = 30.0
-"""The first request of another call does: 32 MiB over a slow line take a while."""
+"""Time limit for the first request of any other call: 32 MiB take a while on a slow link."""
 UNCOUNTED_BYTES = UNWALKED_BYTES
 """A request up to this size takes nothing from the window: all calls together have 40 MiB of such requests at most, and
-a consumer's answers do not wait behind what others publish."""
+a consumer's answers do not wait behind publishes."""
 IPV6_PREFIX = 64
-"""One client has a network of this size to take its addresses from."""
+"""Prefix length of the IPv6 network that counts as one client."""
 
 
 @lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
-    """What a host's calls and connections are counted by: its address, or the network that an IPv6 address is of."""
+    """Return the key that counts a host's calls and connections: its IPv4 address, or its IPv6 network."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -117,7 +117,7 @@ class Places:
         return self._shares.of(address)
 
     def enter(self, address: str, call: Call) -> bool:
-        """False: that is more than the address's share. True: `leave` has to follow."""
+        """Enter a call. True: `leave` has to follow. False: the address has used its share."""
         if not self._shares.enter(address):
             if self._shares.of(address) or not self._end_one():
                 return False
@@ -126,7 +126,7 @@ class Places:
         return True
 
     def _end_one(self) -> bool:
-        """Ends the oldest call of the address with the most, if that has several."""
+        """End the oldest call of the address with the most calls, if it has several."""
         calls = max(self._calls.values(), key=len, default={})
         if len(calls) < 2:
             return False
@@ -145,12 +145,12 @@ class Places:
 
 
 class Call:
-    """One call under way, for its handler: the context of gRPC, which notes what is being written."""
+    """One call under way, for its handler: gRPC's context, which records unfinished writes."""
 
     __slots__ = ("_context", "_since", "_task", "is_ended")
 
     def __init__(self, context: Context, since: dict[Call, float]) -> None:
-        """since: when each call that writes began to do so, the first one first."""
+        """since: start time of each unfinished write, the oldest first."""
         self._context = context
         self._since = since
         self._task = asyncio.current_task()
@@ -167,7 +167,7 @@ class Call:
             del self._since[self]
 
     def end(self) -> None:
-        """The call has to give its place to another one."""
+        """End the call, because another one gets its place."""
         self.is_ended = True
         assert self._task is not None
         self._task.cancel()
@@ -184,16 +184,16 @@ class _Method:
     shape: Shape
     parse: Callable[[bytes], Any]
     is_stream: bool
-    """whether the client sends several requests"""
+    """the client sends several requests"""
 
     def check_size(self, size: int) -> None:
-        """StatusError for a request that has too many bytes."""
+        """StatusError if the request has too many bytes."""
         if size > self.max_bytes:
             text = f"{self.name}: a request of {size} bytes; allowed: {self.max_bytes}"
             raise status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "request_too_large", text))
 
     def read(self, data: bytes) -> Any:
-        """The request; StatusError where it is refused."""
+        """Parse the request; StatusError if it is refused."""
         try:
             scan(data, self.shape, self.max_tags)
             return self.parse(data)
@@ -214,7 +214,7 @@ class Gate:
     """Has the parts of grpc.aio.Server that services are registered with."""
 
     def __init__(self, server: grpc.aio.Server, batch: BatchLimits, received: ByteWindow) -> None:
-        """received: bytes of requests that services have in hand, by address."""
+        """received: bytes of requests that services are handling, by address."""
         self._server = server
         self._batch = batch
         self._received = received
@@ -224,7 +224,7 @@ class Gate:
         self._since: dict[Call, float] = {}
 
     def stalled(self) -> set[str]:
-        """The peers that have not taken an answer for ANSWER_LIMIT_S."""
+        """Return the peers that have not taken an answer for ANSWER_LIMIT_S."""
         before = time.monotonic() - ANSWER_LIMIT_S
         return {call.peer() for call, _ in takewhile(lambda each: each[1] <= before, self._since.items())}
 
@@ -267,7 +267,7 @@ class Gate:
 
 
 class Requests:
-    """The requests of one call. Each is done with when the next one is asked for, or when `release` says so."""
+    """The requests of one call. Asking for the next one, or `release`, ends the use of a request."""
 
     def __init__(self, method: _Method, context: Context, received: ByteWindow, address: str) -> None:
         self._method = method
@@ -278,7 +278,7 @@ class Requests:
         self._first: Any = None
 
     async def begin(self) -> Any:
-        """The first one, which `anext` gives too; None where the client has said that it sends nothing."""
+        """Return the first request, which `anext` returns too; None if the client has closed its side."""
         try:
             async with asyncio.timeout(self._method.limit_s):
                 self._first = await anext(self, None)
@@ -321,7 +321,7 @@ class Requests:
             raise status.StatusError(status.make(code, "overloaded", text)) from error
 
     def release(self) -> None:
-        """The service has nothing of the last request in hand any more."""
+        """Release the bytes of the last request."""
         if self._taken:
             self._received.give(self._taken, self._address)
             self._taken = 0
@@ -330,7 +330,7 @@ class Requests:
 def _handler(
     handler: Any, method: _Method, received: ByteWindow, since: dict[Call, float]
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """The same method for the server: it takes a stream of bytes."""
+    """Return the same method for the server, which takes a stream of bytes."""
     behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
     limit_s = WATCH_LIMIT_S if method.name in WATCHES else None

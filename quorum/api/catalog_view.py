@@ -1,7 +1,7 @@
-"""The catalog as the event loop sees it: made of what the Raft thread publishes (events.CatalogChanged).
+"""The event loop's view of the catalog, built from the changes that the Raft thread publishes (events.CatalogChanged).
 
-The view belongs to the event loop, and nothing but published changes changes it. It says what this node has applied, as
-of the outputs that have come: `Hub.current_catalog` waits until it shows what was answered anywhere before.
+The view belongs to the event loop, and only published changes modify it. It shows the node's applied state as of the
+received outputs. `Hub.current_catalog` waits until it shows everything that was answered anywhere before.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class CatalogView:
         self._by_name: dict[str, CatalogQueue] = {}
         self._by_id: dict[int, CatalogQueue] = {}
         self._deleted: set[int] = set()
-        """ids of queues that their groups have deleted, and the catalog still has, or does not have yet"""
+        """ids of queues that their groups have deleted, and that the catalog still has or does not have yet"""
 
     def apply(self, change: CatalogChanged) -> None:
-        """O(what has changed); a change of policies costs O(policies) besides."""
+        """Apply a published change. O(size of the change), plus O(policies) if policies changed."""
         if change.is_whole:
             self._by_name.clear()
             self._by_id.clear()
@@ -50,7 +50,7 @@ class CatalogView:
             del self._by_name[queue.name]
 
     def queue_deleted(self, number: int) -> None:
-        """The group of the queue with this id has deleted it."""
+        """Record that its group has deleted the queue with this id."""
         if not self._is_removed(number):
             self._deleted.add(number)
 
@@ -64,7 +64,7 @@ class CatalogView:
         return self._by_name.get(name)
 
     def queues(self) -> list[CatalogQueue]:
-        """In no particular order; a list of its own."""
+        """Return a new list of all queues, in no particular order."""
         return list(self._by_name.values())
 
     def was_deleted(self, queue: CatalogQueue) -> bool:
@@ -72,5 +72,5 @@ class CatalogView:
         return queue.id in self._deleted or self._is_removed(queue.id)
 
     def effective(self, queue: CatalogQueue) -> Effective:
-        """The arguments that hold for the queue, with its policy's. O(policies), O(1) when it is asked again."""
+        """Return the queue's configuration, its policy included. O(policies), and O(1) for a repeated call."""
         return self.policies.effective(queue)

@@ -1,9 +1,9 @@
-"""Connections to the client port: how many there may be, and which are closed where one address has too many.
+"""Limit the connections to the client port, by address.
 
 gRPC accepts connections itself. It closes those above a limit and those that send nothing (server.py has the settings),
-but does not count by address: one that opens connections all the time would have all places, and clients that come
-later none. So once in a while the node looks at its own sockets. An address may have as many connections as are left
-free (shares.Shares has the same rule); of the others those are closed that have brought the fewest bytes.
+but does not count by address, so one address could take all places. Therefore the node inspects its own sockets
+periodically. An address may have as many connections as are left free (the rule of shares.Shares). Of the excess
+connections, the node closes those that have sent the fewest bytes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from quorum.api.calls import network_of
 
 SHARE_OF_DESCRIPTORS = 4
-"""Connections to one listening address may take this part of a process's descriptors: a host's name may stand for two
-addresses, and the log has a descriptor for each segment."""
+"""Part of a process's descriptors for connections to one listening address: a host name may resolve to two addresses,
+and the log has a descriptor for each segment."""
 MAX_CONNECTIONS = 32_768
 LOOK_S = 1.0
-"""Between two looks at the connections."""
+"""Interval between two checks of the connections."""
 IS_MANY = 2
-"""With fewer than this part of the limit open, nothing is looked at."""
+"""Below this part of the limit, connections are not checked."""
 _BYTES_RECEIVED = 128
-"""Where struct tcp_info (Linux, <linux/tcp.h>) has tcpi_bytes_received, a u64."""
+"""Offset of tcpi_bytes_received, a u64, in struct tcp_info (Linux, <linux/tcp.h>)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Connection:
 
 
 def max_connections() -> int:
-    """To one listening address, from this process's limit of open files."""
+    """Return the limit for one listening address, derived from this process's limit of open files."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -49,7 +49,7 @@ def max_connections() -> int:
 
 
 def excess(connections: Sequence[Connection], most: int) -> list[Connection]:
-    """Those to be closed, so that each network has at most as many as are left free of `most`."""
+    """Return the connections to close, so that each network has at most as many as are left free of `most`."""
     by_network: dict[str, list[Connection]] = defaultdict(list)
     for each in connections:
         by_network[each.network].append(each)
@@ -63,8 +63,8 @@ def excess(connections: Sequence[Connection], most: int) -> list[Connection]:
 
 
 def close_excess(port: int, most: int) -> int:
-    """Closes what one address has too many of the connections to this port; how many. Blocks for some milliseconds
-    where there are thousands."""
+    """Close the excess connections of each address to this port; return their number. Blocks for some milliseconds
+    if there are thousands."""
     descriptors = _descriptors()
     if len(descriptors) * IS_MANY < most:
         return 0
@@ -75,7 +75,7 @@ def close_excess(port: int, most: int) -> int:
 
 
 def close_peers(port: int, peers: Collection[str]) -> int:
-    """Closes the connections of these peers, as gRPC calls them (ipv4:10.0.0.7:41822), to this port; how many."""
+    """Close these peers' connections to this port; return their number. peers: gRPC names (ipv4:10.0.0.7:41822)."""
     found = [each for each in _connections(_descriptors(), port) if each.peer in peers]
     for each in found:
         _shut_down(each)
@@ -111,7 +111,7 @@ def _connections(descriptors: Iterable[int], port: int) -> Iterable[Connection]:
 
 
 def _shut_down(connection: Connection) -> None:
-    """gRPC closes it then. Another socket may have its number by now: that stays."""
+    """Shut the socket down, so that gRPC closes it. A different socket under the same number is left alone."""
     try:
         with socket.socket(fileno=os.dup(connection.descriptor)) as each:
             if os.fstat(each.fileno()).st_ino == connection.inode:

@@ -1,4 +1,4 @@
-"""From the machine's Deliver to what a client is sent: bodies are read from the node's own log, here."""
+"""Convert the machine's Deliver into batches for clients, with bodies from the node's own log."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from quorum.node.wire.operations import Command, batch_of, count_of
 T = TypeVar("T")
 
 DELIVERY_BYTES = 1 << 20
-"""Messages are read this far ahead of a stream that takes them; a delivery is about this much, properties included, or
-one message."""
+"""Bytes that are read ahead of a stream; approximate size of a delivery, properties included, unless one message is
+larger."""
 
 WHOLE_MESSAGES = 64
-"""A stored batch of so many messages goes out as it came in, in a delivery of its own; smaller ones are put together,
-as each delivery costs a message of the stream and a disposition."""
+"""A stored batch of at least this many messages is sent unchanged, in its own delivery. Smaller ones are combined,
+because each delivery costs a message of the stream and a disposition."""
 
 CACHED_BYTES = 32 << 20
-"""What the batches take that a reader keeps apart: neighbouring runs, and consumers with different selectors, cut the
-same ones. The last one is kept, whatever it takes."""
+"""Bytes of parsed batches in a reader's cache: neighbouring runs, and consumers with different selectors, use the same
+batches. The last one is kept, whatever its size."""
 PARSED = 2
-"""A batch that was taken apart takes so many times its bytes, about."""
+"""Approximate memory of a parsed batch, as a multiple of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class DeliveredBatch:
 
 
 class BodyReader:
-    """Reads batches from the node's log. One for all streams of a node; the event loop's.
+    """Reads batches from the node's log. All streams of a node share one reader, which belongs to the event loop.
 
-    A body that is damaged, or not here, raises BodyUnreadable. The generators here yield it in the place of what they
-    could not read, and try again when they are resumed: it is to be repaired meanwhile (Hub.readable).
+    A damaged or missing body raises BodyUnreadable. The generators in this module yield the error instead and retry
+    when they are resumed; the caller repairs the body in between (Hub.readable).
     """
 
     def __init__(self, log: Log, cached_bytes: int = CACHED_BYTES) -> None:
@@ -68,13 +68,13 @@ class BodyReader:
         return self._cached_bytes + entry
 
     def drop(self) -> None:
-        """Empties the cache."""
+        """Empty the cache."""
         self._batches.clear()
         self._cached_bytes = 0
         self._last, self._command = (-1, -1), None
 
     def command(self, group: int, index: int) -> Command:
-        """A whole entry."""
+        """Return a whole entry."""
         if self._last != (group, index) or self._command is None:
             try:
                 body = self._log.read(group, index)
@@ -103,7 +103,7 @@ class BodyReader:
         return made
 
     def parts(self, group: int, run: Run) -> Iterator[tuple[batches.StoredBatch, int, int] | BodyUnreadable]:
-        """The messages of a run as (batch, first ordinal, count)."""
+        """Return the messages of a run as (batch, first ordinal, count)."""
         if not run.one_each:
             for batch in _tried(lambda: self.batch(group, run.index, run.operation)):
                 yield batch if isinstance(batch, BodyUnreadable) else (batch, run.ordinal, run.count)
@@ -117,7 +117,7 @@ class BodyReader:
 
 
 def _tried(read: Callable[[], T]) -> Iterator[T | BodyUnreadable]:
-    """What was read, at last; before it, what stands in the way, as often as it does."""
+    """Yield each BodyUnreadable while a read fails, and finally the value."""
     while True:
         try:
             found = read()
@@ -131,7 +131,7 @@ def _tried(read: Callable[[], T]) -> Iterator[T | BodyUnreadable]:
 def delivered_batches(
     reader: BodyReader, group: int, deliver: Deliver
 ) -> Iterator[DeliveredBatch | BodyUnreadable]:
-    """What to send, in order of delivery tags; each at most about DELIVERY_BYTES or one message."""
+    """Yield batches to send, in order of delivery tags; each at most about DELIVERY_BYTES, or one message."""
     collected = _Collected(deliver)
     for run in deliver.runs:
         whole = None
@@ -156,8 +156,8 @@ def delivered_batches(
 def _added(
     reader: BodyReader, group: int, run: Run, done: int, collected: _Collected
 ) -> int | BodyUnreadable:
-    """Adds messages of the run from number `done` on, as long as they fit; how many of the run have been added then.
-    No reference to a batch is kept: a stream that nobody reads holds what it has collected, and no more."""
+    """Add messages of the run from number `done` on, as long as they fit; return the number added so far. The builder
+    keeps no reference to a batch, so an unread stream holds only the collected messages."""
     while done < run.count:
         try:
             if run.one_each:
@@ -179,7 +179,7 @@ def _added(
 
 
 class _Collected:
-    """Messages on their way into one delivery, and the tags that come next."""
+    """Messages collected for one delivery, and the tags that follow."""
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -199,7 +199,7 @@ class _Collected:
             self._sequences.append([sequence, sequence + count - 1])
 
     def take(self) -> Iterator[DeliveredBatch]:
-        """What has been collected, if anything."""
+        """Return the collected messages, if there are any."""
         builder, sequences = self._builder, self._sequences
         if builder.count:
             self._builder, self._sequences = batches.BatchBuilder(), []
@@ -208,7 +208,7 @@ class _Collected:
             yield self._made(count, data, sequences)
 
     def pass_on(self, run: Run, batch: bytes) -> DeliveredBatch:
-        """A stored batch as it is; nothing else is collected."""
+        """Return a stored batch unchanged; nothing else is collected."""
         return self._made(run.count, batch, [[run.first_sequence, run.first_sequence + run.count - 1]])
 
     def _made(self, count: int, batch: bytes, sequences: list[list[int]]) -> DeliveredBatch:
@@ -218,7 +218,7 @@ class _Collected:
 
 
 def _whole_batch(reader: BodyReader, group: int, run: Run) -> bytes | None:
-    """The stored bytes, where the run is one whole batch: nothing is taken apart then."""
+    """Return the stored bytes if the run is one whole batch, which needs no parsing."""
     if run.one_each or run.ordinal:
         return None
     try:

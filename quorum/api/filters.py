@@ -1,4 +1,4 @@
-"""Selectors and property filters as clients write them, in no protocol's form, and what queues keep for them."""
+"""Selectors and property filters of clients, independent of the protocol, and the fields that queues keep for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _resolved(names: tuple[str, ...]) -> KeptFields:
 
 
 def kept_fields(catalog: CatalogView, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
-    """(what the queue keeps of each message now, None if nothing; bytes allowed a message, -1 for no limit)."""
+    """Return (fields that the queue keeps now, None for none; maximum bytes of a message's fields, -1 for no limit)."""
     if not queue.config.filter_enabled:  # no policy changes it
         return None, -1
     config = catalog.effective(queue).config
@@ -50,7 +50,7 @@ Filter = SelectorText | PropertyFilter | None
 
 
 def parse(wanted: Filter) -> Expression | None:
-    """None: every message. Raises SelectorError or FilterError, StatusError for a value that no filter compares."""
+    """Parse a filter; None: every message. SelectorError, FilterError, or StatusError for a value of bytes."""
     if isinstance(wanted, SelectorText):
         return jms.parse(wanted.text) if wanted.text.strip(jms.BLANKS) else None
     if isinstance(wanted, PropertyFilter):
@@ -61,8 +61,8 @@ def parse(wanted: Filter) -> Expression | None:
 def expression_bytes(wanted: Filter, queue: CatalogQueue) -> bytes:
     """The canonical encoding of a selector or filter; empty for every message.
 
-    Whether the queue keeps the fields is judged in its group, by what it keeps when the consumer is attached there.
-    Raises SelectorError or FilterError where it is wrong in itself, StatusError where the queue does not filter.
+    The queue's group checks whether the queue keeps the fields, when the consumer is attached.
+    SelectorError or FilterError if the filter is invalid, StatusError if the queue does not filter.
     """
     expression = parse(wanted)
     if expression is None:
@@ -77,7 +77,7 @@ def expression_bytes(wanted: Filter, queue: CatalogQueue) -> bytes:
 
 @lru_cache(maxsize=4096)
 def selector_text(encoded: bytes) -> str:
-    """A selector of this canonical encoding; empty for every message, and where no text on the wire says it."""
+    """Return a selector's text for this encoding; empty for every message, and if no text expresses it."""
     if not encoded:
         return ""
     return printing.selector(canonical.decode(encoded)) or ""

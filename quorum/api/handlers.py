@@ -1,8 +1,8 @@
-"""What handlers of calls have in common: errors become the call's status, and an outdated queue is looked up again.
+"""Shared code of call handlers: errors become the call's status, and an outdated queue is looked up again.
 
 A node's catalog may lag behind: a queue that was deleted and declared again at another node has a new id, and this node
-still knows the old one. The queue's group refuses the old id as not found. So a handler whose request names a queue is
-run once more where that was the reason; `Hub.queue` then looks the name up as of now.
+still knows the old one. The queue's group refuses the old id as not found. So a handler whose request
+names a queue is run again after such a refusal; `Hub.queue` then looks up the current queue of that name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def unary(handler: Call) -> Call:
-    """A handler whose StatusErrors, and errors in what it was given, become the call's status."""
+    """Wrap a handler: its StatusErrors, and errors in its request, become the call's status."""
 
     @unary_once
     @functools.wraps(handler)
@@ -43,7 +43,7 @@ def unary(handler: Call) -> Call:
 
 
 def unary_once(handler: Call) -> Call:
-    """The same for a handler that is not run again: it looks its queue up as of now, or creates it."""
+    """Wrap a handler that is not run again, because it looks up the current queue or creates it."""
 
     @functools.wraps(handler)
     async def handle(self: Any, request: Any, context: Any) -> Any:
@@ -56,7 +56,7 @@ def unary_once(handler: Call) -> Call:
 
 
 def streaming(handler: Call) -> Call:
-    """The same for a handler that yields its answers."""
+    """Wrap a handler that yields its answers."""
 
     @functools.wraps(handler)
     async def handle(self: Any, request: Any, context: Any) -> Any:
@@ -79,13 +79,13 @@ def streaming(handler: Call) -> Call:
 
 
 def _known(hub: Hub, request: Any) -> CatalogQueue | None:
-    """The queue that a request names, as this node knows it. None too for a stream of requests, which is read once."""
+    """Return the request's queue as this node knows it. None for a stream of requests, which can be read only once."""
     name = getattr(request, "queue", "")
     return hub.catalog.queue(name) if name else None
 
 
 def is_outdated(hub: Hub, known: CatalogQueue | None, error: status.StatusError) -> bool:
-    """Whether this error says that a queue was not found, and its name may belong to another one."""
+    """Whether this error says that a queue was not found and its name may belong to another queue."""
     return error.status.code == status.Code.NOT_FOUND and known is not None and hub.is_outdated(known)
 
 

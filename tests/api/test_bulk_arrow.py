@@ -252,13 +252,13 @@ def test_columns_are_those_that_were_asked_for_in_their_order() -> None:
     ("request_", "problem"),
     [
         (bulk_pb2.Columns(names=["sequense"]), "did you mean 'sequence'"),
-        (bulk_pb2.Columns(names=["body", "body"]), "column 'body' is asked for twice"),
-        (bulk_pb2.Columns(names=["fields"]), "without naming fields"),
-        (bulk_pb2.Columns(names=["body"], fields=[bulk_pb2.Field(name="a", kind=1)]), "is not asked for"),
+        (bulk_pb2.Columns(names=["body", "body"]), "column 'body' is requested twice"),
+        (bulk_pb2.Columns(names=["fields"]), "without names of fields"),
+        (bulk_pb2.Columns(names=["body"], fields=[bulk_pb2.Field(name="a", kind=1)]), "is not requested"),
         (bulk_pb2.Columns(fields=[bulk_pb2.Field(name="a")]), "field 'a' has no kind"),
         (
             bulk_pb2.Columns(fields=[bulk_pb2.Field(name="a", kind=1), bulk_pb2.Field(name="a", kind=2)]),
-            "field 'a' is asked for twice",
+            "field 'a' is requested twice",
         ),
     ],
 )
@@ -442,7 +442,7 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, made.schema) as stream:
         stream.write_batch(made)
-    with pytest.raises(status.StatusError, match="'body' is there twice"):
+    with pytest.raises(status.StatusError, match="'body' appears twice"):
         list(arrow_in.chunks(sink.getvalue().to_pybytes()))
 
 
