@@ -92,7 +92,7 @@ class SubscriptionState:
 class Reserved:
     """A reservation. index: the Raft index that a replica must have applied to read it. size_bytes is estimated.
 
-    offset == after: nothing was reserved, because no message matches (is_complete) or because a budget ended the search.
+    offset == after: nothing was reserved, because no message matches (is_complete) or a budget ended the search.
     """
 
     offset: int

@@ -70,7 +70,7 @@ class SelectorGroups:
         self._last_position = 0
         self._active: dict[bytes, SelectorGroup] = {}
         self._filed: PredicateIndex[bytes] = PredicateIndex()
-        """all groups that have ever followed; those without credit stay, because filing costs more than skipping them"""
+        """all groups that have ever followed; without credit they stay, because filing costs more than skipping them"""
         self._followers: dict[bytes, SelectorGroup] = {}
         self._followed = 0
         """the sequence below which all messages were looked up for the followers"""
@@ -228,7 +228,7 @@ class SelectorGroups:
         left = entry.budget(self.messages.queue).left
         is_known = group.evaluated_to == group.scan_position and not self.match_cache.has(group.selector)
         if is_known and not left.may_pass:
-            return 0, self._is_at_end(group, entry)  # the same result as below, but cheap for thousands of waiting groups
+            return 0, self._is_at_end(group, entry)  # as below, but cheap for thousands of groups
         blocks = self.messages.blocks
         taken = 0
         first_number = delivery.start >> entry.limits.block_bits
