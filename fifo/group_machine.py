@@ -320,8 +320,8 @@ class GroupMachine(GroupState):
         late: list[tuple[int, int]],
         new: list[tuple[int, int]],
     ) -> Reply:
-        """Handles a batch with messages that were accepted before, or that are late. late, fresh: (ordinal, count) of
-        the late messages and of those that may be accepted; the latter are one range at most."""
+        """Handles a batch with messages that were accepted before, or that are late. late, new: (ordinal, count) of the
+        late messages and of those that may be accepted; the latter are one range at most."""
         first = command.first_client_sequence
         last = first + command.count - 1
         parts = [(first + at, first + at + count - 1, REFUSED_EARLIER) for at, count in late]

@@ -111,7 +111,7 @@ class Limits:
     staged_chunks: int = 16_384
     staged_bytes: int = 8 << 30
     staged_messages: int = 16_384 * 8_192
-    """Staged chunks, of 8,192 messages each: one entry may have to make 8,192 blocks."""
+    """Staged messages: 16,384 chunks of 8,192 messages, or 8,192 blocks that one entry may have to make."""
     staged_ttls: int = 65_536
     """Stretches of staged messages with the same time to live, at least one a chunk. Each becomes a run of its own."""
     part_ms: int = 6 * 3600 * 1000
@@ -127,8 +127,8 @@ class Limits:
     few_messages: int = 16
     """Messages up to which they are evaluated one by one. Above, evaluating all at once is cheaper."""
     column_bytes: int = 64 << 20
-    """Approximate memory for the fields of one block, because a field that few messages have takes up to twenty times
-    its bytes. Fields above the limit are read again, part by part."""
+    """Approximate memory for the fields of one block. Fields above the limit are read again, part by part: a field that
+    few messages have takes up to twenty times its bytes."""
     dense_columns: int = 64
     """Columns of a block; later fields are kept as runs (quorum_selectors.block_columns)."""
     read_singles: int = 1_024

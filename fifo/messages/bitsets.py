@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 FEW_MEMBERS = 4
-"""Up to so many are looked for one by one; above, numpy finds all at once."""
+"""Members up to which they are found one by one; above, numpy finds all at once."""
 
 
 def span(first: int, count: int) -> int:
@@ -111,7 +111,7 @@ def from_positions(positions: np.ndarray[tuple[int], np.dtype[np.intp]], width: 
 
 
 def from_flags(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
-    """The set of those that are flagged."""
+    """The set of the positions whose flag is True."""
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 

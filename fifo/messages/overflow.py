@@ -12,7 +12,7 @@ from fifo.messages.messages import Messages
 
 
 def drop_head(messages: Messages, entry: Entry) -> bool:
-    """Drops what is above `max_length`; False if the budget ended it."""
+    """Drops the oldest ready messages above `max_length`. False if the budget ended it."""
     limit = messages.config.max_length
     if limit < 0 or messages.config.overflow != "drop_head":
         return True
