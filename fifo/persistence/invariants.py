@@ -1,4 +1,4 @@
-"""What is true of a group between entries. For tests and for a member that doubts itself; costs O(state)."""
+"""Invariants of a group between entries, for tests and for a member that checks itself. The cost is O(state)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fifo.subscriptions import Subscription
 from quorum_selectors.evaluate import evaluate
 
 PLACES = tuple(place for place in Place if place.value)
-"""Where messages of a queue are."""
+"""The places of messages that are in a queue."""
 
 
 def check(group: GroupMachine) -> None:
-    """Raises AssertionError where something is not as it must be."""
+    """Raises AssertionError if an invariant is broken."""
     sessions, limits = group.sessions, group.limits
     owners = [producer.owner for producer in sessions.producers.values()]
     _expect(len(owners) - owners.count(NODE) <= limits.max_producers, "too many producers")
     _expect(sessions.owned == {owner: owners.count(owner) for owner in owners}, "owners are counted")
     _expect(len(sessions.fences) <= limits.max_fences, "too many fences")
-    _expect(not sessions.fences.keys() & sessions.producers.keys(), "who is remembered needs no fence")
+    _expect(not sessions.fences.keys() & sessions.producers.keys(), "a remembered producer has no fence")
     fenced = [fence.ended_ms for fence in sessions.fences.values()]
     _expect(fenced == sorted(fenced), "fences are listed in the order of forgetting")
     _expect(not fenced or sessions.fences_lost_ms <= fenced[0], "the oldest fences go first")
@@ -173,7 +173,7 @@ def _check_staging(machine: QueueMachine) -> None:
 
 
 def _check_pages(machine: QueueMachine) -> None:
-    """What is told of a block without its page is what the block says, whether it is warm or cold."""
+    """Checks that the record of a block says the same as the block, warm or cold."""
     for found in machine.messages.blocks.values():
         stored = found.stored if isinstance(found, Block) else found
         if stored is None:
@@ -219,9 +219,12 @@ def _check_held(machine: QueueMachine, consumer: Consumer, held: dict[int, int])
 
 
 def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
-    _expect(consumer.held.total <= machine.limits.max_held, "nobody holds too many messages")
+    _expect(consumer.held.total <= machine.limits.max_held, "a consumer does not hold too many messages")
     is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
-    _expect(is_listed == (consumer.group is not None and consumer.credit > 0), "who has credit is in line")
+    _expect(
+        is_listed == (consumer.group is not None and consumer.credit > 0),
+        "a consumer with credit is eligible",
+    )
     _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
     _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
 
@@ -238,7 +241,7 @@ def _check_subscription(machine: QueueMachine, subscription: Subscription) -> No
     )
     _expect(
         not is_deleted or bool(subscription.reservations),
-        "who is deleted is remembered while it holds something",
+        "a deleted subscription is remembered while it holds messages",
     )
     offsets = [each.offset for each in subscription.reservations]
     _expect(offsets == sorted(offsets), "reservations ascend")
@@ -315,11 +318,14 @@ def _check_groups(machine: QueueMachine) -> None:
         for number in machine.messages.blocks.numbers():
             block = machine.messages.blocks.view(number)
             seen = (1 << max(groups.shared.place - block.base, 0)) - 1
-            _expect(not _selected(machine, group, block, block.ready & seen), "nothing waits for who sleeps")
+            _expect(
+                not _selected(machine, group, block, block.ready & seen),
+                "no ready message matches an idle group",
+            )
 
 
 def _selected(machine: QueueMachine, group: SelectorGroup, block: Block, members: int) -> int:
-    """Found out by asking one message after the other."""
+    """The messages that match, found by evaluating one message after the other."""
     columns, tree = machine.groups.fields.columns(block, members), group.decoded.tree
     return sum(1 << slot for slot in bitsets.members(members) if evaluate(tree, columns.row(slot)) is True)
 
