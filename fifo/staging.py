@@ -58,8 +58,8 @@ CHUNK_MESSAGES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """The last batch that a producer has published. used_ms: group time of its last use; 0, and so long ago, if that
-    was in an entry of version 1. owner: of the session that published it."""
+    """The last batch that a producer has published. used_ms: group time of its last use; 0 if that was in an entry
+    of version 1, which counts as long ago. owner: of the session that published it."""
 
     number: int
     used_ms: int

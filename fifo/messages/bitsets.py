@@ -152,7 +152,7 @@ class Counts:
     def above(self, limit: int) -> int:
         """The set of those whose number is greater than `limit` (at least 0)."""
         if limit >> len(self.planes):
-            return 0  # no number here has so many bits
+            return 0  # no number here has as many bits as the limit
         greater, equal = 0, -1
         for i in range(len(self.planes) - 1, -1, -1):
             plane = self.planes[i]
