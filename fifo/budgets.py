@@ -13,7 +13,7 @@ from fifo.limits import Limits
 from fifo.versions import SHARED_BUDGETS
 
 RUN_STEPS = 32
-"""What handing out a run counts for where steps are summed up."""
+"""The cost of handing out a run, in steps, where steps are summed up."""
 
 UNLIMITED = 1 << 62
 
@@ -60,9 +60,7 @@ class Budget:
     read: dict[int, int] = field(
         default_factory=dict
     )  # by the block's first sequence: the slots whose fields were paid for
-    reads_arrivals: bool = (
-        False  # some of what has arrived in this entry was staged, and its fields were not read
-    )
+    reads_arrivals: bool = False  # some of this entry's arrivals were staged, and their fields were not read
     expired: dict[int, None] = field(default_factory=dict)  # blocks whose expired messages have been removed
 
 

@@ -334,7 +334,7 @@ class QueueConfig:
     overflow: str = "drop_head"  # or "reject_publish"
     message_ttl_ms: int = -1
     delivery_limit: int = -1
-    queue_mode: str = "default"  # or "lazy": what stays in memory, which decides nothing
+    queue_mode: str = "default"  # or "lazy": less stays in memory; it changes no reply or effect
 
 
 @dataclass(frozen=True, slots=True)

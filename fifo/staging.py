@@ -139,7 +139,7 @@ class StagedInfo:
 
 
 class Staging:
-    """What is staged for one queue, and the last batch of each producer."""
+    """The staged parts of one queue, and the last batch of each producer."""
 
     __slots__ = ("chunk_count", "last_batches", "limits", "owned", "parts", "rows", "size_bytes", "ttl_count")
 
@@ -305,7 +305,7 @@ class Staging:
 
     @staticmethod
     def decode(data: bytes, limits: Limits) -> Staging:
-        """Reads what is staged. Raises ValueError if the bytes end too early."""
+        """Reads the staged parts. Raises ValueError if the bytes end too early."""
         reader, found = Reader(data), Staging(limits)
         for _ in range(reader.number()):
             key = (reader.text(), reader.number(), reader.blob())

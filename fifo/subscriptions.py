@@ -99,7 +99,7 @@ class Subscription:
     last: int = 0
     reservations: list[Reservation] = field(default_factory=list)
     released: list[tuple[int, int]] = field(default_factory=list)  # offsets (first, last), ascending
-    has_untold_loss: bool = False  # a silence took what it held, and it has not shown that it knows
+    has_untold_loss: bool = False  # it lost messages by silence, and its reader has not shown that it knows
     owner: int = UNKNOWN  # of the session that opened it last
 
     @property

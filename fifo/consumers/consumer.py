@@ -21,7 +21,7 @@ MANY_RANGES = 64
 class CheckedOut:
     """The messages that one consumer has received and not settled, as runs in parallel arrays, ascending by tag.
 
-    A run is (delivery tag, sequence, count): neighbouring tags that stand for neighbouring sequences.
+    A run is (delivery tag, sequence, count): neighbouring tags of neighbouring sequences.
 
         >>> messages = CheckedOut()
         >>> messages.add(1, 100, 5)

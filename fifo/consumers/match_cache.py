@@ -65,14 +65,14 @@ class MatchCache:
         self.size_bytes = 0
 
     def numbers(self, selector: bytes) -> list[int]:
-        """The blocks where it has matches, ascending."""
+        """The blocks where a selector has matches, ascending."""
         return sorted(self._of.get(selector, ()))
 
     def has(self, selector: bytes) -> bool:
         return selector in self._of
 
     def get(self, selector: bytes, number: int) -> int:
-        """Its matches in a block; EVICTED if they have to be computed again."""
+        """The matches of a selector in a block; EVICTED if they have to be computed again."""
         packed = self._of[selector].get(number) if selector in self._of else None
         return 0 if packed is None else unpack(packed)
 
@@ -81,15 +81,15 @@ class MatchCache:
         return self._by_block.get(number, ())
 
     def is_exhausted(self, selector: bytes, number: int) -> bool:
-        """Whether it is known that none of its matches in a block is ready."""
+        """Whether the block is known to be exhausted: none of the selector's matches there is ready."""
         return number in self._exhausted and selector in self._exhausted[number]
 
     def mark_exhausted(self, selector: bytes, number: int) -> None:
-        """Notes that none of its matches in a block is ready."""
+        """Marks a block as exhausted: none of the selector's matches there is ready."""
         self._exhausted.setdefault(number, {})[selector] = None
 
     def invalidate_exhausted(self, number: int) -> None:
-        """Messages of a block are ready again: no selector is exhausted there any more."""
+        """Ends the exhaustion of a block for all selectors, because messages there are ready again."""
         self._exhausted.pop(number, None)
 
     def add(self, selector: bytes, number: int, members: int) -> None:

@@ -1,4 +1,4 @@
-"""Consumers with equal selectors form a group, and share what is known about the messages that match.
+"""Groups of consumers with equal selectors, which share the knowledge of the messages that match.
 
 Replicated: the *scan position* of a group. All messages below it have been evaluated, none at or above it. It advances
 only while a consumer of the group has credit and no match below it is left for the group. It advances a block at a
@@ -323,11 +323,11 @@ class SelectorGroups:
         )
 
     def evaluated_by(self, group: SelectorGroup) -> int:
-        """The sequence up to which its matches are known here."""
+        """The sequence up to which the group's matches are known on this member."""
         return self._followed if group.selector in self._followers else group.evaluated_to
 
     def _matches(self, group: SelectorGroup, block: Block) -> int:
-        """Its matches in a block, computed again if they were evicted."""
+        """The group's matches in a block, computed again if they were evicted."""
         found = self.match_cache.get(group.selector, block.number)
         if found == EVICTED:
             seen = bitsets.span(0, min(self.evaluated_by(group) - block.base, block.size))

@@ -40,7 +40,7 @@ def lowest(bits: int, count: int) -> int:
         return dense << low
     rest, missing, offset = bits, count, 0
     width = 1 << (bits.bit_length() - 1).bit_length()
-    while width > 1:  # halving: where does the count-th member stand?
+    while width > 1:  # binary search for the count-th member
         width >>= 1
         lower = rest & ((1 << width) - 1)
         found = lower.bit_count()

@@ -141,7 +141,7 @@ class BlockStore:
         return page_data(self._memory.pages, stored)
 
     def write(self, block: Block) -> Stored:
-        """The valid page of a warm block, written if there is none."""
+        """The record of a warm block's valid page, which is written if there is none."""
         if block.stored is not None:
             return block.stored
         if (

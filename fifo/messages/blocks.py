@@ -256,7 +256,7 @@ class Block:
         self.redelivered = 0  # part of ready | held: handed out before
         self.copies: dict[
             int, int
-        ] = {}  # by pin, ascending: what was ready at its time, where that has changed
+        ] = {}  # by pin, ascending: the ready set of its time, if that has changed since
         self.failures = bitsets.Counts()
         self.runs = Runs()
         self.live = 0  # members of ready | held
@@ -271,7 +271,7 @@ class Block:
             b""  # local: the summary of the fields' values (quorum_selectors.summaries), empty if unknown
         )
         self.read_cost: tuple[int, int, int] | None = (
-            None  # local: placed, live and what read_costs.py has counted
+            None  # local: placed, live and the cost that read_costs.py has counted
         )
         self.measured = 0  # local: bytes in memory at the last measurement
 

@@ -1,4 +1,4 @@
-"""What a full queue does: with `drop_head` it drops its oldest ready messages.
+"""The overflow of a full queue: with `drop_head` it drops its oldest ready messages.
 
 `Messages.refuse_more` decides about `reject_publish`, when a batch arrives. `x-max-length` counts ready messages. Where
 the specifications are silent: the lowest sequence is dropped first, not the message that would be delivered next.

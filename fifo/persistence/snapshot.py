@@ -279,7 +279,7 @@ def _owned(machine: QueueMachine) -> list[Subscription | QueuePin]:
 
 
 def staged_in(head: Reader) -> tuple[int, Staging]:
-    """(number of blocks, what is staged, read-only) of a queue, from the beginning of its head."""
+    """(number of blocks, staged parts, read-only) of a queue, from the beginning of its head."""
     head.number()
     return head.number(), Staging.decode(head.blob(), PRODUCTION)
 
