@@ -1,7 +1,7 @@
-"""One Raft entry while it is applied, and what it may still do.
+"""One Raft entry while it is applied, and its remaining budgets.
 
-Budgets are functions of the entry and the replicated state, never of time. Two budgets bound an entry: all queues that
-its operations touch share one, and all queues that Wake continues share the other.
+A budget is a function of the entry and the replicated state, never of time. An entry has two budgets: one is shared by
+all queues that its operations touch, the other by all queues that Wake continues.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from fifo.limits import Limits
 from fifo.versions import SHARED_BUDGETS
 
 RUN_STEPS = 32
-"""What handing out a run counts for where steps are summed up."""
+"""The cost of handing out a run, in steps, where steps are summed up."""
 
 UNLIMITED = 1 << 62
 
 
 @dataclass(slots=True)
 class Left:
-    """What one entry may still do: numbers of blocks, messages, runs and steps. A function of the entry and the state,
+    """The remaining budget of an entry, in blocks, messages, runs and steps. A function of the entry and the state,
     never of time."""
 
     blocks: int
@@ -28,12 +28,12 @@ class Left:
     runs: int
     steps: int
     arrivals: int
-    moved: int = 0  # messages of reservations that were settled or let go
+    moved: int = 0  # messages of reservations that were settled or released
     copies: int = 0  # blocks whose copies for pins were removed
     finished: int = 0  # queues
 
     def spent(self, limits: Limits) -> int:
-        """Steps, of both kinds, and what was handed out."""
+        """The steps of both kinds that were spent, and the cost of the runs that were handed out."""
         handed_out = max(limits.run_budget - self.runs, 0) * RUN_STEPS
         return limits.step_budget - self.steps + limits.arrival_budget - self.arrivals + handed_out
 
@@ -48,29 +48,27 @@ class Left:
 
     @property
     def is_enough(self) -> bool:
-        """Whether one more queue may be finished: the first one always."""
+        """Whether one more queue may be finished. The first queue always may."""
         return not self.finished or (self.may_pass and self.may_hand_out and self.arrivals > 0)
 
 
 @dataclass(slots=True)
 class Budget:
-    """What one entry may still do in one queue, and what it has paid for there."""
+    """The remaining budget of an entry in one queue, and what the entry has paid for there."""
 
     left: Left
     read: dict[int, int] = field(
         default_factory=dict
     )  # by the block's first sequence: the slots whose fields were paid for
-    reads_arrivals: bool = (
-        False  # some of what has arrived in this entry was staged, and its fields were not read
-    )
+    reads_arrivals: bool = False  # some of this entry's arrivals were staged, and their fields were not read
     expired: dict[int, None] = field(default_factory=dict)  # blocks whose expired messages have been removed
 
 
 class Entry:
-    """One Raft entry while it is applied: where, when, by which version of the machine, and what it brings about.
+    """One Raft entry while it is applied: its index, time and machine version, and its replies and effects.
 
-    Two budgets bound it: all queues that its operations touch share `touched`, and all that Wake continues
-    share `woken`. So neither keeps the other waiting. In version 1 each queue has a budget of its own.
+    An entry has two budgets. All queues that its operations touch share `touched`, and all queues that Wake continues
+    share `woken`, so neither keeps the other waiting. In version 1 each queue has a budget of its own.
     """
 
     __slots__ = (
@@ -105,14 +103,14 @@ class Entry:
         return found
 
     def wake(self, queue: int) -> None:
-        """What is still done in a queue is on account of Wake."""
+        """Charges the rest of the work in a queue to the budget of Wake."""
         if self.woken is None:
             self.woken = whole_budget(self.version, self.limits)
         self.budget(queue).left = self.woken
 
     @property
     def steps(self) -> int:
-        """What it has spent."""
+        """The steps that the entry has spent."""
         limits = self.limits
         if self.version < SHARED_BUDGETS:
             return sum([budget.left.spent(limits) for budget in self.budgets.values()])
@@ -120,7 +118,7 @@ class Entry:
 
 
 def whole_budget(version: int, limits: Limits) -> Left:
-    """What an entry may do, or in version 1 one queue of it."""
+    """The whole budget of an entry; in version 1, of one queue of an entry."""
     return Left(
         limits.block_budget,
         limits.message_budget,

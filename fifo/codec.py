@@ -1,4 +1,4 @@
-"""Canonical bytes: integers as variable-length numbers, texts and bit sets with their length in front."""
+"""Canonical bytes: integers as variable-length numbers; texts and bit sets after their length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Protocol
 
 
 class Source(Protocol):
-    """Bytes that lie elsewhere. read: at most so many from there; fewer only at the end, or where that is easier."""
+    """Bytes that are stored elsewhere. `read` returns at most the size asked for. It may return fewer bytes at the end,
+    or where the source prefers that."""
 
     @property
     def size(self) -> int: ...
@@ -63,7 +64,7 @@ class Writer:
 
 
 class Reader:
-    """Takes the values out again. Raises ValueError where the bytes end too early."""
+    """Reads the values back. Raises ValueError where the bytes end too early."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self.data = memoryview(data)
@@ -112,8 +113,8 @@ class Reader:
 
 
 class Sections:
-    """Takes numbers and blobs out of a source, of which `window_bytes` or one longer section are in memory. Raises
-    ValueError where it ends too early, and what the source raises."""
+    """Reads numbers and blobs from a source. `window_bytes` of the source, or one longer section, are in memory. Raises
+    ValueError where the source ends too early, and what the source raises."""
 
     def __init__(self, source: Source, window_bytes: int) -> None:
         self._source = source
@@ -124,14 +125,14 @@ class Sections:
 
     @property
     def left(self) -> int:
-        """How many bytes are still to come."""
+        """The number of bytes that are not read yet."""
         return self._source.size - self.position
 
     def is_at_end(self) -> bool:
         return self.position == self._source.size
 
     def take(self, size: int) -> bytes:
-        """So many bytes."""
+        """The next `size` bytes."""
         if size > self.left:
             raise ValueError(
                 f"a snapshot ends at byte {self._source.size}, {size} more expected at {self.position}"
@@ -144,7 +145,7 @@ class Sections:
         return self._window[start : start + size]
 
     def _read_on(self, size: int) -> None:
-        """The window begins here and has at least so many bytes."""
+        """Moves the window to the present position and fills it with at least `size` bytes."""
         wanted = min(max(size, self._window_bytes), self.left)
         found = bytearray()
         while len(found) < size:

@@ -1,11 +1,11 @@
-"""What can be asked of a group of queues. Read this first, then effects.py.
+"""The commands of a group of queues. Read this first, then effects.py.
 
-Every command is a frozen record of plain values: what a member decodes from one operation of a Raft entry. Nothing
-here holds a message body; a body is named by where its batch stands in the log (Raft index, operation, ordinal).
+Every command is a frozen record of plain values that a member decodes from one operation of a Raft entry. No command
+holds a message body. A body is named by the place of its batch in the log: Raft index, operation, ordinal.
 
 Numbering. A session is a *producer* (16 bytes, chosen by the client) in one *epoch* (one life of it). Its commands to
-one group are numbered 1, 2, 3, ... (`n`). The machine takes n = last + 1 only: a lower n was done before and is
-answered as such, a higher n is refused, so that a lost command is always noticed and sent again in order.
+one group are numbered 1, 2, 3, ... (`n`). The machine accepts n = last + 1 only. A lower n was done before, and the
+answer says so. A higher n is refused, so a lost command is always noticed and sent again in order.
 `Unnumbered` commands come from the members themselves and are idempotent instead.
 """
 
@@ -18,7 +18,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """Where and when a Raft entry is applied. now_ms is group time: it never goes back."""
+    """The index, time and machine version of a Raft entry. now_ms is group time: it never decreases."""
 
     index: int
     term: int
@@ -37,7 +37,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who sends a numbered command."""
+    """The sender of a numbered command: a producer, its epoch, and the command's number."""
 
     producer: bytes
     epoch: int
@@ -49,7 +49,7 @@ class Origin:
 NODE = 0
 """The owner of a node's own sessions."""
 UNKNOWN = 1
-"""The owner where none is given, as in operations of version 1."""
+"""The owner of operations that name none, such as those of version 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class RegisterProducer:
     """Begins an epoch in this group. Its origin has n = 0.
 
     A higher epoch fences lower ones and detaches their consumers. owner: NODE, or 64 bits of a hash of the client's
-    address: one owner may have a part of the producers that a group remembers. heard_ms: the group's time as the
-    session's node knew it when the session was opened; 0 as of version 1.
+    address. An owner may have only a share of the producers that a group remembers. heard_ms: the group time that the
+    session's node knew when the session was opened; 0 in version 1.
     """
 
     address: Address
@@ -68,10 +68,10 @@ class RegisterProducer:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """The session ends: its consumers are detached, what they hold is returned.
+    """Ends the session: its consumers are detached, and their checked-out messages are requeued.
 
-    is_clean: the producer knows what has become of all its messages and will send none of them again, so it need not
-    be remembered.
+    is_clean: the producer knows the outcome of all its messages and will send none of them again, so the group need not
+    remember it.
     """
 
     is_clean: bool = False
@@ -79,7 +79,7 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """Unnumbered. Every session of this node's process `boot`, or of an earlier one, has ended."""
+    """Unnumbered. Ends every session of this node's process `boot` and of its earlier processes."""
 
     node: int
     boot: int
@@ -92,8 +92,8 @@ class NodeDown:
 class Enqueue:
     """One batch of one producer for one queue.
 
-    first_client_sequence..+count-1 are the producer's own numbers; what is already accepted is not taken twice.
-    lowest_unconfirmed lets the machine forget accepted numbers below it.
+    first_client_sequence..+count-1 are the producer's own numbers. A message that was accepted before is not accepted
+    twice. lowest_unconfirmed lets the machine forget accepted numbers below it.
     ttl_ms: -1 none, else one for all; ttls_ms: one each (then ttl_ms is -1), -1 where none.
     columns: the filter fields as `quorum_selectors.columns` bytes; empty where the queue keeps none.
     """
@@ -128,7 +128,8 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """No more deliveries. Messages held are returned if return_held, else they may still be settled."""
+    """Ends deliveries to a consumer. Its checked-out messages are requeued if return_held; else they may still be
+    settled."""
 
     queue: int
     consumer_tag: str
@@ -137,7 +138,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Takes up to `count` ready messages now, for the session's own unnamed consumer; settled at once if `settled`."""
+    """Delivers up to `count` ready messages now, to the session's own unnamed consumer. They are settled at once if
+    `settled`."""
 
     queue: int
     count: int
@@ -160,17 +162,17 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Return(Settle):
-    """Back to their places in the queue, flagged as redelivered; not a failure."""
+    """Requeues messages to their places, flagged as redelivered. That is no failed delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discard(Settle):
-    """Refused by the consumer: dead-lettered, dropped where no target is set."""
+    """Rejects messages: they are dead-lettered, or dropped where no target is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Modify(Settle):
-    """Back to the queue with changes: delivery_failed counts against the delivery limit."""
+    """Requeues messages with changes. delivery_failed counts towards the delivery limit."""
 
     delivery_failed: bool = False
     undeliverable_here: bool = False
@@ -181,13 +183,13 @@ class Modify(Settle):
 
 @dataclass(frozen=True, slots=True)
 class OpenSubscription:
-    """Makes a subscription, or begins its next generation: whoever reads with an older one is fenced.
+    """Makes a subscription, or begins its next generation. Readers with an older generation are fenced.
 
     subscription: 1 to 255 bytes of UTF-8, unique in the queue. selector: as in Attach. start, used only when the
     subscription is new: "earliest" every message, "latest" those published from now on. timeout_ms: after this silence
-    `on_expiry` is done with what it holds. owner: the share of subscriptions that it counts for, as in
-    RegisterProducer. found: the generation that the caller found, 0 for no subscription, None for any. So an opening
-    that arrives late fences no later one.
+    `on_expiry` is done with its outstanding messages. owner: whose share of the subscriptions it counts towards, as in
+    RegisterProducer. found: the generation that the caller found, 0 for no subscription, None for any. An opening that
+    arrives late therefore fences no later one.
     """
 
     queue: int
@@ -202,7 +204,7 @@ class OpenSubscription:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """The reservation with offset after + 1: a new one if `after` is the last, else the one that was made before."""
+    """Asks for the reservation with offset after + 1: a new one if `after` is the last, else the existing one."""
 
     queue: int
     subscription: str
@@ -214,8 +216,8 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class SettleReserved:
-    """Done with the reservations up to offset `to`: one entry settles the first of them, or several that are small, so
-    it is sent until `settled` is there."""
+    """Settles the reservations up to offset `to`. One entry settles the first of them, or several small ones, so the
+    caller repeats the command until `settled` has reached `to`."""
 
     queue: int
     subscription: str
@@ -225,7 +227,7 @@ class SettleReserved:
 
 @dataclass(frozen=True, slots=True)
 class KeepSubscription:
-    """The subscription is alive."""
+    """Says that the subscription is alive: its silence begins again."""
 
     queue: int
     subscription: str
@@ -234,8 +236,8 @@ class KeepSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSubscription:
-    """Everything it holds goes back to its places. last: the newest offset that the caller found, None for any: a
-    release that arrives late gives nothing back that was reserved since."""
+    """Requeues all messages of a subscription. last: the newest offset that the caller found, None for any. A release
+    that arrives late therefore requeues nothing that was reserved since."""
 
     queue: int
     subscription: str
@@ -245,8 +247,8 @@ class ReleaseSubscription:
 
 @dataclass(frozen=True, slots=True)
 class DeleteSubscription:
-    """Like ReleaseSubscription, and the subscription is forgotten. generation: None for any. The caller names the one
-    that it found: a deletion that arrives late takes no subscription that was opened since."""
+    """Requeues all messages of a subscription and deletes it. generation: the one that the caller found, None for any.
+    A deletion that arrives late therefore deletes no subscription that was opened since."""
 
     queue: int
     subscription: str
@@ -258,7 +260,7 @@ class DeleteSubscription:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keeps which messages are ready now, to be read for ttl_ms, whatever becomes of them. owner: as in
+    """Keeps the messages that are ready now readable for ttl_ms, even if they leave the queue. owner: as in
     OpenSubscription."""
 
     queue: int
@@ -272,7 +274,7 @@ class Unpin:
     pin: int
 
 
-# ---- staging: messages that wait in parts until all of them become visible at once (staging.py)
+# ---- staging: parts of messages that become visible all at once (staging.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,7 @@ class Stage:
     """One chunk of a part; its messages are not visible.
 
     producer: a name of 1..255 bytes of UTF-8 that outlives sessions, unlike an `Origin`'s. batch: its batches ascend,
-    0..2^63-1. part: 16 bytes, chosen by who writes it. chunk: 0, 1, 2, ... in each part. The rest as in Enqueue.
+    0..2^63-1. part: 16 bytes, chosen by the writer. chunk: 0, 1, 2, ... in each part. The rest as in Enqueue.
     """
 
     queue: int
@@ -297,8 +299,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class PublishStaged:
-    """The parts (part, how many messages it has) become visible in this order, all in one entry. owner: as in
-    OpenSubscription, of the producers that are remembered."""
+    """Makes the parts visible in this order, all in one entry. Each part is given as (part, number of messages). owner:
+    as in OpenSubscription, for the share of remembered producers."""
 
     queue: int
     producer: str
@@ -309,7 +311,7 @@ class PublishStaged:
 
 @dataclass(frozen=True, slots=True)
 class DiscardStaged:
-    """Drops these parts of a batch, or all of it if none is named. Parts that are not there are passed over."""
+    """Drops these parts of a batch, or the whole batch if none is named. Unknown parts are ignored."""
 
     queue: int
     producer: str
@@ -332,7 +334,7 @@ class QueueConfig:
     overflow: str = "drop_head"  # or "reject_publish"
     message_ttl_ms: int = -1
     delivery_limit: int = -1
-    queue_mode: str = "default"  # or "lazy": what stays in memory, which decides nothing
+    queue_mode: str = "default"  # or "lazy": less stays in memory; it changes no reply or effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +357,7 @@ class UpdateConfig:
 class Configured:
     """Unnumbered, idempotent. Every queue here is configured as the catalog wished at this revision or later.
 
-    mark: by which a leader knows it again; nothing else goes by it.
+    mark: lets a leader recognise its own command; it has no other use.
     """
 
     revision: int
@@ -371,8 +373,8 @@ class DeleteQueue:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Removes what is ready; what is held stays. before: only messages with a lower sequence, None for all. The caller
-    names the queue's next sequence: a purge that arrives late removes nothing that was published since."""
+    """Drops ready messages; checked-out messages stay. before: only messages with a lower sequence, None for all. The
+    caller names the queue's next sequence, so a purge that arrives late drops nothing that was published since."""
 
     queue: int
     before: int | None = None
@@ -380,12 +382,12 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Unnumbered. Time has come (`next_wake`): go on with expiry, scans and whatever a budget has cut short."""
+    """Unnumbered. The group time `next_wake` has come: continues expiry, scans and work that a budget cut short."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetVersion:
-    """Unnumbered. From the next entry on, apply as machine version `version`."""
+    """Unnumbered. Sets the machine version of the next entries."""
 
     version: int
 

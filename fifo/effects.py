@@ -1,8 +1,8 @@
-"""What a group of queues answers. Read second, after commands.py.
+"""The replies and effects of a group of queues. Read second, after commands.py.
 
-A *reply* belongs to one operation and goes to the node that holds the operation's session. An *effect* happens beside
-it; each names who carries it out: `session` (the node at `address`) or `leader`. Every member computes all of them.
-Effects may repeat after a fail-over, so their receivers must cope.
+A *reply* belongs to one operation and goes to the node that holds the operation's session. An *effect* is an additional
+act outside of the machine. It is carried out by the session's node (at `address`) or by the leader. Every member
+computes all effects. Effects may repeat after a fail-over, so their receivers must tolerate repeats.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from fifo.commands import Address
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """Done. `count`: how many messages it touched, where that means something (purge, delete, the messages of a part so
-    far for Stage, those dropped for DiscardStaged)."""
+    """Done. count: the number of messages, where that means something. For a purge or a deletion it counts the messages
+    removed, for Stage those of the part so far, for DiscardStaged those dropped."""
 
     count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An operation with a number at or below the last one taken: it was done before."""
+    """To an operation whose number is at or below the last one accepted: it was done before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """accepted: ranges of client sequences this group has taken, above the producer's lowest unconfirmed one.
+    """accepted: ranges of client sequences that this group accepted, above the producer's lowest unconfirmed one.
 
-    known: False when the producer was not remembered. It proves nothing (fifo/producers.py), and only goes into the
-    running hash.
+    known: False when the producer was not remembered. It proves nothing (fifo/producers.py), and is used in the running
+    hash only.
     """
 
     accepted: tuple[tuple[int, int], ...]
@@ -42,7 +42,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing was changed. `reason` is one of the words below, `detail` says what and what is allowed.
+    """Nothing was changed. reason: one of the words below. detail: what was wrong, and what is allowed.
 
     not_found, fenced (a higher epoch exists, or the session has ended), gap (n or a chunk too high), not_registered,
     expired (producer forgotten), outdated (the session was opened too long ago to register), not_attached,
@@ -58,10 +58,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """first..last have been taken, now or before.
+    """The messages first..last were accepted, now or before.
 
-    refused: (first, last, why) of ranges among them that have not; only where others of the same batch were taken
-    before, else the whole batch is refused.
+    refused: (first, last, why) of ranges among them that were not accepted. That happens only where other messages of
+    the same batch were accepted before; else the whole batch is refused.
     """
 
     first: int
@@ -78,8 +78,8 @@ class AttachedReply:
 class SubscriptionState:
     """To OpenSubscription, SettleReserved, KeepSubscription and ReleaseSubscription.
 
-    settled: the offset up to which everything is settled or released. last: the newest reservation's. outstanding:
-    messages held in between.
+    settled: the offset up to which all reservations are settled or released. last: the offset of the newest
+    reservation. outstanding: the number of messages reserved in between.
     """
 
     generation: int
@@ -92,7 +92,7 @@ class SubscriptionState:
 class Reserved:
     """A reservation. index: the Raft index that a replica must have applied to read it. size_bytes is estimated.
 
-    offset == after: nothing was reserved, since nothing is there (is_complete), or since a budget ended the look.
+    offset == after: nothing was reserved, because no message matches (is_complete) or a budget ended the search.
     """
 
     offset: int
@@ -143,8 +143,8 @@ Reply = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages first_sequence .. first_sequence+count-1, whose bodies are `count` ordinals from `ordinal` on in the
-    batch (index, operation); if one_each, they are the single messages of operations operation, operation+1, ..."""
+    """The messages first_sequence .. first_sequence+count-1. Their bodies have `count` ordinals from `ordinal` on in
+    the batch (index, operation). If one_each, they are the single messages of operations operation, operation+1, ..."""
 
     first_sequence: int
     count: int
@@ -156,10 +156,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """The messages of `runs`, in that order, have the consecutive delivery tags from first_tag on.
+    """Delivers the messages of `runs`, in that order, with consecutive delivery tags from first_tag on.
 
     redelivered: bit i set = i-th message was handed out before. delivery_counts: (i, failed deliveries) where not 0.
-    settled: nothing is held, no settle will follow (Get with settled).
+    settled: the messages are settled already, and no settle will follow (Get with settled).
     """
 
     address: Address
@@ -187,7 +187,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Carried out by the leader, once dead-letter targets exist: `runs` left `queue` for `reason`."""
+    """Says that `runs` left `queue` for `reason`. The leader will carry it out once dead-letter targets exist."""
 
     queue: int
     runs: tuple[Run, ...]

@@ -1,11 +1,12 @@
-"""A group of queues that share one Raft log: the one door into the machines.
+"""A group of queues that share one Raft log: the only entrance to the machines.
 
-`apply` takes one Raft entry. Each operation is looked up, then refused or carried out; the queues that were touched
-are served once, after all operations, in the order of their ids. So a thousand small operations cost one checkout.
+`apply` takes one Raft entry. The group checks each operation, then refuses it or carries it out. The queues that were
+touched are served once, after all operations, in the order of their ids. A thousand small operations therefore cost one
+checkout.
 
-Work that a budget has cut short waits in `backlog`: of queues that an entry has touched, and of those for which
-nothing was left. Every entry continues the queues it touches, and Wake those that have waited the longest. `next_wake`
-says when the leader should propose one.
+`backlog` has the queues with unfinished work: their work was cut short by a budget, or no budget was left for them.
+Every entry continues the queues that it touches, and Wake continues those that have waited the longest. `next_wake`
+says when the leader should propose a Wake.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ from fifo.subscriptions import SubscriptionCommand
 from fifo.versions import SHARED_BUDGETS
 
 FIRST_WAKE_QUEUES = 16
-"""Queues one Wake continues in version 1, where each queue has a budget of its own."""
+"""Number of queues that one Wake continues in version 1, where each queue has a budget of its own."""
 
 MAX_CLIENT_SEQUENCE = (1 << 63) - 1
 
@@ -190,8 +191,8 @@ class GroupMachine(GroupState):
         return self._unnumbered[type(command)](entry, command)
 
     def _finish_all(self, entry: Entry) -> None:
-        """Finishes all queues that were touched, and those that Wake continues, which come first and pay for
-        themselves. Of the others, those without unfinished work do not wait for those with it."""
+        """Finishes all queues that were touched, and those that Wake continues. Those of Wake are first and have a
+        budget of their own. Of the others, queues without unfinished work are before those with it."""
         dirty, woken = self._dirty, self._woken
         for queue in woken:
             entry.wake(queue)
@@ -206,7 +207,7 @@ class GroupMachine(GroupState):
         dirty.clear()
 
     def _finish(self, entry: Entry, queue: int, *, is_woken: bool = False) -> None:
-        """Finishes a queue, if the limits of the entry are enough for one more."""
+        """Finishes a queue if the entry's budget allows one more; else the queue joins the backlog."""
         machine = self.queues.get(queue)
         if machine is None:  # deleted
             self.set_wake(queue, None)
@@ -250,7 +251,7 @@ class GroupMachine(GroupState):
         self.sessions.end(producer, entry.now_ms, is_clean=is_clean, version=entry.version)
 
     def _detach(self, entry: Entry, producer: Producer) -> None:
-        """Removes its consumers: what they hold is returned."""
+        """Removes a producer's consumers: their checked-out messages are requeued."""
         for queue, tag in producer.consumers:
             machine = self.queues[queue]
             consumer = machine.consumers.get((producer.name, tag))
@@ -267,7 +268,7 @@ class GroupMachine(GroupState):
             self._end_departed(entry)
 
     def _end_departed(self, entry: Entry) -> None:
-        """Ends sessions of nodes that are gone, some an entry."""
+        """Ends a bounded number of sessions of lost nodes."""
         sessions = self.sessions
         gone = [
             producer
@@ -319,8 +320,8 @@ class GroupMachine(GroupState):
         late: list[tuple[int, int]],
         new: list[tuple[int, int]],
     ) -> Reply:
-        """A batch of which something was accepted before, or which has late messages: (ordinal, count) of those, and of
-        what may be taken, which is one range at most."""
+        """Handles a batch with messages that were accepted before, or that are late. late, new: (ordinal, count) of the
+        late messages and of those that may be accepted; the latter are one range at most."""
         first = command.first_client_sequence
         last = first + command.count - 1
         parts = [(first + at, first + at + count - 1, REFUSED_EARLIER) for at, count in late]
@@ -477,7 +478,7 @@ class GroupMachine(GroupState):
     def _wake(self, entry: Entry, command: Wake) -> None:
         if entry.version < SHARED_BUDGETS:
             due = list(self.backlog)[:FIRST_WAKE_QUEUES]
-            for queue in due:  # what is still unfinished then lines up again
+            for queue in due:  # those that are unfinished after it join the backlog's end
                 del self.backlog[queue]
                 self._dirty[queue] = None
             for time_ms, queue in self._wakes.islice(0, FIRST_WAKE_QUEUES):
@@ -495,25 +496,25 @@ class GroupMachine(GroupState):
     # ---- local parts
 
     def page_out(self, queue: int, block: int) -> None:
-        """Makes a block of a queue cold, columns and all. Between entries."""
+        """Makes a block of a queue cold and drops its columns. To be called between entries only."""
         machine = self.queues[queue]
         machine.messages.blocks.page_out(block)
         machine.section = None  # its record may have a summary now
         machine.groups.fields.forget_laid()
 
     def drop_columns(self) -> None:
-        """Forgets all filter fields; they are fetched again where they are needed."""
+        """Drops all filter fields; they are read again where they are needed."""
         for machine in self.queues.values():
             machine.groups.forget_columns()
 
     def drop_summaries(self) -> None:
-        """Forgets what values the fields of blocks have; blocks that were not in memory are read to know it again."""
+        """Drops the summaries of all blocks; a cold block must be read to make its summary again."""
         for machine in self.queues.values():
             machine.messages.blocks.forget_summaries()
             machine.section = None
 
     def drop_matches(self) -> None:
-        """Forgets which messages match which selector."""
+        """Drops all match sets."""
         for machine in self.queues.values():
             machine.groups.forget_matches()
 

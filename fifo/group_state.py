@@ -1,4 +1,4 @@
-"""The state of a group of queues: what snapshots and checkpoints hold, and when the group has to be woken."""
+"""The state of a group of queues, as snapshots and checkpoints hold it, and the time of the group's next wake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fifo.queue_machine import QueueMachine
 
 
 class GroupState:
-    """Queues, sessions and group time. `field_source` gives columns again that were dropped; `pages` keeps blocks;
+    """Queues, sessions and group time. `field_source` reads columns that were dropped, `pages` keeps blocks, and
     `limits` are the same on all members."""
 
     def __init__(
@@ -30,10 +30,10 @@ class GroupState:
         self.memory = BlockMemory(MemoryPages() if pages is None else pages, limits)  # local
         self.touched: dict[
             int, None
-        ] = {}  # local: queues that entries have touched since somebody cleared it
+        ] = {}  # local: queues that entries have touched since the member cleared it
         self.queues: dict[int, QueueMachine] = {}
-        self.deleted = array("Q")  # ids of deleted queues, ascending: they never come back
-        self.configured = 0  # the catalog's revision that all queues here are configured by
+        self.deleted = array("Q")  # ids of deleted queues, ascending: never used again
+        self.configured = 0  # the catalog's revision at which all queues here are configured
         self.sessions = Sessions(limits)
         self.index = 0
         self.now_ms = 0
@@ -64,12 +64,12 @@ class GroupState:
                 self._wake_of[queue] = wake
 
     def next_wake(self) -> int | None:
-        """The group time at which the leader should propose Wake; at or before the present: now."""
+        """The group time at which the leader should propose Wake; None for never. A past time means now."""
         if self.backlog or self.sessions.departing:
             return self.now_ms
         return self._wakes[0][0] if self._wakes else None
 
-    # ---- what it knows
+    # ---- questions
 
     def has_queue(self, queue: int) -> bool:
         return queue in self.queues
@@ -78,41 +78,41 @@ class GroupState:
         return is_deleted(self.deleted, queue)
 
     def config_of(self, queue: int) -> QueueConfig | None:
-        """As the queue is configured here; None if there is none."""
+        """The queue's configuration at this group; None if there is no such queue."""
         machine = self.queues.get(queue)
         return None if machine is None else machine.messages.config
 
     def queue_ids(self) -> list[int]:
-        """Ascending."""
+        """The ids of all queues, ascending."""
         return sorted(self.queues)
 
     def consumers(self, queue: int) -> list[Consumer]:
-        """A queue's consumers in the order of attaching; to be looked at, not changed."""
+        """A queue's consumers in the order of attaching, read-only."""
         machine = self.queues.get(queue)
         return [] if machine is None else list(machine.consumers.values())
 
     def live_nodes(self) -> list[tuple[int, int]]:
-        """(node, boot) of the processes that sessions here are at, ascending."""
+        """(node, boot) of the processes that have sessions here, ascending."""
         return sorted(
             {(p.address.node, p.address.boot) for p in self.sessions.producers.values() if p.ended_ms < 0}
         )
 
     def departed_boot(self, node: int) -> int:
-        """Processes of this node up to this boot number were declared gone; -1 if none was."""
+        """The highest boot number of this node's processes that were declared gone; -1 if none was."""
         return self.sessions.departed.get(node, -1)
 
     def taken(
         self, producer: bytes, epoch: int, first: int, last: int
     ) -> tuple[list[tuple[int, int]], int] | None:
-        """Which of a producer's messages first..last this group has taken, as ranges, and the highest number of all
-        that it has taken. None where the producer is not in this epoch here."""
+        """The ranges of a producer's messages first..last that this group accepted, and the highest number of all that
+        it accepted. None where the producer is not in this epoch here."""
         known = self.sessions.producers.get(producer)
         if known is None or known.epoch != epoch:
             return None
         return known.taken(first, last), known.highest
 
     def block_count(self, queue: int) -> int:
-        """How many blocks the queue's messages take: what `info` costs."""
+        """The number of the queue's blocks: the cost of `info`."""
         machine = self.queues.get(queue)
         return 0 if machine is None else len(machine.messages.blocks)
 
@@ -122,6 +122,6 @@ def no_queue(queue: int) -> Refused:
 
 
 def is_deleted(deleted: array[int], queue: int) -> bool:
-    """Whether an id is among those that ascend in `deleted`."""
+    """Whether an id is in `deleted`, which ascends."""
     position = bisect_left(deleted, queue)
     return position < len(deleted) and deleted[position] == queue

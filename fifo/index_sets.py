@@ -1,9 +1,9 @@
-"""Sets of Raft indexes in little memory: which entries' bodies a state refers to.
+"""Compact sets of Raft indexes: the entries whose bodies a state refers to.
 
-Each block packs its own (`pack`): where batches or single messages arrive one entry after the other that is a range, 11
-bytes whatever it holds. An `IndexSet` is a list of such pieces with their bounds, joined without being looked into, so
-making one costs as much as there are blocks, and holding one next to nothing: the pieces are the blocks' own. Who asks
-unpacks what overlaps the range that is asked for.
+Each block packs its own indexes (`pack`). Where batches or single messages arrive one entry after the other, they are a
+range: 11 bytes for any number of entries. An `IndexSet` is a list of such pieces with their bounds. The pieces are
+joined without being unpacked, so the cost of making a set grows with the number of blocks. A set takes next to no
+memory, because the pieces are the blocks' own. A question unpacks only the pieces that overlap its range.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PACK_BYTES = 64
 """Steps in fewer bytes than this are not worth compressing."""
 
 PIECE = 1 << 14
-"""Numbers in one piece of a set that is made of numbers, and in one part of `parts`, at most."""
+"""The most numbers in one piece of a set that is made of numbers, and in one part of `parts`."""
 
 
 def pack(indexes: Indexes) -> bytes:
-    """Ascending numbers, each once: count, first, then the steps between neighbours in as few bytes each as the largest
-    needs; none if all are 1."""
+    """Packs ascending numbers, each once: count, first, then the steps between neighbours. All steps have as many bytes
+    as the largest needs; if all steps are 1, none is written."""
     out = Writer()
     out.number(len(indexes))
     if not len(indexes):
@@ -76,7 +76,7 @@ class Piece:
         count = reader.number()
         self.first = reader.number() if count else 1
         self.is_range = bool(count) and not reader.number() >> 1
-        """all numbers from first to last"""
+        """whether it has all numbers from first to last"""
         self.last = self.first + count - 1 if self.is_range or not count else int(unpack(packed)[-1])
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class Piece:
 
 
 class IndexSet:
-    """Immutable. The pieces may overlap and stand in any order."""
+    """An immutable set of indexes. Its pieces may overlap and are in any order."""
 
     __slots__ = ("_firsts", "_lasts", "_pieces", "_ranges")
 
@@ -96,13 +96,13 @@ class IndexSet:
 
     @classmethod
     def of(cls, indexes: array[int] | Indexes) -> IndexSet:
-        """Of ascending numbers, each once."""
+        """The set of these numbers, which ascend, each once."""
         numbers = np.frombuffer(indexes, np.uint64) if isinstance(indexes, array) and indexes else indexes
         numbers = np.asarray(numbers, np.uint64)
         return cls([Piece(pack(numbers[at : at + PIECE])) for at in range(0, len(numbers), PIECE)])
 
     def within(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """Those from first to last, ascending, each once."""
+        """The members from first to last, ascending, each once."""
         found = []
         for at in np.flatnonzero((self._firsts <= last) & (self._lasts >= first)).tolist():
             piece = self._pieces[at]
@@ -121,17 +121,17 @@ class IndexSet:
         return bool(len(self.within(index, index)))
 
     def overlaps(self, first: int, last: int) -> bool:
-        """False if certainly nothing from first to last is in here; cheap."""
+        """False if certainly no member is from first to last; cheap."""
         return bool(((self._firsts <= last) & (self._lasts >= first)).any())
 
     def covers(self, first: int, last: int) -> bool:
-        """True if certainly everything from first to last is in here; cheap."""
+        """True if certainly all numbers from first to last are members; cheap."""
         starts, ends = self._known_ranges()
         at = int(np.searchsorted(starts, first, "right")) - 1
         return at >= 0 and int(ends[at]) >= last
 
     def _known_ranges(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(first, last) of the stretches that the pieces without gaps make up, ascending."""
+        """(first, last) of the ranges that the pieces without gaps cover together, ascending."""
         found = self._ranges
         if found is None:
             whole = np.array([piece.is_range for piece in self._pieces], np.bool_)
@@ -145,7 +145,7 @@ class IndexSet:
         return found
 
     def parts(self) -> Iterator[array[int]]:
-        """All of them, ascending, a bounded number at a time."""
+        """All members, ascending, in parts of bounded size."""
         position = 0
         while True:
             ahead = self._lasts >= position
@@ -169,12 +169,12 @@ class IndexSet:
     __hash__ = None  # type: ignore[assignment]
 
     def as_array(self) -> array[int]:
-        """All of them at once: 8 bytes each."""
+        """All members at once, 8 bytes each."""
         found = array("Q")
         for part in self.parts():
             found.extend(part)
         return found
 
     def memory_bytes(self) -> int:
-        """What the pieces and their bounds hold, shared or not."""
+        """The bytes of the pieces and their bounds, shared or not."""
         return sum(len(piece.packed) + 100 for piece in self._pieces) + 2 * self._firsts.nbytes

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The defaults are those of production. Where several owners share a number (shares.py), it is their sum."""
+    """The limits of the machines; the defaults are those of production. A limit that several owners share (shares.py)
+    bounds their sum."""
 
     block_bits: int = 14
     """A block has 2^block_bits sequences."""
@@ -28,35 +29,37 @@ class Limits:
 
     # ---- what one entry may do
     block_budget: int = 64
-    """Blocks one entry may pass: at 16,384 messages each, a million; about 1 ms where bit sets decide."""
+    """Blocks that one entry may pass: a million messages, at 16,384 a block; about 1 ms where bit sets decide."""
     message_budget: int = 65_536
-    """Messages one entry may hand out: 16 blocks' worth, or some hundred batches for the nodes to read."""
+    """Messages that one entry may hand out: those of 16 blocks, or some hundred batches that the nodes have to read."""
     run_budget: int = 4_096
-    """Runs one entry may hand out: some ten microseconds each. A message that was published alone is a run."""
+    """Runs that one entry may hand out: some ten microseconds each. A message that was published alone is a run."""
     step_budget: int = 131_072
-    """Steps of evaluation (`expression.steps`) for the messages that scans may pass in one entry, counted for all that
-    are there, evaluated or not, and for reading their fields: four blocks for a comparison, some milliseconds. The last
-    block may go beyond."""
+    """Steps (`expression.steps`) that scans may spend in one entry, on evaluating messages and reading their fields.
+    They count for all messages that a scan passes, evaluated or not. The limit is four blocks for a comparison, or some
+    milliseconds. The last block may exceed it."""
     arrival_budget: int = 262_144
-    """Steps for looking up what arrives, for all groups that have seen everything: 500 a message of a batch of 500."""
+    """Steps that one entry may spend on looking up arrivals for all caught-up groups: for a batch of 500 messages, 500
+    a message."""
     shared_steps: int = 4_096
-    """The cost of looking up a message, at most, for all groups that share the scan: an entry moves it by 64 messages
-    at least."""
+    """The most steps that looking up a message may cost for all groups that share the scan: an entry moves the scan by
+    at least 64 messages."""
     quantum: int = 1_024
-    """Messages a turn may take where others wait, too: some batches, a few milliseconds of a consumer's work."""
+    """Messages that a turn may take while other consumers wait: some batches, or a few milliseconds of a consumer's
+    work."""
     wake_queues: int = 256
-    """Queues one Wake continues. They share one budget, and those that it is not enough for keep their places."""
+    """Queues that one Wake continues. They share one budget; queues that get none of it keep their places."""
     ended_per_entry: int = 256
-    """Sessions of a lost node that one entry ends."""
+    """Sessions of lost nodes that one entry ends."""
     forgotten_per_entry: int = 64
-    """Producers whose time is over that one entry forgets."""
+    """Expired producers that one entry forgets."""
     looked_up_messages: int = 65_536
-    """What a publication of staged messages may have at most to be fetched and looked up in its own entry: with bodies
-    of 1 KiB some 50 ms."""
+    """The largest publication of staged messages whose fields are read and looked up in its own entry: with bodies of
+    1 KiB some 50 ms."""
     looked_up_chunks: int = 64
     looked_up_bytes: int = 64 << 20
 
-    # ---- what steps are counted for (read_costs.py)
+    # ---- prices in steps, and their units (read_costs.py)
     read_steps: int = 1
     """A message of a batch: a tenth of a microsecond for a field or two."""
     read_single_steps: int = 24
@@ -66,73 +69,74 @@ class Limits:
     read_entry_steps: int = 96
     """A Raft entry: finding, reading and taking it apart."""
     read_bytes: int = 1_024
-    """Bytes of bodies and long texts that are read for a step: an entry is read and checked as a whole."""
+    """Bytes of bodies and long texts that a step reads: an entry is read and checked as a whole."""
     text_bytes: int = 256
-    """Bytes of text that a step of evaluation looks at: some tenths of a microsecond for the dearest pattern."""
+    """Bytes of text that a step of evaluation reads: some tenths of a microsecond for the most expensive pattern."""
     fewest: int = 16
     """Evaluating a few messages costs about as much as evaluating this many."""
 
     # ---- producers and sessions (producers.py)
     window: int = 65_536
-    """How far a producer's numbers may reach above its lowest unconfirmed one: bounds the ranges remembered for it."""
+    """The most numbers of a producer from its lowest unconfirmed one on. It bounds the ranges remembered for it."""
     max_producers: int = 10_000
-    """Clients' producers that a group remembers."""
+    """Producers of clients that a group remembers."""
     max_fences: int = 10_000
     """Fences of forgotten producers. Above, the oldest fence is dropped."""
     remembered_ms: int = 27 * 3600 * 1000
-    """Group time may run ahead of true time by a tenth: 24 hours of true time are at most 26.4 hours of it."""
+    """Group time may run ahead of true time by a tenth: 24 hours of true time are at most 26.4 hours of group time."""
 
     # ---- of one queue
     max_held: int = 65_536
-    """Messages one consumer may hold. More are not handed out to it, so that its end is bounded work."""
+    """Messages that one consumer may have checked out. The limit bounds the work of detaching the consumer."""
     max_consumers: int = 16_384
-    """Consumers, those of Get among them. Whatever goes through them all is bounded work."""
+    """Consumers, including those of Get. The limit bounds all work that visits every consumer."""
     max_get: int = 10_000
-    """Messages one Get may take: a reply, not a subscription."""
+    """Messages that one Get may take: a reply, not a subscription."""
     max_subscriptions: int = 256
-    """Durable subscriptions, those that are deleted but still hold something among them."""
+    """Durable subscriptions, including deleted ones that still hold messages."""
     max_reserved: int = 65_536
-    """Messages of one reservation, so that its end is bounded work."""
+    """Messages of one reservation. The limit bounds the work of ending it."""
     max_reservations: int = 64
     """Reservations of one subscription."""
     max_outstanding: int = 1_048_576
-    """Messages one subscription may hold: 20 bytes each in the worst case, in memory and in every snapshot."""
+    """Messages that one subscription may hold: at most 20 bytes each, in memory and in every snapshot."""
     max_released: int = 64
-    """Ranges of released offsets that a subscription remembers; of more, the oldest two are told as one."""
+    """Ranges of released offsets that a subscription remembers. Above, the oldest two are joined into one."""
     max_pins: int = 16
-    """Pins, those whose copies are not removed yet among them."""
+    """Pins, including ended ones whose copies are not removed yet."""
     max_copy_bytes: int = 16 << 20
-    """The copies of all pins: of 8,000 full blocks, 130 million messages. Above, the oldest pin ends."""
+    """Bytes of the copies of all pins: those of 8,000 full blocks, or 130 million messages. Above, the oldest pin
+    ends."""
     staged_parts: int = 4_096
     staged_chunks: int = 16_384
     staged_bytes: int = 8 << 30
     staged_messages: int = 16_384 * 8_192
-    """Chunks of 8,192 messages each: 8,192 blocks that one entry may have to make."""
+    """Staged messages: 16,384 chunks of 8,192 messages, or 8,192 blocks that one entry may have to make."""
     staged_ttls: int = 65_536
-    """Stretches of messages with the same time to live, each chunk at least one: each becomes a run of its own."""
+    """Stretches of staged messages with the same time to live, at least one a chunk. Each becomes a run of its own."""
     part_ms: int = 6 * 3600 * 1000
-    """A staged part waits so long for another chunk, or to be published."""
+    """Time that a staged part waits for its next chunk, or to be published."""
     known_producers: int = 10_000
     """Producers whose last staged batch a queue remembers."""
 
-    # ---- local: memory and single looks
+    # ---- local: memory and single queries
     matched_bytes: int = 32 << 20
-    """For the sets of what one queue's selectors have matched."""
+    """Memory for the match sets of one queue."""
     sparse_matches: int = 1_024
-    """Up to so many members 2 bytes each are less than a bit set of a block."""
+    """Members up to which a match set is kept as ordinals: 2 bytes each, less than a bit set of a block."""
     few_messages: int = 16
-    """Up to so many messages are evaluated one by one; above, all at once is cheaper."""
+    """Messages up to which they are evaluated one by one. Above, evaluating all at once is cheaper."""
     column_bytes: int = 64 << 20
-    """What the fields of one block may take in memory, about. What is more is read again, one part after the other: a
-    field that few messages have takes up to twenty times its bytes."""
+    """Approximate memory for the fields of one block. Fields above the limit are read again, part by part: a field that
+    few messages have takes up to twenty times its bytes."""
     dense_columns: int = 64
     """Columns of a block; later fields are kept as runs (quorum_selectors.block_columns)."""
     read_singles: int = 1_024
     """Batches of one message that are decoded together."""
     reserved_blocks: int = 64
-    """Blocks that one look at a reservation goes through: each may be cold."""
+    """Blocks that one page of a reservation visits: each may be cold."""
     source_bytes: int = 1 << 20
-    """Of a snapshot that is not in memory so many bytes are read at a time, or one section if it is longer."""
+    """Bytes that are read at a time of a snapshot that is not in memory, or one section if that is longer."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "block_size", 1 << self.block_bits)

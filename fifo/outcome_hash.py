@@ -1,4 +1,4 @@
-"""What of an entry's outcome goes into the running hash that members compare."""
+"""The part of an entry's outcome that is in the running hash, which members compare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fifo.effects import (
 
 
 def digest(index: int, applied: Applied) -> bytes:
-    """A few numbers of each reply and effect: members that differ differ here soon."""
+    """A few numbers of each reply and effect, as bytes. If members diverge, these numbers soon differ."""
     numbers = [index, len(applied.replies), len(applied.effects)]
     for reply in applied.replies:
         match reply:

@@ -1,13 +1,15 @@
-"""Pins: which messages of a queue were ready at a moment, to be read later, whatever has become of them.
+"""Pins: the messages of a queue that were ready at one moment, to be read later, even if they have left the queue.
 
-Copy-on-write: making a pin notes only where the queue ended. What is ready in a block is kept for the pins that reach
-into it when the block's ready messages are about to change for the first time since (`keep`): a bit set in the block
-(`Block.copies`), so that it goes into the block's page with the rest. A block without such a copy is still as it was,
-but for messages that came later. What a copy names is *pinned*: its runs stay and its body is referred to, though it
-is neither ready nor held; a block lives on while it has such messages. Consumers never see them.
+Pins are copy-on-write. Making a pin notes only the end of the queue. The first time after that that the ready messages
+of a block are about to change, the block gets a copy of its ready set for the pins that reach into it (`keep`). The
+copy is a bit set of the block (`Block.copies`), so it is written to the block's page with the rest. A block without
+such a copy has the same ready messages as when the pin was made, except for messages that came later.
 
-A pin ends by Unpin, by its time, or because the copies take too much. Then its copies are removed, some blocks an
-entry.
+The messages of a copy are *pinned*: their runs stay and their bodies are referred to, although the messages may be
+neither ready nor checked out. A block is kept while it has pinned messages. Consumers never see them.
+
+A pin ends by Unpin, by its time, or because the copies take too much memory. Then its copies are removed, some blocks
+an entry.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ MIN_TTL_MS = 1_000
 MAX_TTL_MS = 24 * 3600 * 1000
 
 COPY_BYTES = 32
-"""What a copy counts for beside its bits."""
+"""Bytes that a copy counts for beside its bits."""
 
 
 @dataclass(slots=True, eq=False)
 class QueuePin:
-    """One pin. blocks: the numbers of those that have a copy for it, in the order of copying."""
+    """One pin. blocks: the numbers of the blocks that have a copy for it, in the order of copying."""
 
     number: int
     index: int  # of the Raft entry that made it
@@ -45,12 +47,12 @@ class QueuePin:
     owner: int = UNKNOWN
 
     def shown(self, block: Block) -> int:
-        """What was ready in a block."""
+        """The messages of a block that were ready when the pin was made."""
         copy = block.copies.get(self.number)
         return block.ready & self.reach(block) if copy is None else copy
 
     def reach(self, block: Block) -> int:
-        """The slots of a block before its end."""
+        """The slots of a block below the pin's end."""
         return (1 << max(0, min(self.end_sequence - block.base, block.size))) - 1
 
 
@@ -113,14 +115,14 @@ class Pins:
             )
         return found
 
-    # ---- what is ready changes
+    # ---- changes of ready messages
 
     def watch(self) -> None:
-        """Asks to be told of changes while there is a pin."""
+        """Registers for changes of ready messages while there is a pin."""
         self.messages.before_ready_changes = self.keep if self.by_number else None
 
     def keep(self, block: Block) -> None:
-        """The ready messages of a block are about to change."""
+        """Copies the ready set of a block that is about to change, for the pins that reach into it."""
         is_grown = False
         for pin in self.by_number.values():
             if pin.end_sequence <= block.base or pin.number in block.copies:
@@ -150,7 +152,7 @@ class Pins:
     # ---- the end of an entry
 
     def finish(self, entry: Entry) -> bool:
-        """Ends pins whose time has come, and removes copies; False if some are left."""
+        """Ends pins whose time has come, and removes copies. False if copies of ended pins are left."""
         for pin in list(self.by_number.values()):
             if pin.expires_ms <= entry.now_ms:
                 self._end(pin)
@@ -170,5 +172,5 @@ class Pins:
         return not self.ended
 
     def next_due(self) -> int:
-        """When a pin's time has come; NEVER if there is none."""
+        """The group time at which the next pin ends; NEVER if there is none."""
         return min([pin.expires_ms for pin in self.by_number.values()], default=NEVER)

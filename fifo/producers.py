@@ -1,27 +1,28 @@
-"""Who may speak to a group: producers, their epochs and numbers, and which of their messages were taken.
+"""The producers of a group: their epochs, their command numbers, and which of their messages were accepted.
 
-A session is a producer in one epoch. Its commands are numbered 1, 2, 3, ...: `admit` lets the next one in, says that
-a lower one was done and refuses the rest. Beside that, every message has a number of the client's own; which of them
-were accepted is remembered as ranges above the producer's lowest unconfirmed one, so that a message sent twice is taken
-once. New messages are taken in ascending order only: a number below the highest accepted one, and not itself accepted,
-is refused for good, because its message would stand behind later ones.
+A session is a producer in one epoch. Its commands are numbered 1, 2, 3, ...: `admit` accepts the next one, says that a
+lower one was done, and refuses the others.
 
-How long a producer is remembered, and why that is enough:
+Every message also has a number of the client's own. The group remembers the accepted numbers as ranges above the
+producer's lowest unconfirmed one, so a message that is sent twice is accepted once. New messages are accepted in
+ascending order only. A number below the highest accepted one that was not accepted itself is refused for ever, because
+its message would be in the queue after later ones.
+
+The time for which a producer is remembered, and why that is enough:
 - A producer with a session is remembered as long as the session lives.
-- After a session that broke, or was closed with something unconfirmed, the producer is remembered for 27 hours of group
-  time, which are at least 24 hours of true time. Its client sends again what it does not know to be taken, for 23 hours
-  at most.
-- A producer that will send nothing again is forgotten at once: its session was closed with nothing unconfirmed, or is a
-  node's own; nor is there anything to remember where the group has taken no message of it.
-- Operations of a producer's earlier session may arrive after that: a node that stood still sends them when it runs
-  again. So every forgotten producer leaves a *fence*, its epoch: sessions up to that epoch cannot register. Past
-  `max_fences` the oldest fence goes, and the group keeps the time of the youngest one that went. A session of an
-  unknown producer registers only if it was opened after that time, because the lost fence may have been for an earlier
-  one. Each registration says the group's time when its session was opened, as its node knew it. That is never later
-  than the true group time then, so it does not matter how long a node stood still.
-- No producer is forgotten to make room for others. Past `max_producers` a new one is refused. One owner may have as
-  many as are left free: one alone has half of all, the next one half of the rest, so a few owners do not lock out the
-  others. Sessions of the nodes themselves do not count.
+- After a session that broke, or was closed with unconfirmed messages, the producer is remembered for 27 hours of group
+  time, which are at least 24 hours of true time. Its client resends unconfirmed messages for 23 hours at most.
+- A producer that will send nothing again is forgotten at once. That is so if its session was closed with nothing
+  unconfirmed, if the session is a node's own, or if the group has accepted no message of the producer.
+- Operations of a producer's earlier session may arrive after that, because a paused node sends them when it runs again.
+  So every forgotten producer leaves a *fence*, its epoch: sessions up to that epoch cannot register. Above `max_fences`
+  the oldest fence is dropped, and the group keeps the time of the youngest dropped one. A session of an unknown
+  producer registers only if it was opened after that time, because a dropped fence may have been for an earlier
+  session. Each registration says the group time that the node knew when the session was opened. That is never later
+  than the true group time then, so it does not matter for how long a node was paused.
+- No producer is forgotten to make room for others. Above `max_producers` a new one is refused. An owner may have as
+  many as are left free: a single owner has half of all, the next one half of the rest. A few owners therefore do not
+  lock out the others. Sessions of the nodes themselves do not count.
 
 A producer that is not known here may be new to the group in a late epoch, because sessions register with a group when
 they first need it, and message numbers run over all groups. So its epoch and its numbers prove nothing, and the rules
@@ -42,7 +43,7 @@ from fifo.effects import Done, Refused, Registered, Reply
 from fifo.limits import Limits
 
 REMEMBERED_V1_MS = 24 * 3600 * 1000
-"""How long a producer is remembered in entries of version 1."""
+"""Group time for which a producer is remembered in entries of version 1."""
 
 DONE = Done()
 
@@ -51,7 +52,7 @@ _end = itemgetter(1)
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """One producer. `accepted` are disjoint ranges (first, last), ascending, with gaps between, all above `floor`."""
+    """One producer. accepted: disjoint ranges (first, last), ascending, with gaps between them, not below `floor`."""
 
     name: bytes
     epoch: int
@@ -76,7 +77,7 @@ class Producer:
             accepted[0] = (floor, accepted[0][1])
 
     def fresh(self, command: Enqueue) -> list[tuple[int, int]]:
-        """The part of a batch not accepted before, as (ordinal, count). What is below the floor was accepted."""
+        """The messages of a batch that were not accepted before, as (ordinal, count). Those below the floor were."""
         first = command.first_client_sequence
         last = first + command.count - 1
         accepted = self.accepted
@@ -96,14 +97,14 @@ class Producer:
         return found
 
     def late(self, fresh: list[tuple[int, int]], first: int) -> int:
-        """How many ranges of `fresh`, of a batch that begins at number `first`, are below the highest accepted message:
-        all, or all but the last one."""
+        """The number of ranges of `fresh` that are below the highest accepted message: all, or all but the last one.
+        first: the number of the batch's first message."""
         if not fresh or not self.accepted:
             return 0
         return len(fresh) - (first + fresh[-1][0] > self.accepted[-1][1])
 
     def taken(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Which of the messages first..last were accepted: disjoint ranges (first, last), ascending."""
+        """The accepted ones of the messages first..last: disjoint ranges (first, last), ascending."""
         found = [(first, min(last, self.floor - 1))] if first < self.floor else []
         for start, end in islice(self.accepted, bisect_left(self.accepted, first, key=_end), None):
             if start > last:
@@ -113,16 +114,16 @@ class Producer:
 
     @property
     def highest(self) -> int:
-        """The highest number that was accepted; 0 if none was."""
+        """The highest accepted number; 0 if none was accepted."""
         return self.accepted[-1][1] if self.accepted else max(0, self.floor - 1)
 
     @property
     def is_blank(self) -> bool:
-        """No message of it was accepted here."""
+        """Whether no message of the producer was accepted here."""
         return not self.accepted and not self.floor
 
     def accept(self, first: int, last: int) -> None:
-        """Remembers first..last (no harm if some are)."""
+        """Remembers first..last as accepted. Some of them may be remembered already."""
         accepted = self.accepted
         if not accepted or accepted[-1][1] + 1 < first:
             accepted.append((first, last))
@@ -144,7 +145,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What remains of a forgotten producer: sessions up to this epoch are over. ended_ms: when it was forgotten."""
+    """The remains of a forgotten producer: sessions up to this epoch are over. ended_ms: when it was forgotten."""
 
     epoch: int
     ended_ms: int
@@ -175,7 +176,7 @@ class Sessions:
         self.departing: dict[int, None] = {}  # nodes whose sessions have not all been ended yet
 
     def admit(self, origin: Origin) -> Producer | Reply:
-        """The producer whose next command this is, or the answer why not."""
+        """The producer, if this is its next command; else the answer to the command."""
         producer = self.producers.get(origin.producer)
         if producer is None:
             return self._refuse_unknown(origin)
@@ -214,7 +215,7 @@ class Sessions:
     def refuse_register(
         self, origin: Origin, command: RegisterProducer, owner: int, version: int
     ) -> Refused | None:
-        """Why this epoch cannot begin."""
+        """The refusal if this epoch cannot begin, else None."""
         address = command.address
         producer = self.producers.get(origin.producer)
         name = f"epoch {origin.epoch} of producer {origin.producer.hex()}"
@@ -242,7 +243,7 @@ class Sessions:
         return refuse_more(clients, self.owned.get(owner, 0), owner, most)
 
     def register(self, origin: Origin, address: Address, owner: int, version: int) -> Registered:
-        """Begins the epoch; the session before must have been ended."""
+        """Begins the epoch. The producer's earlier session must have been ended."""
         producer = self.producers.get(origin.producer)
         if producer is None:
             if version < 2 and len(self.producers) >= self.limits.max_producers:
@@ -262,12 +263,12 @@ class Sessions:
         return Registered(tuple(producer.accepted), known=True)
 
     def add(self, producer: Producer) -> None:
-        """One more, as it is."""
+        """Adds a producer as it is."""
         self.producers[producer.name] = producer
         self._count(producer.owner, 1)
 
     def end(self, producer: Producer, now_ms: int, *, is_clean: bool, version: int) -> None:
-        """Its session has ended. is_clean: closed with nothing unconfirmed."""
+        """Notes that the producer's session has ended. is_clean: it was closed with nothing unconfirmed."""
         producer.ended_ms = now_ms
         self.ended.pop(producer.name, None)
         self.ended[producer.name] = None
@@ -275,7 +276,7 @@ class Sessions:
             self._fence(producer, now_ms)
 
     def forget_idle(self, now_ms: int, version: int) -> None:
-        """Forgets some producers whose time is over."""
+        """Forgets a bounded number of expired producers."""
         remembered_ms = self.limits.remembered_ms if version >= 2 else REMEMBERED_V1_MS
         for _ in range(self.limits.forgotten_per_entry):
             name = next(iter(self.ended), None)
@@ -304,7 +305,7 @@ class Sessions:
 
 
 def refuse_outdated(origin: Origin, heard_ms: int, lost_ms: int) -> Refused:
-    """A session that was opened before the youngest fence that went: it may be one that has ended."""
+    """The refusal of a session that was opened before the youngest dropped fence: it may have ended before."""
     return Refused(
         "outdated",
         f"the session of epoch {origin.epoch} of producer {origin.producer.hex()} was opened at group time {heard_ms}; "
@@ -313,7 +314,8 @@ def refuse_outdated(origin: Origin, heard_ms: int, lost_ms: int) -> Refused:
 
 
 def refuse_more(clients: int, owned: int, owner: int, allowed: int) -> Refused | None:
-    """Why one more producer of `owner` cannot be remembered, where there are `clients` of clients, `owned` of it."""
+    """The refusal if no producer can be added for `owner`, else None. clients: the number of all clients' producers.
+    owned: the number of this owner's."""
     if owner == NODE:
         return None
     free = allowed - clients

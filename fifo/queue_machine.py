@@ -1,7 +1,7 @@
-"""One queue: the handlers of its commands, and what follows from all operations of an entry.
+"""One queue: the handlers of its commands, and the work that is done once for all operations of an entry.
 
-A handler looks up, then refuses or changes. It hands out no messages, except for Get and Reserve. `finish` does the
-rest once for all operations of an entry, in this order:
+A handler checks its command, then refuses it or carries it out. It hands out no messages, except for Get and Reserve.
+`finish` does the rest once for all operations of an entry, in this order:
 
 1. Released reservations are requeued or discarded.
 2. `checkout` serves consumers.
@@ -222,7 +222,7 @@ class QueueMachine:
         return Ok()
 
     def remove(self, entry: Entry, consumer: Consumer) -> None:
-        """Detaches a consumer; what it holds comes back."""
+        """Detaches a consumer. Its checked-out messages are requeued."""
         self.groups.leave(consumer)
         del self.consumers[consumer.key]
         self.owned.remove(consumer.owner)
@@ -240,7 +240,7 @@ class QueueMachine:
         delivery = Delivery(consumer, self.queue)
         if entry.version >= SHARED_BUDGETS:
             left = entry.budget(self.queue).left
-            left.runs = max(left.runs, 1)  # zero messages would mean that none is there
+            left.runs = max(left.runs, 1)  # an answer of zero messages would mean that none is ready
             wanted = min(wanted, max(left.messages, 1))
             taken, _ = take_first(self.messages, entry, delivery, wanted)
             left.messages = max(left.messages - taken, 0)
@@ -259,7 +259,7 @@ class QueueMachine:
             f"no consumer {tag!r} of this session is attached to {self.messages.config.name!r}",
         )
 
-    # ---- what consumers say about messages
+    # ---- outcomes of deliveries
 
     def settle(self, entry: Entry, producer: bytes, command: Settle) -> Reply:
         """Settle, Return, Discard and Modify."""
@@ -300,7 +300,7 @@ class QueueMachine:
     def stage(
         self, entry: Entry, operation: int, command: Stage | PublishStaged | DiscardStaged
     ) -> tuple[Reply, bool]:
-        """The answer, and whether anything has changed."""
+        """Carries out a command about staged messages. Returns the reply, and whether the command changed anything."""
         known = len(self.staging.last_batches)
         reply = staging.execute(self.staging, self.messages, self.groups, entry, operation, command)
         return reply, type(reply) is not Refused or len(self.staging.last_batches) != known
@@ -308,7 +308,7 @@ class QueueMachine:
     # ---- the end of an entry
 
     def finish(self, entry: Entry) -> None:
-        """Hands out what can be handed out, then removes what has expired and what is too much."""
+        """Serves the consumers, then drops expired messages and those above `max_length`, as far as budgets allow."""
         is_returned = self.subscriptions.finish(entry)
         is_done = checkout.run(self.messages, self.groups, entry)
         if is_done and self.groups.draining:
@@ -321,7 +321,7 @@ class QueueMachine:
         self.unfinished = not (is_done and is_returned and is_unpinned)
 
     def _give_back(self, entry: Entry) -> None:
-        """Draining consumers have got what there was; the rest of their credit is void."""
+        """Voids the remaining credit of draining consumers, which have received all messages that there were."""
         for consumer in list(self.groups.draining.values()):
             self.set_credit(entry, consumer, consumer.next_tag - 1)
             event = Notify(
@@ -331,8 +331,8 @@ class QueueMachine:
         self.groups.draining.clear()
 
     def next_expiry(self) -> int | None:
-        """The group time at which `finish` may find something expired, a message, a staged part or a pin, or somebody
-        silent for too long."""
+        """The group time at which `finish` may find an expired message, staged part or pin, or a subscription that was
+        silent for too long; None if there is no such time."""
         expiries = self.messages.expiries
         found = expiries[0][0] if expiries else NEVER
         staged = self.staging.next_expiry()
@@ -345,6 +345,6 @@ class QueueMachine:
         return None if found == NEVER else found
 
     def purge(self, before: int | None) -> int:
-        """Removes what is ready and has a sequence below `before`, or all that is ready; how many."""
+        """Removes the ready messages with a sequence below `before`, or all for None. Returns their number."""
         before = self.messages.next_sequence if before is None else before
         return self.messages.purge(before, self.pins.reaches)

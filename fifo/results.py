@@ -1,4 +1,4 @@
-"""Answers to questions about a queue. They are not replicated."""
+"""The results of queries of a queue. They are not replicated."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from fifo.effects import Run
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """What a queue holds. total = ready + checked_out.
+    """The counts of a queue. total = ready + checked_out.
 
     first_sequence: of the oldest message, next_sequence if there is none.
     ready_bytes: estimated block by block from the mean size of the messages published into it.
-    dropped: how many ever left because they expired, were rejected, failed too often, were too many (in this order).
+    dropped: the numbers of messages that ever left because they expired, were rejected, failed too often, or were above
+    the length limit (in this order).
     """
 
     ready: int
@@ -28,7 +29,8 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReservationInfo:
-    """opens: how often it was outstanding when its subscription was opened. size_bytes is estimated."""
+    """A reservation. opens: the number of openings of its subscription while it was outstanding. size_bytes is
+    estimated."""
 
     offset: int
     index: int
@@ -40,7 +42,8 @@ class ReservationInfo:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """A durable subscription; `reservations` are those outstanding, ascending, `outstanding` their messages."""
+    """A durable subscription. reservations: the outstanding ones, ascending. outstanding: the number of their
+    messages."""
 
     name: str
     generation: int
@@ -58,8 +61,8 @@ class SubscriptionInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReservationPage:
-    """Neighbours of a reservation. redelivered, delivery_counts: as in Deliver. opens: as in ReservationInfo. has_more:
-    it ends early, since it has gone through many blocks."""
+    """Neighbouring messages of a reservation. redelivered, delivery_counts: as in Deliver. opens: as in
+    ReservationInfo. has_more: the page ends early, because it has visited the allowed number of blocks."""
 
     runs: tuple[Run, ...]
     redelivered: int
@@ -70,7 +73,7 @@ class ReservationPage:
 
 @dataclass(frozen=True, slots=True)
 class PinInfo:
-    """A pin, with what was pinned as Pinned says it. copy_bytes: what is kept for it of blocks that have changed."""
+    """A pin, with the fields of Pinned. copy_bytes: the size of its copies of blocks that have changed."""
 
     pin: int
     index: int

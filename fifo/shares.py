@@ -1,8 +1,8 @@
-"""How owners share what a queue has a limited number of: consumers, subscriptions, pins, producers of staged batches.
+"""Shares of owners in a queue's limited places: consumers, subscriptions, pins, producers of staged batches.
 
-An owner (`RegisterProducer`) may have as many as are left free: one alone has half of all, the next one half of the
-rest. So no few owners lock out the others. In entries of version 1 everybody is the one owner UNKNOWN, and no share is
-asked for.
+An owner (`RegisterProducer`) may have as many places as are left free: a single owner has half of all, the next one
+half of the rest. A few owners therefore do not lock out the others. Entries of version 1 know one owner only, UNKNOWN,
+and check no share.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fifo.versions import SHARED_PLACES
 
 
 class Owned:
-    """How many each owner has."""
+    """The number of places that each owner has."""
 
     __slots__ = ("counts", "total")
 
@@ -35,11 +35,11 @@ class Owned:
             del self.counts[owner]
 
     def has_room(self, owner: int, allowed: int) -> bool:
-        """Whether this owner may have one more of so many."""
+        """Whether this owner may have one more of `allowed` places."""
         return self.counts.get(owner, 0) < allowed - self.total
 
     def refuse_more(self, version: int, owner: int, allowed: int, queue: str, what: str) -> Refused | None:
-        """Why there is no room for one more."""
+        """The refusal if this owner may have no more, else None."""
         free = allowed - self.total
         if free <= 0:
             return Refused("limit", f"queue {queue!r} has {self.total} {what}; allowed: {allowed}")

@@ -1,24 +1,26 @@
-"""Staged messages of one queue: parts of batches that wait, and become visible all at once or never.
+"""Staged messages of one queue: parts of batches that become visible all at once, or never.
 
-A writer with many tasks (any of which may fail, be repeated, or run twice) stages each task's rows as a *part*, chunk
-by chunk, and then publishes the parts that count, in one entry. A staged chunk is nothing but a run that has no
-sequences yet: where its bodies lie in the log, how many there are, their times to live. PublishStaged places these runs
-at the end of the queue, part after part; no body is moved or copied, and the times to live count from then.
+A writer with many tasks stages each task's rows as a *part*, chunk by chunk. Any of its tasks may fail, be repeated, or
+run twice. The writer then publishes the valid parts in one entry. A staged chunk is a run without sequences: the place
+of its bodies in the log, their number, and their times to live. PublishStaged adds these runs to the end of the queue,
+part after part. No body is moved or copied. The times to live begin then.
 
-Exactly once goes by (producer, batch): batches of a producer ascend, the last one published is remembered, and what
-comes late for it or one before is a duplicate. So the last batch published is below that of every part that waits.
-A queue remembers a producer for at least 27 hours of group time after it was last used, as `fifo.producers` does, and
-longer while there is room. Owners share `Limits.known_producers` of them (shares.py). Where an owner has its share and
-all producers are younger, a new one is refused: if one of them were forgotten, a repeat of its last batch would be
-published a second time. An empty batch of a producer that is not known and has nothing staged needs no place: twice
-nothing is nothing. Entries of version 1 know no shares, and forget the producer not used for longest.
+Exactly once is decided by (producer, batch). Batches of a producer ascend, and the queue remembers the last published
+one. A command for that batch or an earlier one is a duplicate. Every staged part therefore belongs to a batch above the
+last published one.
 
-What this costs an entry. Placing is some microseconds a chunk, a block, or a stretch of messages with the same time to
-live; the limits here keep it to a fraction of a second at worst. A queue that filters needs the fields, too. They are
-in the log with the bodies, and fetching them reads the bodies: so a publication up to `Limits.looked_up_*` is fetched
-and looked up as it arrives, like an Enqueue, and of a larger one nothing is read. The scans of groups that had seen
-everything go back to where it begins and pass it as they pass any backlog, some blocks an entry; its blocks get their
-fields then.
+A queue remembers a producer for at least 27 hours of group time after its last use, as `fifo.producers` does, and for
+longer while there is room. Owners share `Limits.known_producers` places (shares.py). If an owner has its share, and all
+producers are younger than that, a new producer is refused: if one were forgotten, a repeat of its last batch would be
+published a second time. An empty batch of an unknown producer with nothing staged needs no place, because publishing it
+twice changes nothing. Entries of version 1 know no shares, and forget the least recently used producer.
+
+The cost in an entry. Placing takes some microseconds a chunk, a block, or a stretch of messages with the same time to
+live. The limits keep it below a second at worst. A queue that filters needs the fields, too. They are in the log with
+the bodies, and fetching them reads the bodies:
+- The fields of a publication up to `Limits.looked_up_*` are fetched and looked up in its own entry, like an Enqueue.
+- Of a larger one nothing is read. The scan positions of caught-up groups move back to its first message. These scans
+  then pass it like any backlog, some blocks an entry, and its blocks get their fields at that time.
 """
 
 from __future__ import annotations
@@ -45,26 +47,26 @@ from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
 PART_BYTES = 16
-"""The size of a part's name."""
+"""Bytes of a part's name."""
 NAME_BYTES = 255
-"""A producer's name, at most."""
+"""The most bytes of a producer's name."""
 LAST_BATCH = (1 << 63) - 1
 
 CHUNK_MESSAGES = 65_536
-"""As many as one Enqueue may have."""
+"""The most messages of a chunk: those of one Enqueue."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """The last batch that a producer has published. used_ms: group time when it was last spoken of; 0 where an entry
-    of version 1 did: that is long ago. owner: of the session that published it."""
+    """The last batch that a producer has published. used_ms: group time of its last use; 0 if that was in an entry
+    of version 1, which counts as long ago. owner: of the session that published it."""
 
     number: int
     used_ms: int
     owner: int = UNKNOWN
 
     def is_old(self, now_ms: int, limits: Limits) -> bool:
-        """It need not be remembered any longer."""
+        """Whether it need not be remembered any longer."""
         return not self.used_ms or self.used_ms + limits.remembered_ms <= now_ms
 
 
@@ -73,7 +75,7 @@ Key = tuple[str, int, bytes]
 
 
 class Part:
-    """The chunks of one part, in parallel arrays; and, cut at the chunks' edges, stretches of equal times to live."""
+    """The chunks of one part, in parallel arrays, and stretches of equal times to live, cut at the chunks' edges."""
 
     __slots__ = (
         "counts",
@@ -98,7 +100,7 @@ class Part:
         self.ttls = array("q")  # -1: none
         self.rows = 0
         self.size_bytes = 0
-        self.last_ms = 0  # when its last chunk came
+        self.last_ms = 0  # group time of its last chunk
 
     def add(self, index: int, operation: int, count: int, size_bytes: int, texts: int) -> None:
         self.indexes.append(index)
@@ -126,7 +128,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class StagedInfo:
-    """A part that waits. last_ms: group time of its last chunk."""
+    """A staged part. last_ms: group time of its last chunk."""
 
     producer: str
     batch: int
@@ -137,14 +139,14 @@ class StagedInfo:
 
 
 class Staging:
-    """What is staged for one queue, and the last batch of each producer."""
+    """The staged parts of one queue, and the last batch of each producer."""
 
     __slots__ = ("chunk_count", "last_batches", "limits", "owned", "parts", "rows", "size_bytes", "ttl_count")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.parts: dict[Key, Part] = {}  # that whose last chunk is oldest first
-        self.last_batches: dict[str, LastBatch] = {}  # the producer not used for longest first
+        self.parts: dict[Key, Part] = {}  # ordered by the time of the last chunk, oldest first
+        self.last_batches: dict[str, LastBatch] = {}  # by producer, the least recently used first
         self.owned = Owned()  # their owners; follows from them
         self.chunk_count = self.rows = self.size_bytes = self.ttl_count = 0  # of all parts
 
@@ -153,7 +155,7 @@ class Staging:
     def add(
         self, key: Key, entry: Entry, operation: int, command: Stage, ttls: Stretches, texts: int
     ) -> Part:
-        """One more chunk."""
+        """Adds a chunk."""
         part = self.parts.pop(key, None) or Part()
         self.parts[key] = part
         part.add(entry.index, operation, command.count, command.size_bytes, texts)
@@ -183,7 +185,7 @@ class Staging:
             self.drop(key)
 
     def published(self, entry: Entry, producer: str, batch: int, owner: int) -> None:
-        """This batch is done, and with it all up to it."""
+        """Notes that this batch was published: it and all earlier ones are done."""
         self._remember(entry, producer, batch, owner)
         if len(self.last_batches) > self.limits.known_producers:
             self._forget(next(iter(self.last_batches)))
@@ -211,7 +213,7 @@ class Staging:
             self._remember(entry, producer, last.number, last.owner)
 
     def make_room(self, entry: Entry, owner: int) -> None:
-        """Forgets old producers until one more of this owner has a place."""
+        """Forgets old producers until this owner has a place for one more."""
         while not self.owned.has_room(owner, self.limits.known_producers):
             oldest = next(iter(self.last_batches))
             if not self.last_batches[oldest].is_old(entry.now_ms, self.limits):
@@ -219,7 +221,7 @@ class Staging:
             self._forget(oldest)
 
     def is_done(self, entry: Entry, producer: str, batch: int) -> bool:
-        """Whether this batch was published, or a later one; notes the use of the producer if so."""
+        """Whether this batch or a later one was published. If so, notes the use of the producer."""
         if batch > self.last_of(producer):
             return False
         self._use(entry, producer)
@@ -228,12 +230,12 @@ class Staging:
     # ---- questions
 
     def last_of(self, producer: str) -> int:
-        """The last batch it has published; -1 where none is known."""
+        """The last batch that a producer has published; -1 if none is known."""
         last = self.last_batches.get(producer)
         return -1 if last is None else last.number
 
     def refuse_producer(self, entry: Entry, producer: str) -> Refused | None:
-        """Why no batch of this producer can be remembered."""
+        """The refusal if no batch of this producer can be remembered, else None."""
         most, remembered_ms = self.limits.known_producers, self.limits.remembered_ms
         if (
             entry.version < TIMED_BATCHES
@@ -249,7 +251,7 @@ class Staging:
         )
 
     def needs_no_place(self, entry: Entry, producer: str) -> bool:
-        """Nothing is known of the producer, and nothing is staged."""
+        """Whether the producer is unknown and has nothing staged."""
         return (
             entry.version >= SHARED_PLACES
             and producer not in self.last_batches
@@ -260,7 +262,7 @@ class Staging:
         return next(iter(self.parts.values())).last_ms + self.limits.part_ms if self.parts else None
 
     def indexes(self) -> npt.NDArray[np.uint64]:
-        """The Raft indexes where staged bodies lie, ascending, each once."""
+        """The Raft indexes of staged bodies, ascending, each once."""
         found = [np.frombuffer(part.indexes, dtype=np.uint64) for part in self.parts.values()]
         return np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.uint64)
 
@@ -303,7 +305,7 @@ class Staging:
 
     @staticmethod
     def decode(data: bytes, limits: Limits) -> Staging:
-        """Raises ValueError if the bytes end too early."""
+        """Reads the staged parts. Raises ValueError if the bytes end too early."""
         reader, found = Reader(data), Staging(limits)
         for _ in range(reader.number()):
             key = (reader.text(), reader.number(), reader.blob())
@@ -343,7 +345,7 @@ def execute(
     operation: int,
     command: Stage | PublishStaged | DiscardStaged,
 ) -> Reply:
-    """Refused has changed nothing, but for old producers that were forgotten."""
+    """Carries out a command. A refused command changes nothing, except that old producers may be forgotten."""
     refused = _refuse_names(command, entry.limits)
     if refused is not None:
         return refused
@@ -377,11 +379,11 @@ def _refuse_names(command: Stage | PublishStaged | DiscardStaged, limits: Limits
 
 
 Stretches = tuple[list[int], list[int]]
-"""(how many messages, their TTL) of each stretch of neighbours with the same one"""
+"""(number of messages, TTL) of each stretch of neighbours with the same TTL"""
 
 
 def _stretches(command: Stage) -> Stretches:
-    """OverflowError if a TTL is beyond 64 bits."""
+    """The stretches of equal TTLs of a chunk. Raises OverflowError if a TTL is beyond 64 bits."""
     if not len(command.ttls_ms):
         ttl = np.asarray([command.ttl_ms], dtype=np.int64)
         return [command.count], np.maximum(ttl, -1).tolist()
@@ -480,7 +482,8 @@ def _publish(
 
 
 def _refuse_place(staging: Staging, entry: Entry, command: PublishStaged, queue: str) -> Refused | None:
-    """Why the producer cannot be remembered in the share of its owner. What is old makes room, even if not enough."""
+    """The refusal if the producer has no place in its owner's share, else None. Old producers are forgotten before,
+    even if that does not make enough room."""
     owner = command.owner
     if entry.version < SHARED_PLACES or command.producer in staging.last_batches:
         return None
@@ -490,7 +493,7 @@ def _refuse_place(staging: Staging, entry: Entry, command: PublishStaged, queue:
 
 
 def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list[Part]) -> None:
-    """The messages come to the end of the queue, in this order."""
+    """Adds the messages of the parts to the end of the queue, in this order."""
     fields, first, limits = groups.fields, messages.next_sequence, entry.limits
     is_looked_up = (
         sum(part.rows for part in parts) <= limits.looked_up_messages

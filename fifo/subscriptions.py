@@ -2,20 +2,20 @@
 
 A subscription takes messages by *reservations*. They are numbered 1, 2, 3, ... for each subscription; these numbers are
 its *offsets*. A reservation never changes. It can be read any number of times, from every member, by ordinals, until it
-is settled or released as a whole. Reserve names the offset before the new one: a caller that lost the answer asks again
-and gets the same reservation.
+is settled or released as a whole. Reserve names the offset before the new one. A caller that lost the answer repeats
+the command and gets the same reservation.
 
 The messages that a subscription holds are kept by consecutive tags, like those of any consumer (`Consumer`,
 `CheckedOut`). A reservation is a range of tags. A subscription belongs to the group of its selector, but it never has
 credit: a checkout never serves it. Ordinary consumers work beside it.
 
-Offsets at or below `settled` are done with. Reservations that are released all at once are done with, too, though
-their messages are requeued in steps (`finish`). Until then the reservations are kept, with a disposition. An entry
-moves the messages of one reservation of a queue, or of several as far as its budget goes.
+Offsets at or below `settled` are done. Reservations that are released all at once are done, too, although their
+messages are requeued in steps (`finish`). Until then the reservations are kept, with a disposition. An entry moves the
+messages of one reservation of a queue, or of several as far as its budget allows.
 
 When a subscription has been silent for its timeout, `on_expiry` is done with its outstanding messages. The subscription
-stays. Its reader may have reserved ahead, and may believe that it still holds its oldest messages. So the subscription
-gets no new reservation before the reader shows that it knows. It shows it in one of three ways:
+stays. Its reader may have reserved ahead, and may believe that it still holds its oldest messages. The subscription
+therefore gets no new reservation before the reader shows that it knows of the loss, in one of three ways:
 - it opens the subscription again;
 - it releases what it holds;
 - it settles up to its last offset; the answer is that this offset was released.
@@ -63,7 +63,7 @@ SubscriptionCommand = (
 
 
 class Disposition(IntEnum):
-    """What is done with the messages of a reservation."""
+    """The action on the messages of a reservation when it ends."""
 
     OUTSTANDING = 0
     RETURNED = 1
@@ -80,14 +80,14 @@ class Reservation:
     size_bytes: int  # estimated from the mean size in each block
     index: int  # of the Raft entry that made it
     time_ms: int
-    is_complete: bool  # no budget ended the look
-    opens: int = 0  # how often it was outstanding when the subscription was opened
+    is_complete: bool  # no budget ended the search for messages
+    opens: int = 0  # number of openings of the subscription while it was outstanding
     disposition: Disposition = Disposition.OUTSTANDING
 
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """One subscription. reservations ascend by offset; those with a disposition come first."""
+    """One subscription. Its reservations ascend by offset; those with a disposition are first."""
 
     consumer: Consumer
     generation: int
@@ -99,7 +99,7 @@ class Subscription:
     last: int = 0
     reservations: list[Reservation] = field(default_factory=list)
     released: list[tuple[int, int]] = field(default_factory=list)  # offsets (first, last), ascending
-    has_untold_loss: bool = False  # a silence took what it held, and it has not shown that it knows
+    has_untold_loss: bool = False  # it lost messages by silence, and its reader has not shown that it knows
     owner: int = UNKNOWN  # of the session that opened it last
 
     @property
@@ -108,12 +108,12 @@ class Subscription:
 
     @property
     def selector(self) -> bytes:
-        """Empty once it is deleted."""
+        """The selector; empty once the subscription is deleted."""
         return b"" if self.consumer.group is None else self.consumer.group.selector
 
     @property
     def due_ms(self) -> int:
-        """When it will have been silent for too long; NEVER if that means nothing."""
+        """The group time at which its silence is too long; NEVER if it holds nothing or keeps its messages."""
         if self.settled == self.last or self.on_expiry == "keep":
             return NEVER
         return self.last_seen_ms + self.timeout_ms
@@ -123,7 +123,7 @@ class Subscription:
         return SubscriptionState(self.generation, self.settled, self.last, outstanding)
 
     def find(self, offset: int) -> Reservation | Refused:
-        """The outstanding reservation with this offset, or why there is none."""
+        """The outstanding reservation with this offset, or the refusal if there is none."""
         if offset > self.last or offset < 1:
             return Refused(
                 "not_given", f"offset {offset} of subscription {self.name!r}; given out: up to {self.last}"
@@ -171,7 +171,7 @@ class ReservationBuilder(Delivery):
 
     def choose(self, block: Block, members: int, wanted: int) -> int:
         if not members:
-            return 0  # the block may even be empty: what was ready in it has expired
+            return 0  # the block may even be empty: its ready messages have expired
         size, placed = block.size_bytes, block.placed
         allowed = wanted + 1
         if size:
@@ -184,7 +184,7 @@ class ReservationBuilder(Delivery):
         return chosen
 
     def within(self, left: Left, block: Block, members: int, wanted: int) -> int:
-        """All: what is reserved is not described, so it counts as messages only."""
+        """All messages: a reservation does not describe its runs, so only the number of messages counts."""
         return members
 
     def take(self, messages: Messages, block: Block, members: int, count: int) -> int:
@@ -206,8 +206,8 @@ class Subscriptions:
         self.messages = messages
         self.groups = groups
         self.by_name: dict[str, Subscription] = {}  # in the order of being made
-        self.deleted: list[Subscription] = []  # which hold something that has not come back yet
-        self.past_generation = 0  # the highest of subscriptions that are deleted: a new one begins above
+        self.deleted: list[Subscription] = []  # those with messages that are not requeued yet
+        self.past_generation = 0  # the highest of deleted subscriptions: a new one begins above
 
     # ---- commands
 
@@ -226,7 +226,7 @@ class Subscriptions:
         if command.generation not in (subscription.generation, None):
             return Refused(
                 "wrong_generation",
-                f"subscription {subscription.name!r} was opened by somebody else: this is generation"
+                f"subscription {subscription.name!r} was opened by another caller: this is generation"
                 f" {command.generation}, the present one is {subscription.generation}",
             )
         if is_deletion:
@@ -274,7 +274,7 @@ class Subscriptions:
         return subscription.state()
 
     def _refuse_more(self, entry: Entry, owner: int) -> Refused | None:
-        """Why there is no room for one more subscription."""
+        """The refusal if there is no room for one more subscription, else None."""
         owned = Owned([subscription.owner for subscription in (*self.by_name.values(), *self.deleted)])
         most = entry.limits.max_subscriptions
         return owned.refuse_more(entry.version, owner, most, self.messages.config.name, "subscriptions")
@@ -325,7 +325,7 @@ class Subscriptions:
     def _take(
         self, entry: Entry, subscription: Subscription, wanted: int, most_bytes: int
     ) -> tuple[ReservationBuilder, bool]:
-        """Takes messages, and whether no budget ended that."""
+        """Takes messages for a reservation. Returns them, and whether no budget ended the search."""
         groups, group = self.groups, subscription.consumer.group
         assert group is not None
         left = entry.budget(self.messages.queue).left
@@ -369,7 +369,8 @@ class Subscriptions:
     # ---- the end of an entry
 
     def finish(self, entry: Entry) -> bool:
-        """Ends silences, and moves what was let go; False if a budget has left some of it."""
+        """Releases subscriptions that were silent for too long, and moves the messages of released reservations. False
+        if a budget left some of them."""
         if not self.by_name and not self.deleted:
             return True
         for subscription in self.by_name.values():
@@ -388,7 +389,7 @@ class Subscriptions:
         return is_done
 
     def _move(self, entry: Entry, subscription: Subscription, reservation: Reservation) -> bool:
-        """Carries out the disposition of a reservation; False if the budget does not allow it."""
+        """Carries out the disposition of a reservation. False if the budget does not allow it."""
         if not self._may_move(entry, reservation):
             return False
         ranges = self._give_up(subscription, reservation)
@@ -411,7 +412,7 @@ class Subscriptions:
         return subscription.consumer.held.remove(first, first + reservation.count - 1)
 
     def next_due(self) -> int:
-        """When a silence ends; NEVER if none does."""
+        """The group time at which the next subscription is silent for too long; NEVER if there is none."""
         return min([subscription.due_ms for subscription in self.by_name.values()], default=NEVER)
 
 
@@ -430,7 +431,7 @@ def _reserved(reservation: Reservation) -> Reserved:
 
 
 def refuse_open(command: OpenSubscription) -> Refused | None:
-    """What of a subscription's name and settings is not allowed."""
+    """The refusal if a subscription's name or settings are not allowed, else None."""
     length = len(command.subscription.encode("utf-8", "surrogatepass"))
     if not 0 < length <= MAX_NAME_BYTES:
         return Refused(

@@ -1,6 +1,6 @@
 """Versions of the machines' behaviour.
 
-Every Raft entry states the version that its leader proposed it with (`Meta.version`), and `apply` follows that version:
+Every Raft entry states the version with which its leader proposed it (`Meta.version`). `apply` follows that version, so
 an old entry replays as it was applied. A change of what `apply` does for the same state and input is therefore a new
 version, and the old branch stays for as long as logs of that version may exist.
 
@@ -19,8 +19,8 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | the queues of an entry share its budgets, and the runs that it hands out are limited |
 | 2 | owners share the consumers, subscriptions, pins and producers of staged batches of a queue |
 | 2 | an empty batch of a producer that has nothing staged and is not known is not remembered |
-| 2 | looking up what arrives has a budget, scans stop within blocks, and reading fields again counts as steps |
-| 2 | a step for a message with long texts counts for as many as the texts are long |
+| 2 | looking up arrivals has a budget, scans stop within blocks, and reading fields again counts as steps |
+| 2 | evaluating a message with long texts costs more steps, in proportion to their length |
 """
 
 from __future__ import annotations

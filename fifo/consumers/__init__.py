@@ -1,1 +1,1 @@
-"""Consumers, what they hold, and what each of them is given."""
+"""Consumers, their checked-out messages, and the choice of messages for each of them."""

@@ -1,15 +1,16 @@
 """Which consumer is served next: round robin.
 
-The service queue has the selector groups with a consumer that has credit; inside a group its consumers with credit
+The service queue has the selector groups with a consumer that has credit. Inside a group, the consumers with credit
 rotate, too. A turn gives one consumer the lowest ready messages that its group selects. It gives as many as the
 consumer's credit allows, but not more than
 - an even share of the messages that were ready when the checkout began;
 - `Limits.quantum` messages, so that a large batch is spread over all consumers that have credit.
-A consumer that is alone takes all its turns at once. After a turn that gave something, the group and the consumer go to
-the end of their queues; a group that finds nothing keeps its place. A group that has found all its messages is not
+A consumer that is alone takes all its turns at once. After a turn that gave messages, the group and the consumer move
+to the end of their queues. A group that finds nothing keeps its place. A group that has found all its messages is not
 asked again.
 
-A checkout ends when no consumer with credit can be given anything, or with its budget; then a later entry continues it.
+A checkout ends when no consumer with credit can be given anything, or when its budget is spent; then a later entry
+continues it.
 """
 
 from __future__ import annotations

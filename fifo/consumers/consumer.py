@@ -1,4 +1,4 @@
-"""Consumers, the messages that they hold, and the groups that they form by their selectors."""
+"""Consumers, their checked-out messages, and the groups that they form by their selectors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Key = tuple[bytes, str]
 """A consumer in its queue: the session's producer, and the consumer tag."""
 
 MANY_RANGES = 64
-"""From so many ranges of tags on, one pass over all a consumer holds may be cheaper than a cut for each."""
+"""Number of tag ranges from which one pass over all runs of a consumer may be cheaper than a cut for each range."""
 
 
 class CheckedOut:
     """The messages that one consumer has received and not settled, as runs in parallel arrays, ascending by tag.
 
-    A run is (delivery tag, sequence, count): neighbouring tags that stand for neighbouring sequences.
+    A run is (delivery tag, sequence, count): neighbouring tags of neighbouring sequences.
 
         >>> messages = CheckedOut()
         >>> messages.add(1, 100, 5)
@@ -104,7 +104,7 @@ class CheckedOut:
         return out
 
     def between(self, first: int, last: int) -> list[tuple[int, int]]:
-        """What the tags first..last stand for, as (sequence, count) in their order."""
+        """The messages of the tags first..last, as (sequence, count) in the order of the tags."""
         tags, sequences, counts = self.tags, self.sequences, self.counts
         found = []
         for place in range(max(bisect_right(tags, first) - 1, 0), bisect_right(tags, last)):
@@ -143,7 +143,7 @@ class Consumer:
 
     @property
     def credit(self) -> int:
-        """How many messages may be handed out to it now."""
+        """The number of messages that it may receive now."""
         return max(0, min(self.credit_to + 1 - self.next_tag, self.max_held - self.held.total))
 
 

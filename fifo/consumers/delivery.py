@@ -1,4 +1,4 @@
-"""What one consumer is given in one entry, and how the lowest ready messages are given out."""
+"""The delivery of one consumer in one entry, and the handing out of the lowest ready messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fifo.messages.messages import PRIORITY, Messages
 
 
 class Delivery:
-    """Gathers what one consumer gets in one entry, to make one effect of it."""
+    """Gathers the messages that one consumer gets in one entry, for one effect."""
 
     __slots__ = ("consumer", "count", "failures", "first_tag", "queue", "redelivered", "runs")
 
     start = 0
-    """the first sequence that is asked for"""
+    """the first sequence that is wanted"""
     is_full = False
-    """nothing more is taken, though more was wanted"""
+    """no more messages are taken, although more were wanted"""
 
     def __init__(self, consumer: Consumer, queue: int, first_tag: int = 0) -> None:
         self.consumer = consumer
@@ -34,7 +34,7 @@ class Delivery:
         return -1 << (self.start - block.base) if self.start > block.base else -1
 
     def within(self, left: Left, block: Block, members: int, wanted: int) -> int:
-        """The lowest of these messages of a block that the limit for runs allows, if only so many are wanted."""
+        """The lowest of these messages of a block, at most `wanted`, as far as the limit for runs allows."""
         if min(wanted, members.bit_count()) <= left.runs:
             return members
         if bitsets.starts(members).bit_count() + len(block.runs) <= left.runs:
@@ -44,11 +44,11 @@ class Delivery:
         return members & ((beyond & -beyond) - 1) if beyond else members
 
     def choose(self, block: Block, members: int, wanted: int) -> int:
-        """Which of these messages of a block it takes, `wanted` at most."""
+        """The messages of these in a block that it takes, at most `wanted`."""
         return bitsets.lowest(members, wanted)
 
     def describe(self, block: Block, members: int) -> list[tuple[int, int]]:
-        """Appends these messages of a block; their stretches (slot, count)."""
+        """Appends these messages of a block. Returns their stretches (slot, count)."""
         stretches = bitsets.ranges(members)
         again = block.redelivered & members
         failed = block.failures.nonzero() & members if again else 0
@@ -64,7 +64,7 @@ class Delivery:
         return stretches
 
     def take(self, messages: Messages, block: Block, members: int, count: int) -> int:
-        """Hands these ready messages of a block to the consumer; how many runs they are."""
+        """Hands these ready messages of a block to the consumer. Returns the number of runs."""
         before = len(self.runs)
         consumer = self.consumer
         messages.check_out(block, members, count)
@@ -91,9 +91,9 @@ class Delivery:
 
 
 def take_first(messages: Messages, entry: Entry, delivery: Delivery, wanted: int) -> tuple[int, bool]:
-    """Hands out up to `wanted` of the lowest ready messages, whatever they are.
+    """Hands out up to `wanted` of the lowest ready messages, without a selector.
 
-    How many, and False if the budget ended it.
+    Returns the number of messages, and False if the budget ended it.
     """
     budget = entry.budget(messages.queue)
     taken = 0
@@ -120,8 +120,8 @@ def take_first(messages: Messages, entry: Entry, delivery: Delivery, wanted: int
 def take_some(
     messages: Messages, delivery: Delivery, left: Left, block: Block, members: int, wanted: int
 ) -> int:
-    """Hands out those of some ready messages of a block that are asked for, as far as the limit for runs goes; how
-    many."""
+    """Hands out the wanted ones of some ready messages of a block, as far as the limit for runs allows. Returns the
+    number of messages."""
     members = delivery.within(left, block, members & delivery.asked(block), wanted)
     members = delivery.choose(block, members, wanted)
     count = members.bit_count()

@@ -1,8 +1,9 @@
-"""The filter fields of a block's messages: local, dropped at any moment, read again from the log.
+"""The filter fields of a block's messages. They are local, may be dropped at any moment, and are read again from the
+log.
 
-`block.columns` holds the fields of those messages that have arrived since it was dropped, or that somebody has asked
-for: a scan that stops within a block reads no more of it. Few messages are asked one by one; many at once, a column
-of a block after the other.
+`block.columns` holds the fields of the messages that have arrived since it was dropped, and of those that a scan or a
+view has asked for. A scan that stops within a block reads no fields beyond that place. A few messages are evaluated one
+by one; many are evaluated together, column by column.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ _COUNT = slice(4, 8)
 
 @lru_cache(maxsize=8)
 def _no_fields(count: int) -> BatchColumns:
-    """So many messages without fields."""
+    """The columns of `count` messages without fields."""
     return BatchColumns(count, 1)
 
 
 def batch_columns(data: bytes | memoryview) -> BatchColumns:
-    """The columns of a whole batch; how many messages it has stands in their header."""
+    """The columns of a whole batch. Their header says the number of messages."""
     return decode(data, int.from_bytes(data[_COUNT], "little"))
 
 
 class FieldSource(Protocol):
-    """Gives the columns of an Enqueue or Stage again, from the log."""
+    """Reads the columns of an Enqueue or Stage from the log."""
 
     def columns(self, index: int, operation: int) -> bytes | memoryview: ...
 
@@ -57,18 +58,18 @@ class Fields:
         self._limits = blocks.limits
         self._no_fields = _no_fields(blocks.limits.block_size)
         self.evaluated = 0
-        """How often a selector was asked about a message."""
+        """Number of evaluations: one for each message and selector."""
         self.forget_laid()
 
     def forget_laid(self) -> None:
-        """Of a block whose columns change or go: what was laid out for several selectors."""
+        """Drops what was laid out for several selectors, because the columns of its block change or are dropped."""
         self._laid_key = (-1, 0, 0)
         self._laid: vectorised.Messages | None = None
 
     def arrived(
         self, blocks: BlockStore, sequence: int, batch: BatchColumns | None, fresh: Sequence[tuple[int, int]]
     ) -> None:
-        """Keeps the fields of the messages (ordinal, count) of a batch, which stand from `sequence` on."""
+        """Keeps the fields of the messages (ordinal, count) of a batch, whose sequences begin at `sequence`."""
         self.forget_laid()
         limits, empty = self._limits, self._no_fields
         for first, count in fresh:
@@ -85,7 +86,7 @@ class Fields:
                 rest -= taken
 
     def select(self, block: Block, selector: Selector, members: int) -> int:
-        """Those of `members` (messages that are here) for which the selector is TRUE."""
+        """The messages of `members` (all in the queue) for which the selector is TRUE."""
         self.evaluated += members.bit_count()
         chosen = 0
         few = self._limits.few_messages
@@ -104,7 +105,7 @@ class Fields:
     def candidates(
         self, block: Block, index: PredicateIndex[bytes], members: int
     ) -> Iterator[tuple[bytes, int]]:
-        """Which of the selectors of an index may be TRUE, and for which of `members`."""
+        """The selectors of an index that may be TRUE, and for which of `members`."""
         if not members:
             return
         for token in list(index.rest):
@@ -118,7 +119,7 @@ class Fields:
                     yield token, named
 
     def _messages(self, block: Block, columns: BlockColumns, part: int) -> tuple[vectorised.Messages, int]:
-        """Laid out once for several selectors in turn, and the slot of the first."""
+        """A part of the messages, laid out once for several selectors in turn, and the slot of the first message."""
         first = bitsets.first(part)
         width = part.bit_length() - first
         key = (block.number, first, width)
@@ -136,8 +137,8 @@ class Fields:
             members ^= part
 
     def columns(self, block: Block, members: int) -> BlockColumns:
-        """The columns of a block with the fields of these messages, read from the log if they are not here: of all, or
-        of the first ones where they would take too much memory."""
+        """The columns of a block with the fields of these messages, read from the log if they are not in memory. Where
+        they would take too much memory, only those of the first messages."""
         columns: BlockColumns = self._new_columns() if block.columns is None else block.columns
         missing = members & ~columns.filled
         most_bytes = self._limits.column_bytes
@@ -159,8 +160,8 @@ class Fields:
         return BlockColumns(self._limits.block_size, self._limits.dense_columns)
 
     def _read(self, block: Block, columns: BlockColumns, start: int, end: int) -> None:
-        """Reads what is missing of the slots start .. end-1, or the first ones of them: every batch once, in the order
-        of the log; those of one message are decoded together."""
+        """Reads the missing fields of the slots start .. end-1, or of the first ones. Every batch is read once, in the
+        order of the log. Batches of one message are decoded together."""
         runs, missing = block.runs, block.kept & bitsets.span(start, end - start) & ~columns.filled
         singles: dict[int, bytes | memoryview] = {}
         size, most_singles = 0, self._limits.read_singles

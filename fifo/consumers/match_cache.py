@@ -19,17 +19,17 @@ from fifo.limits import Limits
 from fifo.messages import bitsets
 
 EVICTED = -1
-"""Stands for a match set that is not kept. It is no set of messages."""
+"""Marks a match set that is not kept. It is no set of messages."""
 
 _FEW = 8
 _ENTRY_BYTES = 250
-"""Of a set, beside its bytes: two entries of dicts and an object."""
+"""Memory of a set beside its bytes: two entries of dicts and an object."""
 
 Packed = bytes | int
 
 
 def pack(members: int, sparse: int) -> Packed:
-    """The smaller form of a set. sparse: up to so many members it is that of ordinals."""
+    """The smaller form of a set: ordinals up to `sparse` members, a bit set above."""
     count = members.bit_count()
     if count > sparse:
         return members
@@ -40,7 +40,7 @@ def pack(members: int, sparse: int) -> Packed:
 
 
 def unpack(packed: Packed) -> int:
-    """The set again."""
+    """The bit set of a packed set."""
     if isinstance(packed, int):
         return packed
     if len(packed) <= 2 * _FEW:
@@ -65,31 +65,31 @@ class MatchCache:
         self.size_bytes = 0
 
     def numbers(self, selector: bytes) -> list[int]:
-        """The blocks where it has matches, ascending."""
+        """The blocks where a selector has matches, ascending."""
         return sorted(self._of.get(selector, ()))
 
     def has(self, selector: bytes) -> bool:
         return selector in self._of
 
     def get(self, selector: bytes, number: int) -> int:
-        """Its matches in a block; EVICTED if they have to be computed again."""
+        """The matches of a selector in a block; EVICTED if they have to be computed again."""
         packed = self._of[selector].get(number) if selector in self._of else None
         return 0 if packed is None else unpack(packed)
 
     def selectors(self, number: int) -> Iterable[bytes]:
-        """Which have matches in a block, in the order in which they got the first."""
+        """The selectors with matches in a block, in the order of their first match."""
         return self._by_block.get(number, ())
 
     def is_exhausted(self, selector: bytes, number: int) -> bool:
-        """Whether it is known that none of its matches in a block is ready."""
+        """Whether the block is known to be exhausted: none of the selector's matches there is ready."""
         return number in self._exhausted and selector in self._exhausted[number]
 
     def mark_exhausted(self, selector: bytes, number: int) -> None:
-        """Notes that none of its matches in a block is ready."""
+        """Marks a block as exhausted: none of the selector's matches there is ready."""
         self._exhausted.setdefault(number, {})[selector] = None
 
     def invalidate_exhausted(self, number: int) -> None:
-        """Messages of a block are ready again: no selector is exhausted there any more."""
+        """Ends the exhaustion of a block for all selectors, because messages there are ready again."""
         self._exhausted.pop(number, None)
 
     def add(self, selector: bytes, number: int, members: int) -> None:
@@ -100,7 +100,7 @@ class MatchCache:
             self.put(selector, number, before | members)
 
     def put(self, selector: bytes, number: int, members: int) -> None:
-        """All of its matches in a block."""
+        """Sets all matches of a selector in a block."""
         own = self._of.setdefault(selector, {})
         before = own.get(number)
         if before is None:
@@ -115,7 +115,7 @@ class MatchCache:
         self.size_bytes += _size(packed)
 
     def drop(self, selector: bytes, number: int) -> None:
-        """Nothing of a block is left that it matches."""
+        """Drops the set of a selector: no message that it matches is left in the block."""
         self._leave(selector, number)
         holders = self._by_block[number]
         del holders[selector]
@@ -123,13 +123,13 @@ class MatchCache:
             del self._by_block[number]
 
     def drop_block(self, number: int) -> None:
-        """No message of the block is left."""
+        """Drops all sets of a block: no message is left there."""
         self._exhausted.pop(number, None)
         for selector in self._by_block.pop(number, ()):
             self._leave(selector, number)
 
     def forget(self, selector: bytes) -> None:
-        """Everything of a selector."""
+        """Drops everything of a selector."""
         for number in self.numbers(selector):
             self.drop(selector, number)
 

@@ -1,14 +1,15 @@
-"""What it costs to read the fields of messages from the log again, in steps of an entry's budget, and to evaluate them
-where texts are long.
+"""The cost of reading the fields of messages from the log, and of evaluating long texts, in steps of an entry's budget.
 
-Whether a member has the fields in memory is local. So an entry pays for all that it passes, read or not, and the price
-is a function of the replicated block alone. It is counted for the whole block and shared out evenly among its messages,
-so a scan may stop within a block. A cold block's price is kept beside its page, which is read once to find it.
+Whether a member has the fields in memory is local. An entry therefore pays for all messages that it passes, read or
+not, and the price is a function of the replicated block alone. The price is counted for the whole block and shared out
+evenly among its messages, so a scan may stop within a block. A cold block's price is kept beside its page, which is
+read once to find it.
 
-A step of evaluation looks at one text of `Limits.text_bytes` at most. A message of a batch with longer texts costs `1 +
-factor` times as many. A block has one factor, the highest of its batches, and the slots of those that have any: what is
-short costs what it always does. A batch's factor follows from the longest text of each of its fields, not from the
-mean: so a few long texts are as dear among many short ones, and a text that all messages share is so for each of them.
+A step of evaluation reads one text of `Limits.text_bytes` at most. A message of a batch with longer texts costs `1 +
+factor` times as many steps. A block has one factor, the highest of its batches, and a bit set of the slots of batches
+with long texts; other messages keep their usual cost. A batch's factor is computed from the longest text of each of its
+fields, not from the mean. A few long texts therefore cost as much among many short ones, and a text that all messages
+share counts for each of them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def block_cost(blocks: BlockStore, number: int) -> int:
     """The steps of reading the fields of all messages of a block."""
     found = blocks.at(number)
     if isinstance(found, Block):
-        # Between two arrivals messages only leave: as many are the same ones.
+        # Between two arrivals messages only leave, so an equal number of messages means the same messages.
         key = found.placed, found.live
         if found.read_cost is None or found.read_cost[:2] != key:
             found.read_cost = *key, cost_of(found, found.ready | found.held, blocks.limits)
@@ -40,7 +41,7 @@ def block_cost(blocks: BlockStore, number: int) -> int:
 
 
 def _look_into(blocks: BlockStore, stored: Stored) -> None:
-    """Notes what only the page of a cold block says, once."""
+    """Notes the costs that only the page of a cold block says, once."""
     if stored.read_cost < 0:
         block = blocks.view(stored.number)
         stored.read_cost = cost_of(block, block.ready | block.held, blocks.limits)
@@ -48,7 +49,8 @@ def _look_into(blocks: BlockStore, stored: Stored) -> None:
 
 
 def text_factor(entry: Entry, encoded: bytes | memoryview, columns: BatchColumns) -> int:
-    """What the fields of a batch count for beyond the one of short texts; 0 in entries of version 1."""
+    """The text factor of a batch: its extra cost per message, as a multiple of that of short texts; 0 in entries of
+    version 1."""
     text_bytes = entry.limits.text_bytes
     if entry.version < PRICED_TEXTS or len(encoded) < text_bytes:
         return 0
@@ -56,7 +58,7 @@ def text_factor(entry: Entry, encoded: bytes | memoryview, columns: BatchColumns
 
 
 class Prices:
-    """What it costs to evaluate messages of a block. each: one with short texts."""
+    """The cost of evaluating messages of a block. each: the steps for a message with short texts."""
 
     __slots__ = ("_base", "_each", "_factor", "_live", "_long")
 
@@ -72,12 +74,12 @@ class Prices:
 
     @property
     def differ(self) -> bool:
-        """Not all messages cost the same."""
+        """Whether messages of the block may differ in cost."""
         return self._factor > 0
 
     def of(self, first: int, end: int) -> int:
-        """The steps for the sequences first .. end-1. It is not known here which of them are gone: as many count as
-        there, and as long, as may be."""
+        """The most steps that the sequences first .. end-1 may cost. Which of them are gone is not known here, so the
+        largest possible number of messages, and of long texts, is counted."""
         there = count = min(end - first, self._live)
         if self._factor:
             count += self._factor * min(
@@ -86,7 +88,8 @@ class Prices:
         return count * self._each
 
     def reach(self, first: int, end: int, whole: int, steps: int) -> int:
-        """Where so many steps lead from `first`, by one message at least. whole: for reading the whole block."""
+        """The sequence that a scan reaches from `first` with `steps` steps, at least one message further. whole: the
+        steps of reading the whole block."""
         low, high = first + 1, end
         while low < high:
             middle = (low + high + 1) // 2
@@ -99,13 +102,13 @@ class Prices:
 
 
 def part_cost(whole: int, live: int, count: int) -> int:
-    """Of the steps for a whole block with so many messages: those for `count` of them."""
+    """The share of `count` messages in the steps for a whole block with `live` messages."""
     return -(-whole * min(count, live) // live) if live else 0
 
 
 def newly_passed(budget: Budget, base: int, first: int, end: int) -> int:
-    """How many of the sequences first .. end-1 of the block that begins at `base` no scan has passed before in this
-    entry; notes them."""
+    """The number of the sequences first .. end-1 that no scan has passed before in this entry; notes them. base: the
+    first sequence of their block."""
     before = budget.read.get(base, 0)
     passed = bitsets.span(first - base, end - first)
     budget.read[base] = before | passed
@@ -113,8 +116,9 @@ def newly_passed(budget: Budget, base: int, first: int, end: int) -> int:
 
 
 def within(block: Block, members: int, each: int, steps: int, limits: Limits) -> tuple[int, int]:
-    """Those of these messages that a look may evaluate for so many steps, the lowest, and what they cost. each: of a
-    message, beside its fields if they are not in memory. For looks only: what is in memory is local."""
+    """The lowest of these messages that a query may evaluate for `steps` steps, and the cost of all of them. each: the
+    steps for a message with short texts, without reading its fields. For queries only, because the cost depends on what
+    is in memory, which is local."""
     missing = members if block.columns is None else members & ~block.columns.filled
     cost = _evaluation(block, members, each) + cost_of(block, missing, limits)
     if cost > steps and members & block.long_texts:
@@ -125,12 +129,12 @@ def within(block: Block, members: int, each: int, steps: int, limits: Limits) ->
 
 
 def _evaluation(block: Block, members: int, each: int) -> int:
-    """The steps of evaluating these messages. each: one with short texts."""
+    """The steps of evaluating these messages. each: the steps for a message with short texts."""
     return (members.bit_count() + block.text_factor * (members & block.long_texts).bit_count()) * each
 
 
 def _affordable(block: Block, members: int, each: int, steps: int) -> int:
-    """The lowest of these messages that can be evaluated for so many steps, one at least."""
+    """The lowest of these messages that can be evaluated for `steps` steps, at least one."""
     low, high = 1, members.bit_count()
     while low < high:
         middle = (low + high + 1) // 2
@@ -166,7 +170,7 @@ def cost_of(block: Block, members: int, limits: Limits) -> int:
 
 
 def _stretches(*columns: np.ndarray[tuple[int], np.dtype[Any]]) -> int:
-    """How many stretches of neighbours have the same values in all columns."""
+    """The number of stretches of neighbours with the same values in all columns."""
     if not len(columns[0]):
         return 0
     differs = columns[0][1:] != columns[0][:-1]

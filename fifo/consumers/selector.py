@@ -16,7 +16,7 @@ from quorum_selectors.wellknown import KeptFields, resolve_field_names
 
 
 class Selector:
-    """An encoded selector, decoded. Raises EncodingError."""
+    """A decoded selector. Raises EncodingError."""
 
     __slots__ = ("_condition", "_found", "steps", "tree")
 
@@ -28,16 +28,16 @@ class Selector:
 
     @property
     def requirement(self) -> Requirement | None:
-        """Predicates of which one is TRUE wherever the selector is."""
+        """Predicates of which at least one is TRUE for every message that the selector matches."""
         return self._find()[0]
 
     @property
     def filed(self) -> Filed:
-        """For what looking up messages costs."""
+        """What the cost of looking up messages is computed from."""
         return self._find()[1]
 
     def _find(self) -> tuple[Requirement | None, Filed]:
-        """Both, found when they are first asked for."""
+        """The requirement and `filed`, computed at their first use."""
         if self._found is None:
             found = requirement(self.tree)
             self._found = found, (cells_of(found), self.steps)
@@ -45,7 +45,7 @@ class Selector:
 
     @property
     def condition(self) -> Condition:
-        """For one message; made when it is first asked for."""
+        """The condition that evaluates one message, made at its first use."""
         if self._condition is None:
             self._condition = compile_expression(self.tree)
         return self._condition
@@ -53,18 +53,18 @@ class Selector:
 
 @lru_cache(maxsize=256)
 def decoded(selector: bytes) -> Selector:
-    """An encoded selector. Raises EncodingError."""
+    """The selector that these bytes encode. Raises EncodingError."""
     return Selector(selector)
 
 
 @lru_cache(maxsize=256)
 def kept_fields(names: tuple[str, ...]) -> KeptFields:
-    """What a queue keeps. Raises FieldNameError."""
+    """The fields that a queue keeps. Raises FieldNameError."""
     return resolve_field_names(names)
 
 
 def refuse_selector(config: QueueConfig, selector: bytes) -> Refused | None:
-    """Why a queue cannot answer this selector."""
+    """The refusal if a queue cannot answer this selector, else None."""
     if not selector:
         return None
     if not config.filter_enabled:

@@ -1,4 +1,4 @@
-"""Consumers with equal selectors form a group, and share what is known about the messages that match.
+"""Groups of consumers with equal selectors, which share the knowledge of the messages that match.
 
 Replicated: the *scan position* of a group. All messages below it have been evaluated, none at or above it. It advances
 only while a consumer of the group has credit and no match below it is left for the group. It advances a block at a
@@ -11,13 +11,13 @@ Local: the matches below the scan position (`match_cache`), up to the sequence `
 `evaluated_to` and the scan position are evaluated when the group asks for messages, so all of it can be dropped at any
 moment. The matches of a requeued message are still known: a requeue evaluates nothing.
 
-A block that is not in memory, or whose columns are not, is passed without being read if the summary of its fields'
-values rules the selector out. It counts in the budget like any other.
+A block whose page or columns are not in memory is passed without being read if the summary of its fields' values rules
+the selector out. It counts in the budget like any other.
 
 A group that is caught up can become a *follower*: each arrival is looked up once for all followers in an index over
 their predicates, and only the groups that the index names evaluate it. Only *active* groups take part in a checkout:
 groups that do not follow, and followers for which a message has arrived or was requeued. The others are *idle*. A group
-that finds nothing keeps its place in the service queue, asked or not, so this decides nothing.
+that finds nothing keeps its place in the service queue, asked or not. Which groups are idle therefore decides nothing.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ class SelectorGroups:
         self._last_position = 0
         self._active: dict[bytes, SelectorGroup] = {}
         self._filed: PredicateIndex[bytes] = PredicateIndex()
-        """whoever has followed: those without credit stay in it, as filing costs more than passing over them"""
+        """all groups that have ever followed; without credit they stay, because filing costs more than skipping them"""
         self._followers: dict[bytes, SelectorGroup] = {}
         self._followed = 0
-        """up to where the followers have seen everything"""
+        """the sequence below which all messages were looked up for the followers"""
         self.match_cache = MatchCache(messages.limits)
         self.shared = SharedScan(messages)
         messages.on_requeued = self._requeued
         messages.on_emptied = self.match_cache.drop_block
 
-    # ---- who belongs where
+    # ---- members of groups, and groups with credit
 
     def join(self, consumer: Consumer, selector: bytes) -> None:
         group = self.by_selector.get(selector)
@@ -106,7 +106,7 @@ class SelectorGroups:
             del self.by_selector[group.selector]
 
     def credit_changed(self, consumer: Consumer, entry: Entry | None = None) -> None:
-        """Puts the consumer into its group's line, in an entry, or takes it out."""
+        """Adds a consumer that got credit, in an entry, to the eligible ones of its group, or removes it."""
         group = consumer.group
         if group is None:
             return
@@ -142,7 +142,8 @@ class SelectorGroups:
         self._active[group.selector] = group
 
     def _pass_nothing(self, group: SelectorGroup, entry: Entry) -> None:
-        """A group that gets credit is at the end where nothing is left to pass, and idle if nothing waits for it."""
+        """Makes a group that gets credit caught up if no message is ahead of its scan position, and idle if it has no
+        known matches."""
         messages = self.messages
         is_empty = not messages.ready_count and not messages.held_count
         if not group.selector or (group.scan_position < messages.next_sequence and not is_empty):
@@ -162,7 +163,7 @@ class SelectorGroups:
         return sorted(self._active.values(), key=lambda group: group.queue_position)
 
     def found_all(self, group: SelectorGroup) -> None:
-        """It has been given all its messages: it becomes idle, if an arrival or a requeue can make it active again."""
+        """Makes a group that was given all its messages idle, if an arrival or a requeue can make it active again."""
         if not group.selector or group.scan_position != CAUGHT_UP or group.evaluated_to < self.shared.place:
             return
         if group.selector not in self._followers:
@@ -177,11 +178,11 @@ class SelectorGroups:
         self._active.pop(group.selector, None)
 
     def idle(self) -> list[SelectorGroup]:
-        """The groups with credit that are not asked, since nothing has arrived for them."""
+        """The groups with credit that take no part in a checkout, because no message has arrived for them."""
         return [group for selector, group in self.service_queue.items() if selector not in self._active]
 
     def _requeued(self, number: int, members: int) -> None:
-        """These messages of a block are ready again."""
+        """Makes the groups active that match requeued messages of a block."""
         self.match_cache.invalidate_exhausted(number)
         for selector in self.match_cache.selectors(number):
             group = self.service_queue.get(selector)
@@ -189,13 +190,14 @@ class SelectorGroups:
                 self._active[selector] = group
 
     def arrivals_begin(self, entry: Entry) -> None:
-        """To be called before messages are appended: notes from where on they are of this entry."""
+        """To be called before messages are appended: notes the first sequence of this entry."""
         entry.arrived_from.setdefault(self.messages.queue, self.messages.next_sequence)
         if entry.version >= BUDGETED_ARRIVALS:
             self.shared.stay()
 
     def rewind(self, sequence: int) -> None:
-        """More has come, from here on, than is looked up at once: who had seen everything has this before it."""
+        """Moves the caught-up groups back to `sequence`, because more has arrived from there on than is looked up at
+        once."""
         for group in self.by_selector.values():
             if group.scan_position == CAUGHT_UP:
                 group.evaluated_to = self.evaluated_by(group)
@@ -205,7 +207,7 @@ class SelectorGroups:
                     self._active[group.selector] = group
 
     def rotate(self, group: SelectorGroup, consumer: Consumer) -> bool:
-        """Moves both to the end of their queues; whether the group still has a consumer to serve."""
+        """Moves both to the end of their queues. Returns whether the group still has a consumer to serve."""
         if consumer.credit > 0:
             group.eligible.move_to_end(consumer.key)
         else:
@@ -220,13 +222,13 @@ class SelectorGroups:
     # ---- which messages
 
     def take(self, group: SelectorGroup, entry: Entry, delivery: Delivery, wanted: int) -> tuple[int, bool]:
-        """Hands out up to `wanted` matching messages; how many, and False if the budget ended it."""
+        """Hands out up to `wanted` matching messages. Returns their number, and False if the budget ended it."""
         if not group.selector:
             return take_first(self.messages, entry, delivery, wanted)
         left = entry.budget(self.messages.queue).left
         is_known = group.evaluated_to == group.scan_position and not self.match_cache.has(group.selector)
         if is_known and not left.may_pass:
-            return 0, self._is_at_end(group, entry)  # as below, for thousands who wait for their turn
+            return 0, self._is_at_end(group, entry)  # as below, but cheap for thousands of groups
         blocks = self.messages.blocks
         taken = 0
         first_number = delivery.start >> entry.limits.block_bits
@@ -237,7 +239,7 @@ class SelectorGroups:
                 continue
             found_here = blocks.at(number)
             if found_here.live and not found_here.ready_count:
-                continue  # all of it is held: neither a page nor evicted matches are asked for
+                continue  # all of it is checked out: needs neither its page nor evicted matches
             block = blocks.get(number)
             members = self._matches(group, block)
             if not members & (block.ready | block.held):
@@ -271,7 +273,8 @@ class SelectorGroups:
         return taken, True
 
     def _take_from(self, entry: Entry, delivery: Delivery, block: Block, matched: int, wanted: int) -> int:
-        """Hands out matches of a block; how many, -1 if the budget forbids it, or to look for expired ones before."""
+        """Hands out matches of a block. Returns their number; -1 if the budget allows neither that nor expiring the
+        block before."""
         matched &= delivery.asked(block)
         if not block.ready & matched:
             return 0
@@ -285,7 +288,7 @@ class SelectorGroups:
         return take_some(self.messages, delivery, budget.left, block, block.ready & matched, wanted)
 
     def _evaluate_next_block(self, group: SelectorGroup) -> int:
-        """Evaluates the next block below the scan position; its number, -1 if all are evaluated."""
+        """Evaluates the next block below the scan position. Returns its number; -1 if all are evaluated."""
         end = min(
             group.scan_position,
             self.shared.place if group.scan_position == CAUGHT_UP else self.messages.next_sequence,
@@ -320,11 +323,11 @@ class SelectorGroups:
         )
 
     def evaluated_by(self, group: SelectorGroup) -> int:
-        """The sequence up to which its matches are known here."""
+        """The sequence up to which the group's matches are known on this member."""
         return self._followed if group.selector in self._followers else group.evaluated_to
 
     def _matches(self, group: SelectorGroup, block: Block) -> int:
-        """Its matches in a block, computed again if they were evicted."""
+        """The group's matches in a block, computed again if they were evicted."""
         found = self.match_cache.get(group.selector, block.number)
         if found == EVICTED:
             seen = bitsets.span(0, min(self.evaluated_by(group) - block.base, block.size))
@@ -333,7 +336,8 @@ class SelectorGroups:
         return found
 
     def _is_at_end(self, group: SelectorGroup, entry: Entry) -> bool:
-        """Nothing is ahead of its scan position. From then on it shares the shared one, if it may."""
+        """Whether no message is ahead of the group's scan position. If so, the group joins the shared scan if it
+        may."""
         end = self.messages.next_sequence
         if group.scan_position == CAUGHT_UP:
             return True
@@ -375,17 +379,17 @@ class SelectorGroups:
         return True
 
     def ruled_out(self, selector: Selector, number: int) -> Block | Stored | None:
-        """The block as it is here, if its fields would have to be read to evaluate it and certainly none of its
-        messages matches; else None."""
+        """The block as it is here, if its summary proves that no message matches and evaluating it would need a read;
+        else None."""
         found = self.messages.blocks.at(number)
         if not found.summary or (isinstance(found, Block) and found.has_fields):
             return None
         return None if may_match(selector.tree, decode(found.summary)) else found
 
-    # ---- who follows
+    # ---- followers
 
     def look_up_arrivals(self) -> None:
-        """What has come since the last time, for all followers."""
+        """Looks up the messages that have arrived since the last call, for all followers."""
         messages, followers = self.messages, self._followers
         end, block_bits = self.shared.place, messages.limits.block_bits
         while followers and self._followed < end:
@@ -408,7 +412,7 @@ class SelectorGroups:
         self._followed = end
 
     def _forget(self, group: SelectorGroup) -> None:
-        """Drops what is local of a group."""
+        """Drops the local state of a group."""
         self.match_cache.forget(group.selector)
         self._followers.pop(group.selector, None)
         if group.selector in self._filed:
@@ -420,7 +424,7 @@ class SelectorGroups:
     # ---- local parts
 
     def forget_matches(self) -> None:
-        """Drops every matched bit."""
+        """Drops all match sets."""
         for group in self.by_selector.values():
             self._forget(group)
 

@@ -1,9 +1,10 @@
 """The scan position that all caught-up selector groups share, and the cost of advancing scan positions.
 
-An arrival is looked up once for all these groups, in an index over their predicates. That is work, too. The shared scan
-position advances as far as the entry's budget for arrivals goes, and stays *behind* the end if that is not far enough;
-later entries continue from there. The cost of a message is computed from the groups' trees (`LookupCosts`), never from
-what an index finds. A group whose selector would make it too high does not join: it keeps a scan position of its own.
+An arrival is looked up once for all these groups, in an index over their predicates. The entry's budget for arrivals
+pays for that. The shared scan position advances as far as this budget allows. If it does not reach the end, it stays
+*behind*, and later entries continue from there. The cost of a message is computed from the groups' trees
+(`LookupCosts`), never from what an index finds. A group whose selector would make this cost too high does not join: it
+keeps a scan position of its own.
 
 Entries of version 1 have no such budget: there the shared scan position is always at the end.
 """
@@ -18,11 +19,12 @@ from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.lookup_costs import LookupCosts
 
 CAUGHT_UP = 1 << 62
-"""The scan position of a group that shares the shared one; in a snapshot with the distance to the end added."""
+"""The scan position of a group that takes part in the shared scan. A snapshot adds the distance to the end."""
 
 
 class SharedScan:
-    """`behind`: the first sequence that is not looked up; None if there is none, or no group shares the scan."""
+    """The shared scan of a queue. behind: the first sequence that is not looked up; None if there is none, or no group
+    shares the scan."""
 
     __slots__ = ("_costs", "_messages", "behind")
 
@@ -33,13 +35,13 @@ class SharedScan:
 
     @property
     def place(self) -> int:
-        """All below has been looked up."""
+        """The sequence below which all messages have been looked up."""
         return self._messages.next_sequence if self.behind is None else self.behind
 
-    # ---- who shares it
+    # ---- the groups that share it
 
     def join(self, group: SelectorGroup, entry: Entry) -> bool:
-        """Lets a group share the scan; False if it costs too much, or the shared scan is behind."""
+        """Lets a group share the scan. False if its selector costs too much, or if the shared scan is behind."""
         if self.behind is not None:
             return False
         self._costs.add(group.selector, group.decoded.filed)
@@ -50,21 +52,21 @@ class SharedScan:
         return True
 
     def leave(self, group: SelectorGroup, front: int) -> None:
-        """Gives a group that shares it a scan position of its own."""
+        """Gives a group that shares the scan a scan position of its own."""
         self._costs.remove(group.selector)
         group.scan_position = front
         if not len(self._costs):
             self.behind = None
 
-    # ---- where it is
+    # ---- its position
 
     def stay(self) -> None:
-        """Messages arrive: they are looked up at the end of the entry."""
+        """Keeps the scan position when messages arrive: they are looked up at the end of the entry."""
         if self.behind is None and len(self._costs):
             self.behind = self._messages.next_sequence
 
     def move(self, entry: Entry) -> None:
-        """Moves it towards the end, as far as the budget goes."""
+        """Moves the scan position towards the end, as far as the budget allows."""
         messages, end = self._messages, self._messages.next_sequence
         if entry.version < BUDGETED_ARRIVALS:
             self.behind = None
@@ -101,7 +103,7 @@ class SharedScan:
 
 
 def pass_messages(messages: Messages, budget: Budget, front: int, number: int, each: int) -> int:
-    """Charges a group's own scan for the next messages of a block. Returns its scan position then."""
+    """Charges a group's own scan for the next messages of a block. Returns its new scan position."""
     first = max(front, number << messages.limits.block_bits)
     end, evaluation, reading = _pass(messages, budget, first, each, budget.left.steps, is_read=True)
     budget.left.steps -= evaluation + reading
@@ -111,9 +113,10 @@ def pass_messages(messages: Messages, budget: Budget, front: int, number: int, e
 def _pass(
     messages: Messages, budget: Budget, first: int, each: int, steps: int, *, is_read: bool
 ) -> tuple[int, int, int]:
-    """How far so many steps are enough for in the block of `first`, what evaluating the messages up to there costs, and
-    what reading their fields does. Some are passed however few the steps are: `fewest`, fewer only where their texts
-    are long, and one at least. each: of a message with short texts. is_read: their fields may have to be read, too."""
+    """The sequence that `steps` steps reach in the block of `first`, and the steps of evaluating the messages up to
+    there and of reading their fields. However few the steps are, the scan passes `Limits.fewest` messages; where texts
+    are long it may pass fewer, but at least one. each: the steps for a message with short texts. is_read: the fields
+    may have to be read, too."""
     block_bits, fewest = messages.limits.block_bits, messages.limits.fewest
     number = first >> block_bits
     live = messages.blocks.at(number).live

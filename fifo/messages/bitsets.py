@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 FEW_MEMBERS = 4
-"""Up to so many are looked for one by one; above, numpy finds all at once."""
+"""Members up to which they are found one by one; above, numpy finds all at once."""
 
 
 def span(first: int, count: int) -> int:
@@ -40,7 +40,7 @@ def lowest(bits: int, count: int) -> int:
         return dense << low
     rest, missing, offset = bits, count, 0
     width = 1 << (bits.bit_length() - 1).bit_length()
-    while width > 1:  # halving: where does the count-th member stand?
+    while width > 1:  # binary search for the count-th member
         width >>= 1
         lower = rest & ((1 << width) - 1)
         found = lower.bit_count()
@@ -111,7 +111,7 @@ def from_positions(positions: np.ndarray[tuple[int], np.dtype[np.intp]], width: 
 
 
 def from_flags(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
-    """The set of those that are flagged."""
+    """The set of the positions whose flag is True."""
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
@@ -152,7 +152,7 @@ class Counts:
     def above(self, limit: int) -> int:
         """The set of those whose number is greater than `limit` (at least 0)."""
         if limit >> len(self.planes):
-            return 0  # no number here has so many bits
+            return 0  # no number here has as many bits as the limit
         greater, equal = 0, -1
         for i in range(len(self.planes) - 1, -1, -1):
             plane = self.planes[i]

@@ -1,7 +1,8 @@
-"""A queue's blocks by number: *warm* ones in memory, *cold* ones as `Stored`, whose page is read when one is asked for.
+"""A queue's blocks by number. A *warm* block is in memory. A *cold* block is a `Stored`, whose page is read on demand.
 
-`get` and `find` give a warm block, always; `at` gives what is there, and `view` a block to look at without making it
-warm. Blocks are paged out between entries only (a machine at work holds blocks it was given). What is warm is local.
+`get` and `find` make the block warm. `at` returns the block as it is, warm or cold. `view` returns a block to read,
+without making it warm. Blocks are paged out between entries only, because the machine keeps references to blocks while
+it applies an entry. Which blocks are warm is local.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from quorum_selectors.summaries import summarise
 
 
 class BlockMemory:
-    """What the blocks of a group's queues share: the limits, where their pages are, and counts of what is in memory.
+    """The limits, the pages and the memory counts that the blocks of a group's queues share.
 
-    warm_bytes: of the blocks that were measured: all that are full, and others when they were looked at. loads, writes:
-    of pages so far.
+    warm_bytes: of the measured blocks, which are all full ones, and others at their last measurement. loads, writes:
+    numbers of pages so far.
     """
 
     __slots__ = ("limits", "loads", "pages", "warm_bytes", "writes")
@@ -71,7 +72,7 @@ class BlockStore:
         return found
 
     def view(self, number: int) -> Block:
-        """The block to look at; it stays as cold as it is."""
+        """The block, read-only; a cold block stays cold."""
         block = self._blocks[number]
         if type(block) is Block:
             return block
@@ -103,7 +104,7 @@ class BlockStore:
         return next(self._blocks.irange(number), None)
 
     def next_with_messages(self, number: int, tail: int) -> int | None:
-        """The same without blocks of which all that is left is pinned; the last one, `tail`, may be empty."""
+        """The lowest block at or above `number` that has messages, not only pinned ones, or is `tail`, the last one."""
         for found in self._blocks.irange(number):
             if found == tail or self._blocks[found].live:
                 return int(found)
@@ -112,7 +113,7 @@ class BlockStore:
     # ---- for paging
 
     def measure(self, block: Block) -> None:
-        """Counts anew what a warm block takes. One that is only looked at counts for nothing."""
+        """Updates the count of a warm block's bytes. A block that is only viewed does not count."""
         if self._blocks.get(block.number) is not block:
             return
         size = block.memory_bytes()
@@ -140,12 +141,12 @@ class BlockStore:
         return page_data(self._memory.pages, stored)
 
     def write(self, block: Block) -> Stored:
-        """The valid page of a warm block, written if there is none."""
+        """The record of a warm block's valid page, which is written if there is none."""
         if block.stored is not None:
             return block.stored
         if (
             block.number != self._blocks.peekitem(-1)[0]
-        ):  # of one that is being filled it would be worth nothing
+        ):  # the summary of a block that is being filled would soon be outdated
             self._summarise(block)
         self._memory.writes += 1
         return write_page(self._memory.pages, self._queue, block)
@@ -161,7 +162,7 @@ class BlockStore:
     # ---- summaries
 
     def _summarise(self, block: Block) -> None:
-        """Notes what the fields' values are, where that is not known yet. It stays right while messages only leave."""
+        """Makes the summary of a block that has none. It stays valid while messages only leave."""
         columns = block.columns
         if block.summary or not block.has_fields:
             return
@@ -170,7 +171,7 @@ class BlockStore:
             block.stored = block.stored.with_summary(block.summary)
 
     def forget_summaries(self) -> None:
-        """Drops what is known of the fields' values."""
+        """Drops the summaries of all blocks."""
         for number, block in self._blocks.items():
             if type(block) is Block:
                 block.summary = b""

@@ -1,13 +1,13 @@
-"""Where the messages of a queue stand: blocks of 16,384 sequences (`Limits.block_bits`), bit sets and runs.
+"""The storage of a queue's messages: blocks of 16,384 sequences (`Limits.block_bits`), bit sets and runs.
 
 A message has no record of its own. Its sequence names its block (sequence >> 14) and its slot in there (sequence &
-16,383). The block says with one bit each whether it is ready, held by a consumer, or was handed out before; a message
-that is neither ready nor held is gone. Where its body lies is said by the *run* it belongs to: neighbours that came in
-one batch, or single-message batches that followed each other in one Raft entry (`one_each`). A run is cut at the edge
-of its block and takes 20 bytes, 28 in a block where messages expire.
+16,383). The block has a bit each for ready, for checked out (`held`), and for handed out before. A message that is
+neither ready nor checked out is gone. The place of its body is in the *run* it belongs to: neighbours that came in one
+batch, or single-message batches that followed each other in one Raft entry (`one_each`). A run ends at the edge of its
+block and takes 20 bytes, or 28 in a block where messages expire.
 
-Blocks are reached through a `BlockStore` (block_store.py) only, which keeps cold ones in pages without the machine
-seeing a difference. Whoever changes what is replicated in a block forgets the page it stands in (`stored = None`).
+All access to blocks is through a `BlockStore` (block_store.py), which keeps cold blocks in pages. The machine sees no
+difference. Code that changes the replicated state of a block marks its page as outdated (`stored = None`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from fifo.messages import bitsets
 from quorum_selectors.summaries import trusted
 
 NEVER = (1 << 63) - 1
-"""The expiry of what does not expire."""
+"""The expiry of messages that do not expire."""
 
 ONE_EACH = (1 << 32) - 1
 """The ordinal of a run of single-message batches."""
 
 
 class Runs:
-    """The runs of one block in parallel arrays, ascending by first slot. `expiries` is there once one run expires.
+    """The runs of one block in parallel arrays, ascending by first slot. `expiries` exists once one run expires.
 
-    Raft indexes mostly ascend, too, but need not: staged messages lie in entries before the one that publishes them.
+    Raft indexes mostly ascend, too, but not always: staged messages are in entries before the one that publishes them.
     """
 
     __slots__ = ("counts", "expiries", "firsts", "indexes", "operations", "ordinals")
@@ -51,7 +51,7 @@ class Runs:
         return len(self.firsts)
 
     def append(self, first: int, count: int, index: int, operation: int, ordinal: int, expiry: int) -> None:
-        """Adds the run, as part of its left neighbour where that says the same."""
+        """Adds the run; it is joined to its left neighbour if it continues that one."""
         if self.firsts and self.indexes[-1] == index and self.firsts[-1] + self.counts[-1] == first:
             before = self.counts[-1]
             if ordinal == ONE_EACH:
@@ -72,7 +72,7 @@ class Runs:
             self.expiries.append(expiry)
 
     def clip(self, base: int, first: int, count: int, out: list[Run]) -> None:
-        """Appends where the messages of slots first .. first+count-1 lie. base: sequence of slot 0."""
+        """Appends the runs of the messages in slots first .. first+count-1. base: the sequence of slot 0."""
         position = bisect_right(self.firsts, first) - 1
         while count:
             skipped = first - self.firsts[position]
@@ -96,14 +96,14 @@ class Runs:
         return bitsets.from_positions(np.frombuffer(self.firsts, dtype=np.uint16), self.end)
 
     def expired(self, now_ms: int) -> int:
-        """The slots whose time has come."""
+        """The slots whose messages have expired."""
         if self.expiries is None:
             return 0
         due = np.frombuffer(self.expiries, dtype=np.int64) <= now_ms
         result = 0
         positions = np.flatnonzero(due)
         if len(positions):
-            # What lies between two neighbouring runs is gone, so a stretch of runs is a stretch of slots.
+            # The messages between two neighbouring runs are gone, so a stretch of runs is a stretch of slots.
             cuts = np.flatnonzero(np.diff(positions) != 1)
             starts = [0, *(cuts + 1).tolist()]
             ends = [*cuts.tolist(), len(positions) - 1]
@@ -114,7 +114,7 @@ class Runs:
         return result
 
     def counted(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """For each run how many of its slots are in `wanted`, which has no slot after the last run."""
+        """For each run the number of its slots in `wanted`, which has no slot after the last run."""
         end = self.end
         sums = np.zeros(end + 1, dtype=np.int32)
         np.cumsum(bitsets.as_flags(wanted, end), out=sums[1:])
@@ -133,7 +133,7 @@ class Runs:
         return int(expiries.min()) if len(expiries) else NEVER
 
     def keep(self, wanted: int) -> None:
-        """Forgets the runs without a slot in `wanted`."""
+        """Drops the runs without a slot in `wanted`."""
         touched = self.touched(wanted)
         for name in ("firsts", "counts", "indexes", "operations", "ordinals", "expiries"):
             column: array[int] | None = getattr(self, name)
@@ -148,14 +148,18 @@ class Runs:
 
 
 class Stored:
-    """A block as it stands in its page, immutable: what a cold block keeps in memory, and its record in a checkpoint.
+    """The record of a block in its page, immutable: a cold block's part in memory, and its record in a checkpoint.
 
-    first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their bodies: 11 bytes
-    where what arrives lies in one entry after the other, a fraction of one for each entry where many queues and
-    producers alternate. summary: what values the filter fields have, by which a scan skips the block; empty if there
-    are none, or it is not known, or an earlier build has made it. read_cost: local, as read_costs.py has counted it;
-    negative before, and only from then on text_factor and long_texts are the block's. An instance takes some 500 bytes,
-    0.03 for each message of a full block, its summary, at most 4 KiB, and 2 KiB if texts are long.
+    first_slot: the lowest slot with a message, 0 if there is none.
+    references: the Raft indexes of the messages' bodies. They take 11 bytes where messages arrive one entry after the
+    other, and a fraction of a byte for each entry where many queues and producers alternate.
+    summary: the values of the filter fields, by which a scan skips the block. Empty if there are no fields, if it is
+    not known, or if an earlier build made the record.
+    read_cost: local, counted by read_costs.py, and negative before. Only once it is counted are text_factor and
+    long_texts those of the block.
+
+    An instance takes some 500 bytes, or 0.03 for each message of a full block. Its summary takes at most 4 KiB more,
+    and long texts 2 KiB.
     """
 
     __slots__ = (
@@ -177,7 +181,7 @@ class Stored:
     )
 
     def __init__(self, record: bytes | memoryview) -> None:
-        """From a checkpoint. Raises ValueError if it ends too early."""
+        """Reads a record of a checkpoint. Raises ValueError if it ends too early."""
         reader = Reader(record)
         self.number = reader.number()
         self.page = reader.number()
@@ -200,7 +204,7 @@ class Stored:
 
     @property
     def record(self) -> bytes:
-        """Its bytes in a checkpoint."""
+        """The bytes of the record in a checkpoint."""
         out = Writer()
         out.data += self.head
         out.blob(self.references.packed)
@@ -209,7 +213,7 @@ class Stored:
         return bytes(out.data)
 
     def with_summary(self, summary: bytes) -> Stored:
-        """The same with another summary."""
+        """The same record with another summary."""
         found = Stored(self.record)
         found.summary, found.read_cost = summary, self.read_cost
         found.text_factor, found.long_texts = self.text_factor, self.long_texts
@@ -252,36 +256,34 @@ class Block:
         self.redelivered = 0  # part of ready | held: handed out before
         self.copies: dict[
             int, int
-        ] = {}  # by pin, ascending: what was ready at its time, where that has changed
+        ] = {}  # by pin, ascending: the ready set of its time, if that has changed since
         self.failures = bitsets.Counts()
         self.runs = Runs()
         self.live = 0  # members of ready | held
-        self.earliest = NEVER  # no ready message expires before; as in the queue's expiry tree
+        self.earliest = NEVER  # no ready message expires before this time; as in the queue's expiry tree
         self.placed = 0  # messages ever put here since the block was last empty, and their size in total
         self.size_bytes = 0
         self.text_factor = 0  # of the longest texts of a batch that came here, as read_costs.py counts them
         self.long_texts = 0  # the slots of the batches that have any, also where messages are gone
         self.columns: Any = None  # local: the filter fields of some messages, or None
-        self.stored: Stored | None = (
-            None  # local: the page that says the same, None once anything was changed
-        )
+        self.stored: Stored | None = None  # local: the valid page, None once the block was changed
         self.summary = (
-            b""  # local: what values the fields have (quorum_selectors.summaries), empty if unknown
+            b""  # local: the summary of the fields' values (quorum_selectors.summaries), empty if unknown
         )
         self.read_cost: tuple[int, int, int] | None = (
-            None  # local: placed, live and what read_costs.py has counted
+            None  # local: placed, live and the cost that read_costs.py has counted
         )
-        self.measured = 0  # local: bytes in memory when it was last looked at
+        self.measured = 0  # local: bytes in memory at the last measurement
 
     @property
     def first_slot(self) -> int:
-        """The lowest slot with a message that is here, 0 if there is none."""
+        """The lowest slot with a message that is ready or checked out, 0 if there is none."""
         live = self.ready | self.held
         return (live & -live).bit_length() - 1 if live else 0
 
     @property
     def pinned(self) -> int:
-        """What pins show that may be gone."""
+        """The messages of all pins' copies; some may be gone."""
         found = 0
         for copy in self.copies.values():
             found |= copy
@@ -289,7 +291,7 @@ class Block:
 
     @property
     def kept(self) -> int:
-        """Those whose bodies are needed."""
+        """The messages whose bodies are needed."""
         return self.ready | self.held | self.pinned
 
     @property
@@ -306,7 +308,7 @@ class Block:
         return self.held.bit_count()
 
     def memory_bytes(self) -> int:
-        """What runs, bit sets and columns hold, without the fixed size of the objects."""
+        """The bytes of runs, bit sets and columns, without the fixed size of the objects."""
         runs = self.runs
         each_run = 28 if runs.expiries is not None else 20
         sets = (
@@ -316,7 +318,7 @@ class Block:
         return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns
 
     def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """The Raft indexes where bodies of messages that are here or pinned lie, ascending, each once."""
+        """The Raft indexes of the bodies of messages that are ready, checked out or pinned, ascending, each once."""
         indexes = np.frombuffer(self.runs.indexes, dtype=np.uint64)
         kept = self.kept
         if kept.bit_count() != sum(self.runs.counts):  # some are gone, and with them perhaps all of a run
@@ -328,7 +330,7 @@ class Block:
         return indexes[np.concatenate(([True], indexes[1:] != indexes[:-1]))]
 
     def clear(self) -> None:
-        """No message is left, nor pinned; others will come."""
+        """Empties a block without messages or pins for the messages that will arrive next."""
         self.redelivered = 0
         self.failures = bitsets.Counts()
         self.runs.clear()
@@ -338,17 +340,17 @@ class Block:
         self.read_cost = None
 
     def forget(self, gone: int) -> None:
-        """Clears what is remembered of messages that are no longer here."""
+        """Clears the flags and counts of messages that have left."""
         if self.redelivered & gone:
             self.redelivered &= ~gone
         if self.failures.planes:
             self.failures.clear(gone)
 
     def compact(self, slack: int) -> None:
-        """Forgets runs once most of them are of messages that are gone.
+        """Drops runs once most of them are of messages that are gone.
 
-        A few messages that nobody selects must not keep the runs of all others; at four to one the work is paid by
-        the removals before it.
+        A few messages that no consumer selects must not keep the runs of all others. At four to one, the removals
+        before have paid for the work.
         """
         if len(self.runs.firsts) <= 4 * self.live + slack:
             return

@@ -2,8 +2,8 @@
 
 `Messages.expiries` has one entry a block: no ready message of the block expires before that time. The time may be too
 early, because the message has left since, and never too late; a wake-up then only finds the next time. Messages that
-are checked out do not expire; they are looked at when they are requeued. In its own entry no message expires before all
-consumers were asked.
+are checked out do not expire; their expiry is checked when they are requeued. In its own entry no message expires
+before all consumers were asked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fifo.messages.messages import Messages
 
 
 def expire_block(messages: Messages, entry: Entry, block: Block, *, spares_new: bool) -> None:
-    """Removes what has expired in a block, but for what came with this entry if that is spared. Costs one block of
+    """Removes the expired messages of a block; those that came with this entry stay if `spares_new`. Costs one block of
     budget."""
     budget = entry.budget(messages.queue)
     budget.left.blocks -= 1
@@ -26,7 +26,7 @@ def expire_block(messages: Messages, entry: Entry, block: Block, *, spares_new: 
 
 
 def remove_expired(messages: Messages, entry: Entry) -> None:
-    """Goes through the blocks that are due, the earliest first, as far as the budget goes."""
+    """Removes the expired messages of the blocks that are due, the earliest first, as far as the budget allows."""
     expiries = messages.expiries
     left = entry.budget(messages.queue).left
     while expiries and expiries[0][0] <= entry.now_ms and left.blocks:

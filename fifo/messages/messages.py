@@ -3,12 +3,13 @@
 A message is ready, checked out, or gone. `LIFE` is the whole life as a table: each row is a move, by the method of
 `Messages` that makes it. Messages leave in one place, `_departed`, whatever the cause.
 
-The parts of a queue that serve, reserve, pin and stage are built on this floor. It knows none of them. Two of them must
-hear of a change, and register for it: pins before the ready messages of a block change in any way but by new ones, and
-selector groups when messages are requeued and when a block has none left.
+The parts of a queue that serve, reserve, pin and stage are built on this layer, which knows none of them. Two of them
+register for changes:
+- pins, before the ready messages of a block change in any way except by new messages;
+- selector groups, when messages are requeued and when no message of a block is left.
 
 Rules:
-- A message is known by its sequence, for ever. A requeued message returns to its own place, marked as redelivered.
+- A message has the same sequence for ever. A requeued message is ready at its own place, marked as redelivered.
 - Only a failed delivery counts towards the delivery limit. A message over the limit, or expired while it was checked
   out, leaves the queue when it is requeued.
 - Every change of a block's replicated state marks its page as outdated (`stored = None`).
@@ -32,14 +33,14 @@ from fifo.messages.block_store import BlockMemory, BlockStore
 from fifo.messages.blocks import NEVER, ONE_EACH, Block
 
 PRIORITY = 0
-"""The only priority there is so far; part of the index's keys so that others find their place."""
+"""The only priority so far. It is part of the index's keys, so that other priorities can be added."""
 
 MANY_RANGES = 64
-"""From so many ranges on, their blocks are found by numpy."""
+"""Number of ranges from which numpy finds their blocks."""
 
 
 class Place(Enum):
-    """Where a message is. The value names the bit set of `Block` that says so."""
+    """The place of a message. The value names its bit set in `Block`."""
 
     READY = "ready"
     CHECKED_OUT = "held"
@@ -48,7 +49,8 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step in the life of a message: the method of `Messages`, from where, to where, and why if it leaves."""
+    """One step in the life of a message: the method of `Messages`, the place before and after, and the cause if it
+    leaves."""
 
     method: str
     source: Place | None
@@ -90,11 +92,11 @@ def by_number(ranges: Sequence[tuple[int, int]], limits: Limits) -> dict[int, in
 
 
 def _nobody(*_: int) -> None:
-    """Nobody has registered."""
+    """Stands for a callback while none is registered."""
 
 
 class Messages:
-    """The messages of one queue. Both trees have one entry a block."""
+    """The messages of one queue. Each of the two trees has one entry a block."""
 
     __slots__ = (
         "before_ready_changes",
@@ -126,7 +128,7 @@ class Messages:
         """(earliest, block) of blocks where some may expire"""
         self.dropped = dict.fromkeys(COUNTED, 0)
         self.before_ready_changes: Callable[[Block], None] | None = None
-        """with the block; None while nobody wants to know"""
+        """with the block; None while there is no pin"""
         self.on_requeued: Callable[[int, int], None] = _nobody
         """with the block's number and its messages"""
         self.on_emptied: Callable[[int], None] = _nobody
@@ -137,10 +139,10 @@ class Messages:
         """The number of the last block, which takes the next message."""
         return self.next_sequence >> self.limits.block_bits
 
-    # ---- arriving
+    # ---- arrivals
 
     def refuse_more(self, count: int) -> Refused | None:
-        """Why so many more messages do not fit."""
+        """The refusal if `count` more messages do not fit, else None."""
         config = self.config
         wanted = self.ready_count + count
         if config.overflow != "reject_publish" or not 0 <= config.max_length < wanted:
@@ -151,7 +153,7 @@ class Messages:
         )
 
     def expires_at(self, now_ms: int, ttl_ms: int) -> int:
-        """When a message published now expires that has this TTL of its own, -1 for none."""
+        """The expiry of a message that is published now with this TTL of its own, -1 for none."""
         own = self.config.message_ttl_ms
         if ttl_ms < 0 or 0 <= own < ttl_ms:
             ttl_ms = own
@@ -160,7 +162,7 @@ class Messages:
     def append(
         self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int, texts: int
     ) -> None:
-        """Messages come to the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
+        """Adds messages at the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
         texts: the text factor of the batch."""
         self.ready_count += count
         rest, limits = count, self.limits
@@ -191,10 +193,10 @@ class Messages:
             self.next_sequence = sequence + taken
             rest -= taken
 
-    # ---- checked out, and what becomes of it
+    # ---- checking out, settling, requeueing
 
     def check_out(self, block: Block, members: int, count: int) -> None:
-        """A consumer receives ready messages of a block."""
+        """Checks out ready messages of a block."""
         self._ready_changes(block)
         block.ready ^= members
         block.held |= members
@@ -204,7 +206,7 @@ class Messages:
             self.index.remove((PRIORITY, block.number))
 
     def settle(self, ranges: Sequence[tuple[int, int]], cause: str = "settled") -> int:
-        """Messages that are checked out, given as (sequence, count), leave the queue; how many."""
+        """Removes checked-out messages, given as (sequence, count), from the queue. Returns their number."""
         total = 0
         for block, members in self.by_block(ranges):
             block.stored = None
@@ -214,7 +216,7 @@ class Messages:
         return total
 
     def requeue(self, entry: Entry, ranges: Sequence[tuple[int, int]], *, failed: bool) -> None:
-        """Messages that are checked out become ready again, unless they have expired or failed too often."""
+        """Requeues checked-out messages, except those that have expired or failed too often."""
         for block, members in self.by_block(ranges):
             block.stored = None
             block.held ^= members
@@ -266,7 +268,7 @@ class Messages:
     # ---- leaving
 
     def expired(self, entry: Entry, block: Block) -> int:
-        """The slots of a block whose time has come, except those of messages that came with this entry."""
+        """The slots of a block whose messages have expired, except messages that came with this entry."""
         found = block.runs.expired(entry.now_ms)
         arrived_from = entry.arrived_from.get(self.queue)
         if found and arrived_from is not None:
@@ -274,7 +276,7 @@ class Messages:
         return found
 
     def drop(self, block: Block, members: int, cause: str) -> None:
-        """Ready messages leave the queue."""
+        """Removes ready messages from the queue."""
         self._ready_changes(block)
         block.ready ^= members
         if not block.ready:
@@ -282,8 +284,8 @@ class Messages:
         self.ready_count -= self._departed(block, (cause, members))
 
     def purge(self, before: int, is_pinned: Callable[[int], bool]) -> int:
-        """Ready messages with a sequence below `before` leave the queue; how many. A constant number of steps a block,
-        without looking at messages. A cold block of ready messages alone is not read, unless a pin reaches into it."""
+        """Removes ready messages with a sequence below `before`. Returns their number. It takes a constant number of
+        steps a block. A cold block with ready messages only is not read, unless a pin reaches into it."""
         was_ready = self.ready_count
         block_bits, block_size = self.limits.block_bits, self.limits.block_size
         for _, number in list(self.index):
@@ -306,7 +308,8 @@ class Messages:
         return was_ready - self.ready_count
 
     def _departed(self, block: Block, *parts: tuple[str, int]) -> int:
-        """Messages of a block leave the queue, given by causes; how many. They are in no set of places any more."""
+        """Books messages of a block, given by causes, as gone. Returns their number. They are in no place's set any
+        more."""
         members = 0
         for cause, some in parts:
             if cause in self.dropped:
@@ -329,13 +332,13 @@ class Messages:
     # ---- blocks
 
     def _ready_changes(self, block: Block) -> None:
-        """To be called before ready messages of a block change, in every way but by new ones."""
+        """To be called before the ready messages of a block change in any way except by new messages."""
         block.stored = None
         if self.before_ready_changes is not None:
             self.before_ready_changes(block)
 
     def release_block(self, block: Block) -> None:
-        """Forgets a block that nobody needs any more, or what nobody needs of it."""
+        """Drops a block without messages or pins, or the unneeded runs of another one."""
         is_tail = block.number == self.tail
         if block.live or block.pinned:
             block.compact(1024 if is_tail else 16)
@@ -349,7 +352,7 @@ class Messages:
         self.on_emptied(number)
 
     def set_earliest(self, block: Block, expires: int) -> None:
-        """No ready message of the block expires before."""
+        """Notes that no ready message of the block expires before `expires`."""
         if expires != block.earliest:
             if block.earliest != NEVER:
                 self.expiries.remove((block.earliest, block.number))

@@ -1,4 +1,4 @@
-"""What a full queue does: with `drop_head` it drops its oldest ready messages.
+"""The overflow of a full queue: with `drop_head` it drops its oldest ready messages.
 
 `Messages.refuse_more` decides about `reject_publish`, when a batch arrives. `x-max-length` counts ready messages. Where
 the specifications are silent: the lowest sequence is dropped first, not the message that would be delivered next.
@@ -12,7 +12,7 @@ from fifo.messages.messages import Messages
 
 
 def drop_head(messages: Messages, entry: Entry) -> bool:
-    """Drops what is above `max_length`; False if the budget ended it."""
+    """Drops the oldest ready messages above `max_length`. False if the budget ended it."""
     limit = messages.config.max_length
     if limit < 0 or messages.config.overflow != "drop_head":
         return True

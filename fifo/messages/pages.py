@@ -1,8 +1,8 @@
-"""Blocks as bytes, and where the pages are that hold them.
+"""Blocks as bytes, and the pages that hold them.
 
-A page holds one block in the bytes that the snapshot has for it; where pages lie is up to `Pages`. A block's page is
-valid until the block is changed; then a new page gets a new number, and the old one is read no more. What is cold is
-local: it never changes a reply, an effect or a snapshot.
+A page holds one block, in the same bytes as in the snapshot. `Pages` decides where pages are stored. A block's page is
+valid until the block is changed. The block's next page then has a new number, and the old page is not read any more.
+Which blocks are cold is local: it never changes a reply, an effect or a snapshot.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from fifo.messages.blocks import NEVER, Block, Stored
 
 
 class Pages(Protocol):
-    """Where pages are kept. Total: a failure raises, and the member stops. Called by the machines' thread only."""
+    """The storage of pages. A failure raises, and the member stops. Called by the machines' thread only."""
 
     def write(self, queue: int, block: int, data: bytes) -> int:
-        """Keeps a block's bytes; the number of their page, above 0. They can be read at once."""
+        """Stores a block's bytes. Returns the number of their page, above 0. They can be read at once."""
         ...
 
     def read(self, page: int) -> bytes | memoryview: ...
 
 
 class MemoryPages:
-    """Pages in a dictionary: for tests, and where nothing is ever paged out."""
+    """Pages in a dictionary, for tests and for machines that never page out."""
 
     def __init__(self) -> None:
         self.pages: dict[int, bytes] = {}
@@ -53,7 +53,7 @@ class Section:
 
 
 def write_page(pages: Pages, queue: int, block: Block) -> Stored:
-    """Writes a block to a new page, which is then its valid one."""
+    """Writes a block to a new page, which becomes its valid page."""
     data = bytes(encode_block(block))
     page = pages.write(queue, block.number, data)
     if page <= 0:
@@ -89,7 +89,7 @@ def page_data(pages: Pages, stored: Stored) -> bytes | memoryview:
 
 
 def read_page(pages: Pages, stored: Stored, size: int) -> Block:
-    """The block of a page, with that page as its valid one. size: of a block."""
+    """The block of a page, with that page as its valid one. size: sequences of a block."""
     block = decode_block(Reader(page_data(pages, stored)), size)
     block.stored = stored
     block.summary = stored.summary
@@ -100,7 +100,7 @@ def read_page(pages: Pages, stored: Stored, size: int) -> Block:
 
 HAS_EXPIRIES = 1
 HAS_LONG_TEXTS = 2
-"""What stands at the end of a block's bytes."""
+"""The part at the end of a block's bytes."""
 
 
 def encode_block(block: Block) -> bytearray:
@@ -134,7 +134,7 @@ def encode_block(block: Block) -> bytearray:
 
 
 def decode_block(reader: Reader, size: int) -> Block:
-    """size: how many sequences a block has."""
+    """Reads a block. size: its number of sequences."""
     block = Block(reader.number(), size)
     block.ready = reader.bits()
     block.held = reader.bits()

@@ -1,11 +1,15 @@
-"""Checkpoints: a group's state where the blocks are named by their pages, at the price of what has changed.
+"""Checkpoints: a group's state with its blocks named by their pages. The cost grows with what has changed.
 
-Local, unlike a snapshot: pages have other numbers on other members. Format 4: a magic word, the format number, the
-group's head, and for each queue in the order of ids a section: its head and the record of each block (blocks.Stored) in
-the order of their numbers. The heads are those of the snapshot. Sections of queues that no entry has touched since the
-last checkpoint are carried over; of others, changed blocks are written to new pages, and the records of all joined.
+A checkpoint is local, unlike a snapshot, because pages have other numbers on other members. Format 4 has
+- a magic word and the format number;
+- the group's head, as in a snapshot;
+- a section for each queue, in the order of ids: the queue's head, as in a snapshot, and the record of each block
+  (blocks.Stored), in the order of their numbers.
 
-Format 3 is read, too: the group's head ends earlier there, as in snapshots.
+Sections of queues that no entry has touched since the last checkpoint are carried over. For other queues, changed
+blocks are written to new pages, and the records of all blocks are joined.
+
+Format 3 is read, too: its group's head ends earlier, as in snapshots.
 """
 
 from __future__ import annotations
@@ -30,16 +34,16 @@ from fifo.staging import Staging
 MAGIC = b"QPAGE"
 FORMAT = 4
 FORMATS = (3, 4)
-"""Those that are read."""
+"""The formats that are read."""
 SECTION_COST_BYTES = 4 << 10
-"""What making a section costs beside its bytes, as so many bytes of blocks that are written: with 1 MiB a step at most
-256 empty queues are done in it."""
+"""The cost of making a section beside its bytes, counted as bytes of written blocks: a step of 1 MiB covers at most 256
+empty queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """state: what `resume` goes on from. entries, pages: the Raft indexes whose bodies the messages in it refer to,
-    staged ones too, and the pages it names, ascending, each once."""
+    """state: the bytes for `resume`. entries: the Raft indexes of the bodies that its messages refer to, including
+    staged ones. pages: the pages that it names, ascending, each once."""
 
     state: bytes
     entries: IndexSet
@@ -47,7 +51,7 @@ class Checkpoint:
 
 
 def take(group: GroupMachine) -> Checkpoint:
-    """Writes the blocks that were changed since their pages were, and tells what the whole now consists of."""
+    """Writes the blocks that were changed since their pages were written. Returns the whole checkpoint."""
     out = Writer()
     out.data += MAGIC
     out.number(FORMAT)
@@ -67,8 +71,8 @@ def take(group: GroupMachine) -> Checkpoint:
 
 
 def write_ahead(group: GroupMachine, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
-    """Does, for about so many bytes, what the next `take` would have to: writes changed blocks, and sections. From
-    (queue, block) on; returns where to go on, None once it has passed everything. `take` then finds little to do."""
+    """Does part of the work of the next `take`: writes changed blocks and makes sections, about `most_bytes` of them.
+    place: the (queue, block) to begin at. Returns the place to continue from, None after the last queue."""
     for queue in sorted(queue for queue in group.queues if queue >= place[0]):
         machine = group.queues[queue]
         if machine.section is not None:
@@ -89,12 +93,12 @@ def write_ahead(group: GroupMachine, place: tuple[int, int], most_bytes: int) ->
 
 
 def missing_sections(group: GroupMachine) -> int:
-    """How many sections `take` would have to make now."""
+    """The number of sections that `take` would have to make now."""
     return sum(1 for machine in group.queues.values() if machine.section is None)
 
 
 def section(machine: QueueMachine) -> Section:
-    """A queue's part, written where it is not yet."""
+    """A queue's section. Blocks without a valid page are written."""
     out = Writer()
     out.blob(snapshot.queue_head(machine))
     blocks = machine.messages.blocks
@@ -112,7 +116,7 @@ def _contents(staging: Staging, records: list[Stored]) -> tuple[tuple[Piece, ...
 
 
 def _sorted(parts: list[array[int]]) -> array[int]:
-    """All pages: each is named by one block."""
+    """All pages, ascending. Each is named by one block only."""
     return array("Q", sorted(itertools.chain.from_iterable(parts)))
 
 
@@ -120,7 +124,7 @@ def _sorted(parts: list[array[int]]) -> array[int]:
 
 
 def is_checkpoint(state: bytes | memoryview) -> bool:
-    """Whether these bytes begin like a checkpoint's state; a snapshot's begin otherwise."""
+    """Whether these bytes begin like a checkpoint's state. Those of a snapshot begin differently."""
     return bytes(state[: len(MAGIC)]) == MAGIC
 
 
@@ -179,8 +183,8 @@ def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:
 
 
 class Export:
-    """The canonical snapshot of a checkpoint's state, in pieces: heads, and blocks that are read from their pages when
-    asked for. Which pieces there are is known after `look_through`. Raises ValueError."""
+    """The canonical snapshot of a checkpoint's state, in pieces: heads and blocks. A block is read from its page when
+    its piece is asked for. `look_through` finds the pieces. Raises ValueError."""
 
     def __init__(self, state: bytes | memoryview, pages: Pages) -> None:
         self._pages = pages
@@ -203,12 +207,12 @@ class Export:
                 yield
 
     def look_through(self, count: int | None = None) -> bool:
-        """Finds so many more pieces, or all; whether all are known. No page is read for that."""
+        """Finds `count` more pieces, or all. Returns whether all are known. Reads no page."""
         found = sum(1 for _ in islice(self._looking, count))
         return count is None or found < count
 
     def __len__(self) -> int:
-        """How many pieces are known."""
+        """The number of known pieces."""
         return len(self._pieces)
 
     def piece(self, number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What is true of a group between entries. For tests and for a member that doubts itself; costs O(state)."""
+"""Invariants of a group between entries, for tests and for a member that checks itself. The cost is O(state)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fifo.subscriptions import Subscription
 from quorum_selectors.evaluate import evaluate
 
 PLACES = tuple(place for place in Place if place.value)
-"""Where messages of a queue are."""
+"""The places of messages that are in a queue."""
 
 
 def check(group: GroupMachine) -> None:
-    """Raises AssertionError where something is not as it must be."""
+    """Raises AssertionError if an invariant is broken."""
     sessions, limits = group.sessions, group.limits
     owners = [producer.owner for producer in sessions.producers.values()]
     _expect(len(owners) - owners.count(NODE) <= limits.max_producers, "too many producers")
     _expect(sessions.owned == {owner: owners.count(owner) for owner in owners}, "owners are counted")
     _expect(len(sessions.fences) <= limits.max_fences, "too many fences")
-    _expect(not sessions.fences.keys() & sessions.producers.keys(), "who is remembered needs no fence")
+    _expect(not sessions.fences.keys() & sessions.producers.keys(), "a remembered producer has no fence")
     fenced = [fence.ended_ms for fence in sessions.fences.values()]
     _expect(fenced == sorted(fenced), "fences are listed in the order of forgetting")
     _expect(not fenced or sessions.fences_lost_ms <= fenced[0], "the oldest fences go first")
@@ -96,14 +96,16 @@ def _check_queue(machine: QueueMachine) -> None:
     for number in machine.messages.blocks.numbers():
         block = machine.messages.blocks.view(number)
         _check_block(machine, block)
-        _expect(block.held == held.pop(number, 0), "what a block shows as held is what consumers hold")
+        _expect(
+            block.held == held.pop(number, 0), "the held messages of a block are those that consumers hold"
+        )
         ready_count += block.ready.bit_count()
         held_count += block.held.bit_count()
         if block.ready:
             index.append((PRIORITY, number))
         if block.earliest != NEVER:
             expiries.append((block.earliest, number))
-    _expect(not held, "what a consumer holds is in a block")
+    _expect(not held, "every message that a consumer holds is in a block")
     _expect(
         (ready_count, held_count) == (machine.messages.ready_count, machine.messages.held_count),
         "counts are right",
@@ -128,7 +130,7 @@ def _check_pins(machine: QueueMachine) -> None:
     _expect(all(pin.number < pins.next_pin for pin in all_pins), "numbers of pins come from the counter")
     _expect(list(pins.by_number) == sorted(pins.by_number), "pins ascend")
     sizes = sum(pin.copy_bytes for pin in pins.by_number.values())
-    _expect(sizes <= machine.limits.max_copy_bytes, "copies take what they may")
+    _expect(sizes <= machine.limits.max_copy_bytes, "the size of copies is limited")
     numbers = machine.messages.blocks.numbers()
     for number in numbers:
         block = machine.messages.blocks.view(number)
@@ -146,7 +148,7 @@ def _check_staging(machine: QueueMachine) -> None:
     for (producer, batch, name), part in staging.parts.items():
         _expect(len(name) == PART_BYTES, "a part has a name")
         _expect(batch > staging.last_of(producer), "no part waits of a batch that was published")
-        _expect(part.last_ms >= latest, "parts stand in the order of their last chunks")
+        _expect(part.last_ms >= latest, "parts are ordered by their last chunks")
         latest = part.last_ms
         chunks = list(part.chunks())
         _expect(0 < len(chunks) == len(part.indexes), "a part has chunks")
@@ -159,21 +161,21 @@ def _check_staging(machine: QueueMachine) -> None:
         totals = [total + more for total, more in zip(totals, counted, strict=True)]
         _expect(len(part.ttls) == len(part.ttl_counts) == counted[3], "TTLs are cut at the edges of chunks")
     found = [staging.chunk_count, staging.rows, staging.size_bytes, staging.ttl_count]
-    _expect(totals == found, "what is staged is counted")
+    _expect(totals == found, "staged messages are counted")
     allowed = (limits.staged_chunks, limits.staged_messages, limits.staged_bytes, limits.staged_ttls)
     _expect(
-        all(total <= most for total, most in zip(totals, allowed, strict=True)), "what is staged is limited"
+        all(total <= most for total, most in zip(totals, allowed, strict=True)), "staged messages are limited"
     )
     _expect(len(staging.parts) <= limits.staged_parts, "parts are limited")
     _expect(len(staging.last_batches) <= limits.known_producers, "producers of staged messages are limited")
     owners = [last.owner for last in staging.last_batches.values()]
     _expect(staging.owned.counts == dict(Counter(owners)), "owners of producers are counted")
     used = [last.used_ms for last in staging.last_batches.values()]
-    _expect(used == sorted(used), "producers of staged messages stand in the order of their last use")
+    _expect(used == sorted(used), "producers of staged messages are ordered by their last use")
 
 
 def _check_pages(machine: QueueMachine) -> None:
-    """What is told of a block without its page is what the block says, whether it is warm or cold."""
+    """Checks that the record of a block says the same as the block, warm or cold."""
     for found in machine.messages.blocks.values():
         stored = found.stored if isinstance(found, Block) else found
         if stored is None:
@@ -181,13 +183,13 @@ def _check_pages(machine: QueueMachine) -> None:
         block = machine.messages.blocks.view(stored.number)
         _expect(
             machine.messages.blocks.page_of(stored) == bytes(encode_block(block)),
-            "a valid page is what the block is",
+            "a valid page equals its block",
         )
         for name in ("ready_count", "held_count", "live", "first_slot", "earliest", "placed", "size_bytes"):
             _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
         _expect(
             unpack(stored.references.packed).tolist() == sorted(live_indexes(block)),
-            "a record refers to what is live",
+            "a record refers to the bodies of live messages",
         )
     if machine.section is not None:
         _expect(
@@ -219,9 +221,12 @@ def _check_held(machine: QueueMachine, consumer: Consumer, held: dict[int, int])
 
 
 def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
-    _expect(consumer.held.total <= machine.limits.max_held, "nobody holds too many messages")
+    _expect(consumer.held.total <= machine.limits.max_held, "a consumer does not hold too many messages")
     is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
-    _expect(is_listed == (consumer.group is not None and consumer.credit > 0), "who has credit is in line")
+    _expect(
+        is_listed == (consumer.group is not None and consumer.credit > 0),
+        "a consumer with credit is eligible",
+    )
     _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
     _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
 
@@ -232,13 +237,15 @@ def _check_subscription(machine: QueueMachine, subscription: Subscription) -> No
     group = consumer.group
     _expect((group is None) == is_deleted, "a subscription is in a group until it is deleted")
     _expect(consumer.credit == 0, "a subscription has no credit")
-    _expect(consumer.held.total <= limits.max_outstanding, "a subscription holds what it may")
+    _expect(
+        consumer.held.total <= limits.max_outstanding, "the messages that a subscription holds are limited"
+    )
     _expect(
         len(subscription.reservations) <= limits.max_reservations, "a subscription's reservations are bounded"
     )
     _expect(
         not is_deleted or bool(subscription.reservations),
-        "who is deleted is remembered while it holds something",
+        "a deleted subscription is remembered while it holds messages",
     )
     offsets = [each.offset for each in subscription.reservations]
     _expect(offsets == sorted(offsets), "reservations ascend")
@@ -255,7 +262,7 @@ def _check_subscription(machine: QueueMachine, subscription: Subscription) -> No
         _expect(sum(count for _, count in ranges) == each.count, "a reservation is held as a whole")
         _expect(ranges == sorted(ranges), "a reservation ascends")
         total += each.count
-    _expect(total == consumer.held.total, "what a subscription holds is reserved")
+    _expect(total == consumer.held.total, "every message that a subscription holds is reserved")
     bound = -1
     for first, last in subscription.released:
         _expect(bound + 1 < first <= last <= subscription.settled, "released ranges ascend with gaps")
@@ -271,16 +278,16 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
         _expect(not live & members, "a message is in one place")
         live |= members
     is_tail = block.number == machine.messages.next_sequence >> machine.limits.block_bits
-    _expect(block.live == live.bit_count(), "live counts what is there")
+    _expect(block.live == live.bit_count(), "live is the number of ready and held messages")
     _expect(bool(live or block.pinned) or is_tail, "only the last block may be empty")
-    _expect(list(block.copies) == sorted(block.copies), "copies stand in the order of their pins")
+    _expect(list(block.copies) == sorted(block.copies), "copies are in the order of their pins")
     _expect(not block.kept >> block.size, "a copy has no more slots than its block")
     _expect(live.bit_length() <= block.size, "a block has as many slots as sequences")
     _expect(
         block.base + live.bit_length() <= machine.messages.next_sequence, "sequences come from the counter"
     )
-    _expect(not block.redelivered & ~live, "only what is there was redelivered")
-    _expect(not block.failures.nonzero() & ~block.redelivered, "what failed was redelivered")
+    _expect(not block.redelivered & ~live, "only ready or held messages are redelivered")
+    _expect(not block.failures.nonzero() & ~block.redelivered, "a message that failed was redelivered")
     _expect(not block.failures.planes or block.failures.planes[-1] != 0, "no empty plane")
     _expect(block.placed >= block.live, "placed counts all")
     _expect(bool(block.text_factor) == bool(block.long_texts), "long texts have a price")
@@ -315,11 +322,14 @@ def _check_groups(machine: QueueMachine) -> None:
         for number in machine.messages.blocks.numbers():
             block = machine.messages.blocks.view(number)
             seen = (1 << max(groups.shared.place - block.base, 0)) - 1
-            _expect(not _selected(machine, group, block, block.ready & seen), "nothing waits for who sleeps")
+            _expect(
+                not _selected(machine, group, block, block.ready & seen),
+                "no ready message matches an idle group",
+            )
 
 
 def _selected(machine: QueueMachine, group: SelectorGroup, block: Block, members: int) -> int:
-    """Found out by asking one message after the other."""
+    """The messages that match, found by evaluating one message after the other."""
     columns, tree = machine.groups.fields.columns(block, members), group.decoded.tree
     return sum(1 << slot for slot in bitsets.members(members) if evaluate(tree, columns.row(slot)) is True)
 
@@ -344,4 +354,4 @@ def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
             seen = (block.ready | block.held) & ((1 << (group.evaluated_to - block.base)) - 1)
             chosen = _selected(machine, group, block, seen)
             known = machine.groups.match_cache.get(group.selector, number)
-            _expect(known == EVICTED or chosen == known & seen, "a matched bit says what the selector says")
+            _expect(known == EVICTED or chosen == known & seen, "the match set equals the selector's matches")

@@ -1,4 +1,4 @@
-"""Pins as bytes: a part of a queue's head in snapshots and checkpoints. Their copies stand in the blocks."""
+"""Pins as bytes: a part of a queue's head in snapshots and checkpoints. Their copies are in the blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bodies a group's snapshot refers to, without building its machine."""
+"""The bodies that a group's snapshot refers to, found without building its machine."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from fifo.messages.pages import decode_block
 from fifo.persistence import snapshot
 
 ANY_SIZE = 1
-"""of a block: which sequences its messages have does not matter here"""
+"""the size given for every block: the sequences of its messages do not matter here"""
 
 _HEAD_NUMBERS = 4
-"""index, time, version and running hash stand before the number of queues"""
+"""index, time, version and running hash precede the number of queues"""
 
 
 def references(data: bytes | memoryview | Source) -> IndexSet:
-    """The Raft indexes of all entries with a message that is ready, held, pinned or staged. O(state). ValueError for
-    anything
-    that is not a snapshot of a known format."""
+    """The Raft indexes of all entries with a message that is ready, checked out, pinned or staged. O(state). Raises
+    ValueError if the bytes are no snapshot of a known format."""
     found: list[Piece] = []
     reader = snapshot.open_sections(data, PRODUCTION)
     head = Reader(reader.blob())

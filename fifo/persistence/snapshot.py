@@ -1,11 +1,12 @@
 """A group as canonical bytes and back: equal states give equal bytes, on every member.
 
-Format 4: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
-queue in the order of ids its head and its blocks in the order of their numbers. What is local (columns, matched bits)
-and what follows from the rest (the two trees, sums, whose consumer is whose) is not written. No bodies.
+Format 4: a magic word, the format number, then sections, each after its length. The sections are the group's head, and
+for each queue, in the order of ids, its head and its blocks in the order of their numbers. A snapshot has no bodies, no
+local state (columns, match sets), and nothing that follows from the rest (the two trees, sums, the consumers of a
+session).
 
-Format 3 is read, too: there the group's head ends before the producers' owners and the fences, and the
-queues' heads before the owners of subscriptions and pins.
+Format 3 is read, too. Its group's head ends before the producers' owners and the fences, and its queues' heads before
+the owners of subscriptions and pins.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fifo.subscriptions import Subscription
 MAGIC = b"QFIFO"
 FORMAT = 4
 FORMATS = (3, 4)
-"""Those that are read."""
+"""The formats that are read."""
 
 
 def encode(group: GroupMachine) -> bytes:
@@ -65,7 +66,8 @@ def is_snapshot(data: bytes | memoryview) -> bool:
 
 
 def open_sections(data: bytes | memoryview | Source, limits: Limits) -> Sections:
-    """Reads the sections one after the other, as blobs. ValueError if it is no snapshot of a known format."""
+    """The sections, to be read one after the other as blobs. Raises ValueError if it is no snapshot of a known
+    format."""
     source = Held(data) if isinstance(data, bytes | memoryview) else data
     reader = Sections(source, limits.source_bytes)
     if not is_snapshot(reader.take(min(len(MAGIC), reader.left))):
@@ -271,13 +273,13 @@ def queue_head(machine: QueueMachine) -> bytearray:
 
 
 def _owned(machine: QueueMachine) -> list[Subscription | QueuePin]:
-    """What has an owner of its own."""
+    """The subscriptions and pins, which have owners of their own."""
     subscriptions, pins = machine.subscriptions, machine.pins
     return [*subscriptions.by_name.values(), *subscriptions.deleted, *pins.by_number.values(), *pins.ended]
 
 
 def staged_in(head: Reader) -> tuple[int, Staging]:
-    """(blocks, what is staged, to be looked at) of a queue, from the beginning of its head."""
+    """(number of blocks, staged parts, read-only) of a queue, from the beginning of its head."""
     head.number()
     return head.number(), Staging.decode(head.blob(), PRODUCTION)
 
@@ -359,7 +361,7 @@ def _read_consumer(reader: Reader, limits: Limits) -> tuple[Consumer, bytes | No
 
 
 def add_block(machine: QueueMachine, block: Block | Stored) -> None:
-    """Puts a block of a snapshot or checkpoint where it belongs."""
+    """Adds a block of a snapshot or checkpoint to its queue."""
     machine.messages.blocks.add(block)
     ready = block.ready_count
     machine.messages.ready_count += ready

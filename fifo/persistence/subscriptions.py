@@ -22,13 +22,13 @@ def write_subscriptions(out: Writer, subscriptions: Subscriptions) -> None:
 
 
 def write_losses(out: Writer, subscriptions: Subscriptions) -> None:
-    """At the end of a queue's head: which subscriptions have lost what they held, and do not know it."""
+    """Writes, at the end of a queue's head, which subscriptions have lost their messages and do not know it."""
     for subscription in subscriptions.by_name.values():
         out.number(subscription.has_untold_loss)
 
 
 def read_losses(data: Reader, subscriptions: Subscriptions) -> None:
-    """A head of the first release ends before."""
+    """Reads what `write_losses` wrote. A head of the first release ends before it."""
     for subscription in subscriptions.by_name.values() if not data.is_at_end() else ():
         subscription.has_untold_loss = bool(data.number())
 
@@ -36,7 +36,7 @@ def read_losses(data: Reader, subscriptions: Subscriptions) -> None:
 def read_subscriptions(
     data: Reader, subscriptions: Subscriptions, groups: SelectorGroups, limits: Limits
 ) -> None:
-    """Fills the subscriptions of a queue whose selector groups are there."""
+    """Reads the subscriptions of a queue whose selector groups have been read."""
     subscriptions.past_generation = data.number()
     for _ in range(data.number()):
         subscription = _read(data, limits)

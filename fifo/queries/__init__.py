@@ -1,1 +1,1 @@
-"""Questions about queues. An answer changes nothing that is replicated."""
+"""Queries of queues. A query changes no replicated state."""

@@ -1,6 +1,6 @@
-"""Questions about a group of queues, by the queue's id.
+"""Queries of a group of queues, by the queue's id.
 
-An answer changes nothing that is replicated, and decides nothing. Some questions read cold blocks.
+A query changes no replicated state and decides nothing. Some queries read cold blocks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fifo.staging import StagedInfo
 
 
 def info(group: GroupMachine, queue: int) -> QueueInfo | None:
-    """What a queue holds; None if there is no such queue. The cost grows with `GroupMachine.block_count`."""
+    """The counts of a queue; None if there is no such queue. The cost grows with `GroupMachine.block_count`."""
     machine = group.queues.get(queue)
     return None if machine is None else queues.info(machine)
 
 
 def held_by(group: GroupMachine, node: int, boot: int) -> tuple[Deliver, ...]:
-    """Deliveries that rebuild what the consumers of this node's process hold, by queue and order of attaching."""
+    """The deliveries that the consumers of this node's process have not settled, by queue and order of attaching."""
     found: list[Deliver] = []
     for queue in sorted(group.queues):
         machine = group.queues[queue]
@@ -39,19 +39,19 @@ def held_by(group: GroupMachine, node: int, boot: int) -> tuple[Deliver, ...]:
 def browse(
     group: GroupMachine, queue: int, start_sequence: int, limit: int, selector: bytes = b""
 ) -> BrowsePage | Refused:
-    """A page of the ready messages that match, from a sequence on; what consumers hold is not shown."""
+    """A page of the ready messages that match, from a sequence on. Checked-out messages are not shown."""
     machine = group.queues.get(queue)
     return no_queue(queue) if machine is None else queues.browse(machine, start_sequence, limit, selector)
 
 
 def failed_deliveries(group: GroupMachine, queue: int, runs: Sequence[Run]) -> tuple[tuple[int, int], ...]:
-    """(number, failed deliveries) of messages that `browse` or `pinned` has shown, where not zero."""
+    """(number, failed deliveries) of messages that `browse` or `pinned` has returned, where not zero."""
     machine = group.queues.get(queue)
     return () if machine is None else queues.failed_deliveries(machine, runs)
 
 
 def staged(group: GroupMachine, queue: int) -> tuple[StagedInfo, ...]:
-    """The parts that wait for being published, that whose last chunk is oldest first."""
+    """The unpublished staged parts, ordered by the time of their last chunk, oldest first."""
     machine = group.queues.get(queue)
     return () if machine is None else machine.staging.infos()
 
@@ -63,7 +63,7 @@ def subscriptions(group: GroupMachine, queue: int) -> tuple[SubscriptionInfo, ..
 
 
 def subscription(group: GroupMachine, queue: int, name: str) -> SubscriptionInfo | None:
-    """One of them."""
+    """A durable subscription by its name; None if there is none."""
     machine = group.queues.get(queue)
     return None if machine is None else subscription_queries.info(machine, name)
 
@@ -71,7 +71,7 @@ def subscription(group: GroupMachine, queue: int, name: str) -> SubscriptionInfo
 def reserved(
     group: GroupMachine, queue: int, subscription: str, offset: int, first_ordinal: int, count: int
 ) -> ReservationPage | Refused:
-    """A slice by ordinals of an outstanding reservation; shorter where the reservation ends, or it has_more."""
+    """A slice by ordinals of an outstanding reservation. It is shorter if the reservation ends, or if it has_more."""
     machine = group.queues.get(queue)
     if machine is None:
         return no_queue(queue)
@@ -99,7 +99,8 @@ def pinned(
     limit: int,
     selector: bytes = b"",
 ) -> BrowsePage | Refused:
-    """A page of what was ready when the pin was made and matches, start_sequence <= sequence < end_sequence."""
+    """A page of the messages that were ready when the pin was made and match, start_sequence <= sequence <
+    end_sequence."""
     machine = group.queues.get(queue)
     if machine is None:
         return no_queue(queue)
@@ -107,6 +108,6 @@ def pinned(
 
 
 def storage(group: GroupMachine, queue: int, recent_from: int) -> Storage | None:
-    """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""
+    """The places of a queue's messages. recent_from: the first Raft index whose body the log has in memory."""
     machine = group.queues.get(queue)
     return None if machine is None else storage_queries.storage(machine, recent_from)

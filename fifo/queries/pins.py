@@ -1,4 +1,4 @@
-"""What pins show. Views decide nothing; they may make cold blocks warm."""
+"""Queries of pins. Queries decide nothing; they may make cold blocks warm."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pinned(
     limit: int,
     selector: bytes = b"",
 ) -> BrowsePage | Refused:
-    """A page of what is pinned and matches, start_sequence <= sequence < end_sequence."""
+    """A page of the pinned messages that match, start_sequence <= sequence < end_sequence."""
     pin = machine.pins.find(number)
     if isinstance(pin, Refused):
         return pin

@@ -1,4 +1,4 @@
-"""What a queue looks like. Views decide nothing; they may make cold blocks warm."""
+"""Queries of one queue. Queries decide nothing; they may make cold blocks warm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fifo.results import BrowsePage, QueueInfo
 
 
 def info(machine: QueueMachine) -> QueueInfo:
-    """What the queue holds; a constant number of steps a block."""
+    """The counts of the queue. It takes a constant number of steps a block."""
     first_sequence = machine.messages.next_sequence
     ready_bytes = 0
     for block in machine.messages.blocks.values():
@@ -38,7 +38,7 @@ def info(machine: QueueMachine) -> QueueInfo:
 
 
 def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
-    """The deliveries that a consumer has not answered, as far as tags are neighbours in one effect each."""
+    """The deliveries that a consumer has not settled. Neighbouring tags are joined into one effect."""
     found: list[Deliver] = []
     delivery: Delivery | None = None
     held = consumer.held
@@ -57,7 +57,7 @@ def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
 def browse(
     machine: QueueMachine, start_sequence: int, limit: int, selector: bytes = b""
 ) -> BrowsePage | Refused:
-    """A page of the ready messages that match, from a sequence on. Decides nothing."""
+    """A page of the ready messages that match, from a sequence on."""
     refused = refuse_selector(machine.messages.config, selector)
     if refused is not None:
         return refused
@@ -97,8 +97,8 @@ def browse(
 
 
 def failed_deliveries(machine: QueueMachine, runs: Sequence[Run]) -> tuple[tuple[int, int], ...]:
-    """(number, failed deliveries) of those messages of runs that have any; they are numbered from 0. Of messages that
-    have left the queue nothing is known. A run lies within one block."""
+    """(number, failed deliveries) of the messages of these runs that have any, numbered from 0. Messages that have left
+    the queue are left out. A run is within one block."""
     found: list[tuple[int, int]] = []
     passed, number, failed = 0, -1, 0
     block: Block | None = None

@@ -1,4 +1,4 @@
-"""What a member has to know of a queue to decide what stays in memory. Views: they change nothing."""
+"""Queries by which a member decides what of a queue stays in memory. They change nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fifo.queue_machine import QueueMachine
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a queue's messages are on this member; the four add up to its total.
+    """The places of a queue's messages on this member. The four counts add up to its total.
 
-    alpha: body in the log's memory, block warm. beta: body on disk only, block warm. gamma: the same, and the block
-    stands in a page as it is. delta: block cold. warm_bytes: of runs, bit sets and columns of the warm blocks.
+    alpha: body in the log's memory, block warm. beta: body on disk only, block warm. gamma: the same, and the block has
+    a valid page. delta: block cold. warm_bytes: of runs, bit sets and columns of the warm blocks.
     """
 
     alpha: int
@@ -30,7 +30,8 @@ class Storage:
 
 
 def storage(machine: QueueMachine, recent_from: int) -> Storage:
-    """Walks over a queue's blocks. recent_from: the first Raft index whose body is in memory."""
+    """Counts a queue's messages by their places. It visits every block. recent_from: the first Raft index whose body is
+    in memory."""
     alpha = beta = gamma = delta = warm_blocks = cold_blocks = warm_bytes = 0
     for block in machine.messages.blocks.values():
         if not isinstance(block, Block):
@@ -49,7 +50,7 @@ def storage(machine: QueueMachine, recent_from: int) -> Storage:
 
 
 def _recent(block: Block, recent_from: int) -> int:
-    """How many of a block's messages have their bodies at or above this Raft index."""
+    """The number of a block's messages whose bodies are at or above this Raft index."""
     runs = block.runs
     recent = np.frombuffer(runs.indexes, dtype=np.uint64) >= recent_from
     if not block.live or not recent.any():
@@ -60,7 +61,8 @@ def _recent(block: Block, recent_from: int) -> int:
 
 
 def scan_positions(machine: QueueMachine) -> dict[bytes, int]:
-    """Where messages are taken next: the sequence of each selector's front, and of the first ready one as b""."""
+    """The sequences where messages are taken next: the scan position of each selector, and the first ready message as
+    that of b""."""
     found: dict[bytes, int] = {}
     if machine.messages.index:
         block = machine.messages.blocks.at(machine.messages.index[0][1])

@@ -1,4 +1,4 @@
-"""What durable subscriptions look like. Views decide nothing; they may make cold blocks warm."""
+"""Queries of durable subscriptions. Queries decide nothing; they may make cold blocks warm."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reserved(
     machine: QueueMachine, name: str, offset: int, first_ordinal: int, count: int
 ) -> ReservationPage | Refused:
     """The messages first_ordinal .. first_ordinal+count-1 of a reservation, as far as it has them and
-    `Limits.reserved_blocks` go; at least one, if there is one."""
+    `Limits.reserved_blocks` allows; at least one, if there is one."""
     subscription = machine.subscriptions.by_name.get(name)
     if subscription is None:
         return Refused("not_found", f"queue {machine.messages.config.name!r} has no subscription {name!r}")
@@ -83,7 +83,7 @@ def reserved(
 
 
 def _of_blocks(ranges: list[tuple[int, int]], limits: Limits) -> list[tuple[int, int]]:
-    """The first of these (sequence, count) ranges, which ascend, up to the end of the last block that may be read."""
+    """The first of these ascending (sequence, count) ranges, up to the end of the last block that may be read."""
     found: list[tuple[int, int]] = []
     rest, number, block_bits = limits.reserved_blocks, -1, limits.block_bits
     for sequence, count in ranges:
@@ -100,8 +100,7 @@ def _of_blocks(ranges: list[tuple[int, int]], limits: Limits) -> list[tuple[int,
 
 
 def may_reserve(machine: QueueMachine, name: str) -> bool:
-    """False if a Reserve of this subscription would certainly find nothing; True where it is not known. Reads no
-    page."""
+    """False if a Reserve of this subscription would certainly find nothing; else True. Reads no page."""
     subscription = machine.subscriptions.by_name.get(name)
     if subscription is None:
         return True
@@ -132,7 +131,7 @@ def _may_match(machine: QueueMachine, group: SelectorGroup, start: int) -> bool:
 
 
 def _has(machine: QueueMachine, number: int, members: int, start: int) -> bool:
-    """Whether some of these messages of a block may be ready, from a sequence on."""
+    """Whether any of these messages of a block may be ready, from a sequence on."""
     block = machine.messages.blocks.at(number)
     if not isinstance(block, Block):
         return block.ready_count > 0
