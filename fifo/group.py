@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from fifo import checkpoint, snapshot, versions
+from fifo import checkpoint, snapshot
 from fifo.budgets import Entry
 from fifo.checkpoint import Checkpoint
 from fifo.codec import Source
@@ -75,7 +75,7 @@ from fifo.machine import QueueMachine
 from fifo.pages import Pages
 from fifo.readers import ReaderCommand
 from fifo.sessions import Producer
-from fifo.versions import SHARED_BUDGETS
+from fifo.versions import FIRST, SHARED_BUDGETS, check_version
 
 FIRST_WAKE_QUEUES = 16
 """Queues one Wake continues in version 1, where each queue has a budget of its own."""
@@ -142,11 +142,8 @@ class GroupMachine(GroupViews):
             raise ValueError(
                 f"entry {meta.index} at {meta.now_ms} after entry {self.index} at {self.now_ms}: both must not go back"
             )
-        if not versions.FIRST <= meta.version <= versions.CURRENT:
-            raise ValueError(
-                f"entry {meta.index} is of machine version {meta.version}; "
-                f"this build knows {versions.FIRST} to {versions.CURRENT}"
-            )
+        if not FIRST <= meta.version <= self.limits.newest_version:
+            check_version(f"entry {meta.index}", meta.version, self.limits.newest_version)
         self.index = meta.index
         self.now_ms = meta.now_ms
         entry = Entry(meta.index, meta.now_ms, meta.version, self.limits)
@@ -493,6 +490,7 @@ class GroupMachine(GroupViews):
                 self._woken[queue] = None
 
     def _set_version(self, entry: Entry, command: SetVersion) -> None:
+        check_version(f"the switch of entry {entry.index}", command.version, self.limits.newest_version)
         self.version = max(self.version, command.version)
 
     # ---- snapshots

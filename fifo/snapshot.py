@@ -27,6 +27,7 @@ from fifo.reader_snapshot import read_losses, read_readers, write_losses, write_
 from fifo.readers import DurableReader
 from fifo.sessions import Fence, Producer
 from fifo.staging import Staging
+from fifo.versions import check_version
 
 MAGIC = b"QFIFO"
 FORMAT = 4
@@ -129,6 +130,7 @@ def read_group_head(reader: Reader, group: GroupState) -> int:
     group.index = reader.number()
     group.now_ms = reader.number()
     group.version = reader.number()
+    check_version("the group's state", group.version, group.limits.newest_version)
     group.running_hash = reader.number()
     queue_count = reader.number()
     group.configured = reader.number()

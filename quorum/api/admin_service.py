@@ -277,6 +277,7 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
     roster = membership.roster
     response = pb.ClusterStatusResponse(standing=membership.standing)
     response.own.id, response.own.incarnation = member.config.name, membership.memory.incarnation
+    response.own.known_version = member.versions.known
     for each in sorted(roster.by_id.values(), key=lambda each: each.name):
         info = response.members.add(
             name=each.name,
@@ -289,6 +290,7 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
             drained=each.is_drained,
             joining=each.is_joining,
             replaces=each.replaces,
+            known_version=member.versions.known_by(each.id),
         )
         disk = member.disk_monitor.disks.state(each.number, member.now_ms)
         if disk is not None:
@@ -324,6 +326,7 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
             fetching=member.arrivals.missing(number),
             quarantined=replica.raft.quarantine.is_on,
             disputed=replica.disputed,
+            version=replica.version,
         )
     return response
 

@@ -144,6 +144,8 @@ class MemberInfo:
     """it does not vote in every group yet"""
     replaces: str = ""
     """id of the member that is removed when it does"""
+    known_version: int = 0
+    """the highest machine version that it knows, as it said last; 0: it has said nothing to the answering node yet"""
 
     @classmethod
     def of(cls, wire: Any) -> MemberInfo:
@@ -159,6 +161,7 @@ class MemberInfo:
             wire.drained,
             wire.joining,
             wire.replaces,
+            wire.known_version,
         )
 
 
@@ -182,6 +185,8 @@ class GroupInfo:
     quarantined: bool = False
     disputed: str = ""
     """why the answering node does not serve the group because states differ; empty where it does"""
+    version: int = 0
+    """the machine version that the group has switched to"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +235,7 @@ class ClusterStatus:
                     g.fetching,
                     g.quarantined,
                     g.disputed,
+                    g.version,
                 )
                 for g in wire.groups
             ),

@@ -38,6 +38,7 @@ from quorum.node.cluster.recovery_messages import RecoveryMessages
 from quorum.node.cluster.rollback_marks import RollbackMarks
 from quorum.node.cluster.state_comparison import StateComparison
 from quorum.node.cluster.state_requests import StateRequests
+from quorum.node.cluster.version_switch import VersionSwitch
 from quorum.node.errors import PageUnreadable
 from quorum.node.identity.identity import Memory
 from quorum.node.identity.member_directory import MemberDirectory
@@ -139,6 +140,7 @@ class Member:
             logger,
         ).open_all(clock, random)
         self._follow_membership()
+        self.versions.begin()
 
     # ---- the parts
 
@@ -171,6 +173,9 @@ class Member:
             self._outputs,
         )
         self._duties = LeaderDuties(self.heartbeats)
+        self.versions = VersionSwitch(
+            config.limits.newest_version, self.replicas, self.peers, self._network, logger
+        )
         self.comparing = StateComparison(
             log, memory, self.heartbeats, self.peers, self.replicas, send, self._outputs, logger
         )
@@ -390,6 +395,7 @@ class Member:
         self._follow_lease_times(now_ms)
         if self._memory.is_established:
             self.membership.advance(now_ms)
+            self.versions.turn(now_ms)
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, now_ms)
             if replica.disputed:
