@@ -491,7 +491,10 @@ class GroupMachine(GroupViews):
 
     def _set_version(self, entry: Entry, command: SetVersion) -> None:
         check_version(f"the switch of entry {entry.index}", command.version, self.limits.newest_version)
-        self.version = max(self.version, command.version)
+        if command.version > self.version:
+            self.version = command.version
+            for machine in self.queues.values():
+                machine.section = None  # its records may have more fields now
 
     # ---- snapshots
 

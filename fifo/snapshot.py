@@ -4,6 +4,9 @@ Format 4: a magic word, the format number, then sections, each with its length i
 queue in the order of ids its head and its blocks in the order of their numbers. What is local (columns, matched bits)
 and what follows from the rest (the two trees, sums, whose consumer is whose) is not written. No bodies.
 
+Which fields a record has follows from the group's version, which stands in its head (fifo/layouts.py). So members of
+older builds can read a snapshot until the group has switched to a version that they do not know.
+
 Format 3 is read, too: there the group's head ends before the producers' owners and the fences, and the
 queues' heads before the owners of readers and pins.
 """
@@ -14,9 +17,10 @@ from collections.abc import Iterator
 
 from fifo.blocks import NEVER, Block, Stored
 from fifo.codec import Held, Reader, Sections, Source, Writer
-from fifo.commands import UNKNOWN, Address, QueueConfig
+from fifo.commands import UNKNOWN, Address
 from fifo.consumer import Consumer
 from fifo.group_state import GroupState
+from fifo.layouts import CONFIG, FENCE
 from fifo.limits import PRODUCTION, Limits
 from fifo.machine import QueueMachine
 from fifo.messages import COUNTED, PRIORITY
@@ -25,7 +29,7 @@ from fifo.pin_snapshot import read_pins, write_pins
 from fifo.pins import QueuePin
 from fifo.reader_snapshot import read_losses, read_readers, write_losses, write_readers
 from fifo.readers import DurableReader
-from fifo.sessions import Fence, Producer
+from fifo.sessions import Producer
 from fifo.staging import Staging
 from fifo.versions import check_version
 
@@ -50,7 +54,7 @@ def sections(group: GroupState) -> Iterator[bytes | bytearray | memoryview]:
     yield group_head(group)
     for queue in sorted(group.queues):
         machine = group.queues[queue]
-        yield queue_head(machine)
+        yield queue_head(machine, group.version)
         for block in machine.messages.blocks.values():
             if isinstance(block, Block):
                 yield encode_block(block)
@@ -120,8 +124,7 @@ def group_head(group: GroupState) -> bytearray:
     out.number(len(sessions.fences))
     for name, fence in sessions.fences.items():
         out.blob(name)
-        out.number(fence.epoch)
-        out.number(fence.ended_ms)
+        FENCE.write(out, fence, group.version)
     out.signed(sessions.fences_lost_ms)
     return out.data
 
@@ -149,7 +152,7 @@ def read_group_head(reader: Reader, group: GroupState) -> int:
         sessions.add(producer)
     for _ in range(0 if is_format_3 else reader.number()):
         name = reader.blob()
-        sessions.fences[name] = Fence(reader.number(), reader.number())
+        sessions.fences[name] = FENCE.read(reader, group.version)
     if not is_format_3:
         sessions.fences_lost_ms = reader.signed()
     return queue_count
@@ -192,40 +195,13 @@ def _read_producer(reader: Reader) -> Producer:
 # ---- queue
 
 
-def _config(out: Writer, config: QueueConfig) -> None:
-    out.text(config.name)
-    out.number(config.filter_enabled)
-    out.number(len(config.filter_field_names))
-    for name in config.filter_field_names:
-        out.text(name)
-    out.signed(config.filter_max_in_memory_bytes_per_msg)
-    out.signed(config.max_length)
-    out.text(config.overflow)
-    out.signed(config.message_ttl_ms)
-    out.signed(config.delivery_limit)
-    out.text(config.queue_mode)
-
-
-def _read_config(reader: Reader) -> QueueConfig:
-    return QueueConfig(
-        name=reader.text(),
-        filter_enabled=bool(reader.number()),
-        filter_field_names=tuple([reader.text() for _ in range(reader.number())]),
-        filter_max_in_memory_bytes_per_msg=reader.signed(),
-        max_length=reader.signed(),
-        overflow=reader.text(),
-        message_ttl_ms=reader.signed(),
-        delivery_limit=reader.signed(),
-        queue_mode=reader.text(),
-    )
-
-
-def queue_head(machine: QueueMachine) -> bytearray:
+def queue_head(machine: QueueMachine, version: int) -> bytearray:
+    """version: the group's, which says what fields its records have."""
     out = Writer()
     out.number(machine.queue)
     out.number(len(machine.messages.blocks))
     out.blob(machine.staging.encode())
-    _config(out, machine.messages.config)
+    CONFIG.write(out, machine.messages.config, version)
     out.number(machine.messages.next_sequence)
     out.number(machine.next_attach)
     out.number(machine.unfinished)
@@ -289,7 +265,7 @@ def read_queue_head(reader: Reader, group: GroupState) -> tuple[QueueMachine, in
     queue = reader.number()
     block_count = reader.number()
     staging = Staging.decode(reader.blob(), group.limits)
-    machine = QueueMachine(queue, _read_config(reader), group.field_source, group.memory)
+    machine = QueueMachine(queue, CONFIG.read(reader, group.version), group.field_source, group.memory)
     machine.staging = staging
     machine.messages.next_sequence = reader.number()
     machine.next_attach = reader.number()

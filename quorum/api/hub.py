@@ -21,6 +21,7 @@ import structlog
 
 from fifo import commands as c
 from fifo.effects import Deliver, Notify, Ok, Refused, Reply
+from fifo.versions import BASE
 from quorum.api import status
 from quorum.api.deliveries import BodyReader
 from quorum.api.reading import Workers
@@ -35,7 +36,7 @@ from quorum.node.errors import BodyUnreadable
 from quorum.node.member import Member
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.batches import BatchLimits
-from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode
+from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode, needed_version
 
 T = TypeVar("T")
 
@@ -186,6 +187,12 @@ class Hub:
         low = self._low_disks.get(group)
         if low:
             raise status.disk_low(low)
+
+    def check_version(self, command: c.Command | CatalogCommand) -> None:
+        """StatusError if the cluster has not switched to the machine version yet that the command needs."""
+        needed = needed_version(command)
+        if needed > BASE and needed > self.member.version:
+            raise status.old_version(type(command).__name__, needed, self.member.version)
 
     async def take_room(self, group: int, size: int) -> None:
         """Takes a batch's bytes from the window of publishes under way; `publishing.give` has to follow. UNAVAILABLE
@@ -455,6 +462,7 @@ class _OwnSession:
     async def call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
         """The group's answer, a refusal too."""
         _check_wire_form(command)
+        self._hub.check_version(command)
         future = self._expect(group)
         self._hub.submit(ev.Submit(self._number, group, command, future, is_wanted=_is_wanted(future)))
         with _given_up(future):

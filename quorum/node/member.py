@@ -457,6 +457,11 @@ class Member:
     def catalog(self) -> CatalogMachine:
         return self.replicas.catalog
 
+    @property
+    def version(self) -> int:
+        """The machine version that the cluster uses: all groups have switched to it. Safe from any thread."""
+        return self.replicas[SYSTEM_GROUP].version
+
     def queue_machine(self, group: int) -> GroupMachine:
         return self.replicas.queue_machine(group)
 
