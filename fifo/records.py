@@ -116,7 +116,8 @@ class Choice(Kind):
         return (self.words.index(value),)
 
     def from_numbers(self, *numbers: Any) -> str:
-        return self.words[numbers[0]]
+        place: int = numbers[0]
+        return self.words[place]
 
     def write(self, out: Writer, value: str) -> None:
         out.text(value)

@@ -8,8 +8,10 @@ from fifo import commands as c
 from fifo.versions import BASE, UnknownVersion
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import RemoveMember
+from quorum.node.cluster.version_switch import VersionSwitch
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.operations import Command
+from support.broken_builds import known_by_a_majority
 from support.cluster import Cluster, Session
 
 NEW = BASE + 1
@@ -87,8 +89,14 @@ def test_members_are_upgraded_one_by_one_under_load_and_the_last_one_switches() 
 
 
 def test_a_majority_that_knows_a_version_is_not_enough() -> None:
-    cluster = cluster_of(n1=NEW, n2=NEW)
-    cluster.run(10_000)
+    majority_is_not_enough(cluster_of(n1=NEW, n2=NEW))
+
+
+def majority_is_not_enough(cluster: Cluster) -> None:
+    try:
+        cluster.run(10_000)
+    except UnknownVersion as error:
+        raise AssertionError("a member met a version that it does not know") from error
     assert versions(cluster) == {BASE}
 
 
@@ -211,3 +219,13 @@ def test_a_switch_to_a_version_that_a_build_does_not_know_stops_it() -> None:
     machine = CatalogMachine((1,), BASE)
     with pytest.raises(UnknownVersion, match=f"machine version {NEW}"):
         machine.apply(c.Meta(1, 1, 1, BASE), [c.Operation(0, None, c.SetVersion(NEW))])
+
+
+def test_a_build_that_switches_when_a_majority_knows_a_version_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The simulation looks for the same build (support/canaries.py)."""
+    monkeypatch.setattr(VersionSwitch, "_known_by_all", known_by_a_majority)
+    cluster = cluster_of(n1=NEW, n2=NEW)
+    with pytest.raises(AssertionError):
+        majority_is_not_enough(cluster)

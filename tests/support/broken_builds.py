@@ -22,10 +22,20 @@ from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.log import Log
 from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
+from quorum.node.cluster.version_switch import VersionSwitch
 from quorum.node.leases.leases import Leases
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import Replica
 from quorum.replication.configuration import State
+
+# ---- versions
+
+
+def known_by_a_majority(switch: VersionSwitch) -> int:
+    """In the place of VersionSwitch._known_by_all."""
+    known = sorted([switch.known, *(switch.known_by(peer) for peer in switch._peers.all)], reverse=True)
+    return known[len(known) // 2]
+
 
 # ---- messages
 

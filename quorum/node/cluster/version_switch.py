@@ -58,14 +58,16 @@ class VersionSwitch:
         self._refuse_older()
         for peer in self._network.links():  # what it says now counts, be it less than before
             self._said[peer] = self._network.version_of(peer)
-        known = min((self.known_by(peer) for peer in self._peers.all), default=self.known)
-        possible = min(self.known, known)
+        possible = self._known_by_all()
         for replica in self._replicas.values():
             wanted = possible
             if replica.number == SYSTEM_GROUP:
                 wanted = min(possible, *(each.version for each in self._queue_groups()))
             if replica.leads and replica.version < wanted:
                 self._propose(replica, wanted, now_ms)
+
+    def _known_by_all(self) -> int:
+        return min((self.known, *(self.known_by(peer) for peer in self._peers.all)))
 
     def _queue_groups(self) -> list[Replica]:
         return [each for each in self._replicas.values() if each.number != SYSTEM_GROUP]
