@@ -149,6 +149,7 @@ class Node(Process):
         self.member: Member = build.member(
             config, self.log, network, machine.clock.s, self._wall_ms, chance, begun.memory
         )
+        world.upgrades.started(self)
         self._works = Works(world, self)
         self.handlers: dict[str, Any] = {}
         self.hub: Hub = self.loop.call(lambda: self._serve(chance))
@@ -254,6 +255,7 @@ class Node(Process):
         if outputs:
             world.at(world.now_ms + self.delay_ms, lambda: self.soon(self._hear, outputs))
         world.changes.saw(self)
+        world.upgrades.stepped(self)
         if self.delay_ms:  # until the sync is done, nobody knows what the member makes of it
             world.after(self.delay_ms, self._judge)
         else:
