@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fifo.versions import CURRENT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -115,7 +117,10 @@ class Limits:
     known_producers: int = 10_000
     """Producers whose last staged batch a queue remembers."""
 
-    # ---- local: memory and single looks
+    # ---- local: what this build knows, and memory and single looks
+    newest_version: int = CURRENT
+    """The highest version that the machines apply (fifo/versions.py). It decides nothing but that: what a machine does
+    follows from the version of each entry."""
     matched_bytes: int = 32 << 20
     """For the sets of what one queue's selectors have matched."""
     sparse_matches: int = 1_024
