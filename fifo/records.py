@@ -429,11 +429,13 @@ class Record:
         )
         for each in self.fields:
             assert each.since == FIRST or each.default is not REQUIRED, f"{each.name} has no default"
-        described = {each.name for each in self.fields}
-        own = {each.name for each in fields(self.kind)}
-        assert described <= own, f"{self.kind.__name__} has no {described - own}"
-        assert own - described <= {"queue"}, f"{self.kind.__name__}: {own - described} is not described"
-        object.__setattr__(self, "has_queue", "queue" in own - described)
+        described = [each.name for each in self.fields]
+        own = [each.name for each in fields(self.kind)]
+        unknown = [name for name in described if name not in own]
+        others = [name for name in own if name not in described]
+        assert not unknown, f"{self.kind.__name__} has no {unknown}"
+        assert others in ([], ["queue"]), f"{self.kind.__name__}: {others} is not described"
+        object.__setattr__(self, "has_queue", "queue" in others)
         number = 0
         keys = []
         for each in self.fields:
