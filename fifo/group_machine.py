@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from fifo import versions
 from fifo.budgets import Entry
 from fifo.commands import (
     UNKNOWN,
@@ -73,7 +72,7 @@ from fifo.outcome_hash import digest
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.subscriptions import SubscriptionCommand
-from fifo.versions import SHARED_BUDGETS
+from fifo.versions import FIRST, SHARED_BUDGETS, check_version
 
 FIRST_WAKE_QUEUES = 16
 """Number of queues that one Wake continues in version 1, where each queue has a budget of its own."""
@@ -140,11 +139,8 @@ class GroupMachine(GroupState):
             raise ValueError(
                 f"entry {meta.index} at {meta.now_ms} after entry {self.index} at {self.now_ms}: both must not go back"
             )
-        if not versions.FIRST <= meta.version <= versions.CURRENT:
-            raise ValueError(
-                f"entry {meta.index} is of machine version {meta.version}; "
-                f"this build knows {versions.FIRST} to {versions.CURRENT}"
-            )
+        if not FIRST <= meta.version <= self.limits.newest_version:
+            check_version(f"entry {meta.index}", meta.version, self.limits.newest_version)
         self.index = meta.index
         self.now_ms = meta.now_ms
         entry = Entry(meta.index, meta.now_ms, meta.version, self.limits)
@@ -491,7 +487,11 @@ class GroupMachine(GroupState):
                 self._woken[queue] = None
 
     def _set_version(self, entry: Entry, command: SetVersion) -> None:
-        self.version = max(self.version, command.version)
+        check_version(f"the switch of entry {entry.index}", command.version, self.limits.newest_version)
+        if command.version > self.version:
+            self.version = command.version
+            for machine in self.queues.values():
+                machine.section = None  # its records may have more fields now
 
     # ---- local parts
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fifo.versions import CURRENT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -119,7 +121,10 @@ class Limits:
     known_producers: int = 10_000
     """Producers whose last staged batch a queue remembers."""
 
-    # ---- local: memory and single queries
+    # ---- local: what this build knows, and memory and single queries
+    newest_version: int = CURRENT
+    """The highest version that the machines apply (fifo/versions.py). It decides nothing but that: what a machine does
+    follows from the version of each entry."""
     matched_bytes: int = 32 << 20
     """Memory for the match sets of one queue."""
     sparse_matches: int = 1_024

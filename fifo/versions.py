@@ -1,5 +1,8 @@
 """Versions of the machines' behaviour.
 
+A build knows the versions up to CURRENT. A cluster uses the one that its groups have switched to, by a `SetVersion` in
+each group's log, which leaders propose once every member knows it (quorum/node/cluster/version_switch.py).
+
 Every Raft entry states the version with which its leader proposed it (`Meta.version`). `apply` follows that version, so
 an old entry replays as it was applied. A change of what `apply` does for the same state and input is therefore a new
 version, and the old branch stays for as long as logs of that version may exist.
@@ -33,5 +36,20 @@ SHARED_BUDGETS = 2
 SHARED_PLACES = 2
 TIMED_BATCHES = 2
 TOLD_LOSSES = 2
+BASE = 2
+"""Leaders propose with this version at least. It needs no switch, because no build that knows less can speak to the
+other members (replication/network/handshake.py)."""
 CURRENT = 2
-"""The version that this build proposes, and the highest one it can apply."""
+"""The highest version that this build can apply."""
+
+
+class UnknownVersion(ValueError):
+    """An entry or a state is of a version that this build does not know: it has to be applied by a newer build."""
+
+
+def check_version(what: str, version: int, newest: int) -> None:
+    """UnknownVersion unless a build that knows the versions up to `newest` can apply this one."""
+    if not FIRST <= version <= newest:
+        raise UnknownVersion(
+            f"{what} is of machine version {version}; this build knows {FIRST} to {newest}: start a newer release"
+        )

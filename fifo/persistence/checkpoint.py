@@ -60,7 +60,7 @@ def take(group: GroupMachine) -> Checkpoint:
     for queue in sorted(group.queues):
         machine = group.queues[queue]
         if machine.section is None:
-            machine.section = section(machine)
+            machine.section = section(machine, group.version)
         found.append(machine.section)
         out.blob(machine.section.data)
     return Checkpoint(
@@ -85,7 +85,7 @@ def write_ahead(group: GroupMachine, place: tuple[int, int], most_bytes: int) ->
             if block is not None and block.stored is None:
                 most_bytes -= block.memory_bytes()
                 blocks.write(block)
-        machine.section = section(machine)
+        machine.section = section(machine, group.version)
         most_bytes -= len(machine.section.data) + SECTION_COST_BYTES
         if most_bytes <= 0:
             return queue + 1, 0
@@ -97,10 +97,10 @@ def missing_sections(group: GroupMachine) -> int:
     return sum(1 for machine in group.queues.values() if machine.section is None)
 
 
-def section(machine: QueueMachine) -> Section:
+def section(machine: QueueMachine, version: int) -> Section:
     """A queue's section. Blocks without a valid page are written."""
     out = Writer()
-    out.blob(snapshot.queue_head(machine))
+    out.blob(snapshot.queue_head(machine, version))
     blocks = machine.messages.blocks
     records = [blocks.write(block) if isinstance(block, Block) else block for block in blocks.values()]
     for stored in records:

@@ -45,6 +45,7 @@ def check(group: GroupMachine) -> None:
     for queue in sorted(group.queues):
         machine = group.queues[queue]
         _check_queue(machine)
+        _check_section(machine, group.version)
         for name, tag in machine.consumers:
             _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
         owners = [consumer.owner for consumer in machine.consumers.values()]
@@ -191,9 +192,12 @@ def _check_pages(machine: QueueMachine) -> None:
             unpack(stored.references.packed).tolist() == sorted(live_indexes(block)),
             "a record refers to the bodies of live messages",
         )
+
+
+def _check_section(machine: QueueMachine, version: int) -> None:
     if machine.section is not None:
         _expect(
-            machine.section.data == checkpoint.section(machine).data,
+            machine.section.data == checkpoint.section(machine, version).data,
             "a section carried over is as it would be",
         )
 

@@ -5,6 +5,9 @@ for each queue, in the order of ids, its head and its blocks in the order of the
 local state (columns, match sets), and nothing that follows from the rest (the two trees, sums, the consumers of a
 session).
 
+Which fields a record has follows from the group's version, which stands in its head (fifo/layouts.py). So members of
+older builds can read a snapshot until the group has switched to a version that they do not know.
+
 Format 3 is read, too. Its group's head ends before the producers' owners and the fences, and its queues' heads before
 the owners of subscriptions and pins.
 """
@@ -15,10 +18,11 @@ import hashlib
 from collections.abc import Iterator
 
 from fifo.codec import Held, Reader, Sections, Source, Writer
-from fifo.commands import UNKNOWN, Address, QueueConfig
+from fifo.commands import UNKNOWN, Address
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.filter_fields import FieldSource
 from fifo.group_machine import GroupMachine
+from fifo.layouts import CONFIG, FENCE
 from fifo.limits import PRODUCTION, Limits
 from fifo.messages.blocks import NEVER, Block, Stored
 from fifo.messages.messages import COUNTED, PRIORITY
@@ -26,10 +30,11 @@ from fifo.messages.pages import Pages, decode_block, encode_block, page_data
 from fifo.persistence.pins import read_pins, write_pins
 from fifo.persistence.subscriptions import read_losses, read_subscriptions, write_losses, write_subscriptions
 from fifo.pins import QueuePin
-from fifo.producers import Fence, Producer
+from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription
+from fifo.versions import check_version
 
 MAGIC = b"QFIFO"
 FORMAT = 4
@@ -52,7 +57,7 @@ def sections(group: GroupMachine) -> Iterator[bytes | bytearray | memoryview]:
     yield group_head(group)
     for queue in sorted(group.queues):
         machine = group.queues[queue]
-        yield queue_head(machine)
+        yield queue_head(machine, group.version)
         for block in machine.messages.blocks.values():
             if isinstance(block, Block):
                 yield encode_block(block)
@@ -135,8 +140,7 @@ def group_head(group: GroupMachine) -> bytearray:
     out.number(len(sessions.fences))
     for name, fence in sessions.fences.items():
         out.blob(name)
-        out.number(fence.epoch)
-        out.number(fence.ended_ms)
+        FENCE.write(out, fence, group.version)
     out.signed(sessions.fences_lost_ms)
     return out.data
 
@@ -145,6 +149,7 @@ def read_group_head(reader: Reader, group: GroupMachine) -> int:
     group.index = reader.number()
     group.now_ms = reader.number()
     group.version = reader.number()
+    check_version("the group's state", group.version, group.limits.newest_version)
     group.running_hash = reader.number()
     queue_count = reader.number()
     group.configured = reader.number()
@@ -163,7 +168,7 @@ def read_group_head(reader: Reader, group: GroupMachine) -> int:
         sessions.add(producer)
     for _ in range(0 if is_format_3 else reader.number()):
         name = reader.blob()
-        sessions.fences[name] = Fence(reader.number(), reader.number())
+        sessions.fences[name] = FENCE.read(reader, group.version)
     if not is_format_3:
         sessions.fences_lost_ms = reader.signed()
     return queue_count
@@ -206,40 +211,13 @@ def _read_producer(reader: Reader) -> Producer:
 # ---- queue
 
 
-def _config(out: Writer, config: QueueConfig) -> None:
-    out.text(config.name)
-    out.number(config.filter_enabled)
-    out.number(len(config.filter_field_names))
-    for name in config.filter_field_names:
-        out.text(name)
-    out.signed(config.filter_max_in_memory_bytes_per_msg)
-    out.signed(config.max_length)
-    out.text(config.overflow)
-    out.signed(config.message_ttl_ms)
-    out.signed(config.delivery_limit)
-    out.text(config.queue_mode)
-
-
-def _read_config(reader: Reader) -> QueueConfig:
-    return QueueConfig(
-        name=reader.text(),
-        filter_enabled=bool(reader.number()),
-        filter_field_names=tuple([reader.text() for _ in range(reader.number())]),
-        filter_max_in_memory_bytes_per_msg=reader.signed(),
-        max_length=reader.signed(),
-        overflow=reader.text(),
-        message_ttl_ms=reader.signed(),
-        delivery_limit=reader.signed(),
-        queue_mode=reader.text(),
-    )
-
-
-def queue_head(machine: QueueMachine) -> bytearray:
+def queue_head(machine: QueueMachine, version: int) -> bytearray:
+    """version: the group's, which says what fields its records have."""
     out = Writer()
     out.number(machine.queue)
     out.number(len(machine.messages.blocks))
     out.blob(machine.staging.encode())
-    _config(out, machine.messages.config)
+    CONFIG.write(out, machine.messages.config, version)
     out.number(machine.messages.next_sequence)
     out.number(machine.next_attach)
     out.number(machine.unfinished)
@@ -303,7 +281,7 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
     queue = reader.number()
     block_count = reader.number()
     staging = Staging.decode(reader.blob(), group.limits)
-    machine = QueueMachine(queue, _read_config(reader), group.field_source, group.memory)
+    machine = QueueMachine(queue, CONFIG.read(reader, group.version), group.field_source, group.memory)
     machine.staging = staging
     machine.messages.next_sequence = reader.number()
     machine.next_attach = reader.number()

@@ -227,6 +227,7 @@ def _page(queues: list[CatalogQueue], request: pb.ListQueuesRequest) -> list[Cat
 def _cluster_status(found: q.ClusterStatus) -> pb.ClusterStatusResponse:
     response = pb.ClusterStatusResponse(standing=found.standing)
     response.own.id, response.own.incarnation = found.id, found.incarnation
+    response.own.known_version = found.known_version
     for each in found.members:
         member = each.member
         info = response.members.add(
@@ -240,6 +241,7 @@ def _cluster_status(found: q.ClusterStatus) -> pb.ClusterStatusResponse:
             drained=member.is_drained,
             joining=member.is_joining,
             replaces=member.replaces,
+            known_version=each.known_version,
         )
         if each.disk is not None:
             info.disk.CopyFrom(
@@ -272,6 +274,7 @@ def _cluster_status(found: q.ClusterStatus) -> pb.ClusterStatusResponse:
             fetching=group.fetching,
             quarantined=group.is_quarantined,
             disputed=group.disputed,
+            version=group.version,
         )
     return response
 

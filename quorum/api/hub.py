@@ -22,6 +22,7 @@ import structlog
 
 from fifo import commands as c
 from fifo.effects import Deliver, Notify, Ok, Refused, Reply
+from fifo.versions import BASE
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.api.deliveries import BodyReader
@@ -36,7 +37,7 @@ from quorum.node.errors import BodyUnreadable
 from quorum.node.queries import FindUnserved, GroupQuery, Query, ReadBarrier
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.batches import BatchLimits
-from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode
+from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode, needed_version
 
 T = TypeVar("T")
 
@@ -114,6 +115,8 @@ class Hub:
         self._low_disks: Mapping[int, tuple[ev.LowDisk, ...]] = {}
         self._standing = "meeting"
         """what this node is to its cluster (node/cluster/membership.STANDINGS)"""
+        self._version = BASE
+        """the machine version that the cluster uses"""
         self._takers: dict[type, Callable[[Any], object]] = {
             ev.Answered: lambda output: self._sessions[output.session].answered(output.token, output.reply),
             ev.Delivered: lambda output: self._sessions[output.session].delivered(
@@ -127,6 +130,7 @@ class Hub:
             ev.CatalogChanged: self.catalog.apply,
             ev.QueueDeleted: lambda output: self.catalog.queue_deleted(output.queue),
             ev.StandingChanged: self._take_standing,
+            ev.VersionChanged: self._take_version,
             ev.QueryResult: self._take_result,
         }
         self._own = _OwnSession(self)
@@ -177,6 +181,9 @@ class Hub:
     def _take_standing(self, output: ev.StandingChanged) -> None:
         self._standing = output.standing
 
+    def _take_version(self, output: ev.VersionChanged) -> None:
+        self._version = output.version
+
     # ---- sessions
 
     def open_session(
@@ -202,6 +209,12 @@ class Hub:
         low = self._low_disks.get(group)
         if low:
             raise status.disk_low(low)
+
+    def check_version(self, command: c.Command | CatalogCommand) -> None:
+        """StatusError if the cluster has not switched to the machine version yet that the command needs."""
+        needed = needed_version(command)
+        if needed > self._version:
+            raise status.old_version(type(command).__name__, needed, self._version)
 
     async def take_room(self, group: int, size: int) -> None:
         """Takes a batch's bytes from the window of publishes under way; `publishing.give` has to follow. UNAVAILABLE
@@ -455,6 +468,7 @@ class _OwnSession:
     async def call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
         """The group's answer, a refusal too."""
         _check_wire_form(command)
+        self._hub.check_version(command)
         future = self._expect(group)
         self._hub.submit(ev.Submit(self._number, group, command, future))
         with self._withdrawing(group, future, future):

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import structlog
 
+from fifo.limits import PRODUCTION
+from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api.hub import Hub
 from quorum.api.server import Server
@@ -36,6 +38,7 @@ from quorum.node.queries import CheckHealth, HasHandedOver
 from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
+from quorum.replication.network.handshake import Versions
 
 T = TypeVar("T")
 
@@ -148,6 +151,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
         incarnation=bytes.fromhex(memory.incarnation),
         known=known,
         skips=" ".join(map(shown, config.skipped_places)),
+        versions=Versions(machine=PRODUCTION.newest_version),
     )
     member_config = MemberConfig(
         life.id,
@@ -164,16 +168,19 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
         scrubbing=disk.pace,
         skip_entries=config.skipped_places,
     )
-    member = Member(
-        member_config,
-        log,
-        network,
-        boottime_s,
-        lambda: int(time.time() * 1000),
-        random.SystemRandom(),
-        memory,
-        Threaded(),
-    )
+    try:
+        member = Member(
+            member_config,
+            log,
+            network,
+            boottime_s,
+            lambda: int(time.time() * 1000),
+            random.SystemRandom(),
+            memory,
+            Threaded(),
+        )
+    except UnknownVersion as error:
+        raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
     hub = Hub(life.id, log, limits, config.session_window_bytes, config.node_window_bytes)
     driver = Driver(member, network, hub.on_outputs)

@@ -149,6 +149,17 @@ def no_queue(name: str, number: int = 0) -> StatusError:
     return StatusError(make(Code.NOT_FOUND, "not_found", text, queue=name))
 
 
+def old_version(what: str, needed: int, used: int) -> StatusError:
+    """Later is right: when every member runs a release that knows the version."""
+    text = (
+        f"{what} needs machine version {needed}, and the cluster uses {used} until every member knows {needed}; "
+        "quorum cluster status shows who does not"
+    )
+    return StatusError(
+        make(Code.FAILED_PRECONDITION, "old_version", text, needed=str(needed), used=str(used))
+    )
+
+
 def disk_low(disks: Sequence[LowDisk]) -> StatusError:
     """Publishes are refused until these members have room again; publishing later is right."""
     worst = min(disks, key=lambda each: each.free_bytes if each.free_bytes >= 0 else 1 << 63)

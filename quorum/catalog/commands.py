@@ -6,7 +6,6 @@ those of `fifo.commands`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from fifo.effects import Ok
@@ -80,51 +79,3 @@ class QueueRemoved(Ok):
 
     queue: int = 0
     group: int = 0
-
-
-def encode_declare(command: DeclareQueue) -> bytes:
-    """Encode a declaration as JSON, because JSON tells 1, 1.0 and true apart. No argument's value may be bytes; those
-    are refused before this."""
-    fields = [command.name, command.arguments, command.seen]
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def decode_declare(data: bytes) -> DeclareQueue:
-    """Decode a declaration. Raises ValueError if the bytes are none."""
-    match json.loads(data):
-        case [str(name), list(pairs)]:  # as of version 1
-            return DeclareQueue(name, _arguments(pairs))
-        case [str(name), list(pairs), int(seen)]:
-            return DeclareQueue(name, _arguments(pairs), seen)
-    raise ValueError("not a declaration")
-
-
-def encode_set_policy(command: SetPolicy) -> bytes:
-    """Encode a policy as JSON, like a declaration."""
-    fields = [command.name, command.pattern, command.priority, command.arguments, command.seen]
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def decode_set_policy(data: bytes) -> SetPolicy:
-    """Decode a policy. Raises ValueError if the bytes are none."""
-    match json.loads(data):
-        case [str(name), str(pattern), int(priority), list(pairs)] if not isinstance(
-            priority, bool
-        ):  # version 1
-            return SetPolicy(name, pattern, priority, _arguments(pairs))
-        case [str(name), str(pattern), int(priority), list(pairs), int(seen)] if not isinstance(
-            priority, bool
-        ):
-            return SetPolicy(name, pattern, priority, _arguments(pairs), seen)
-    raise ValueError("not a policy")
-
-
-def _arguments(pairs: list[object]) -> Arguments:
-    arguments = []
-    for pair in pairs:
-        match pair:
-            case [str(argument), bool() | int() | float() | str() as content]:
-                arguments.append((argument, content))
-            case _:
-                raise ValueError(f"no argument: {pair!r}")
-    return tuple(arguments)

@@ -18,6 +18,7 @@ from dataclasses import astuple
 from typing import Any, ClassVar
 
 from fifo import commands as c
+from fifo import versions
 from fifo.effects import Applied, Ok, Refused, Reply
 from fifo.outcome_hash import digest
 from fifo.producers import Fence
@@ -91,11 +92,14 @@ by a faulty client."""
 
 
 class CatalogMachine:
-    """queue_groups: numbers of the groups that may hold queues."""
+    """queue_groups: numbers of the groups that may hold queues. newest_version: the highest that it applies."""
 
-    def __init__(self, queue_groups: Sequence[int]) -> None:
+    def __init__(self, queue_groups: Sequence[int], newest_version: int = versions.CURRENT) -> None:
         if not queue_groups:
             raise ValueError("a catalog needs at least one queue group")
+        self.newest_version = newest_version
+        self.version = versions.FIRST
+        """What the group has switched to. The system group is the last: all queue groups have switched before."""
         self.next_queue_id = 1
         self.members = Members()
         self.lease_settings: LeaseSettings | None = None
@@ -123,6 +127,7 @@ class CatalogMachine:
     def apply(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
         """Apply one Raft entry. Unnumbered operations are the leader's own: of those, only the ones in _LEADERS_OWN
         change anything here."""
+        versions.check_version(f"entry {meta.index}", meta.version, self.newest_version)
         self.now_ms = meta.now_ms
         return self._applied(meta, (self._operation(meta, operation) for operation in operations))
 
@@ -157,7 +162,7 @@ class CatalogMachine:
         if origin is None:
             if isinstance(command, self._LEADERS_OWN):
                 return handler(self, command)
-            if not isinstance(command, c.Wake | c.NodeDown | c.SetVersion):
+            if not isinstance(command, c.Wake | c.NodeDown):
                 raise TypeError(f"{type(command).__name__} came without a number")
             return None
         if isinstance(command, c.RegisterProducer):
@@ -314,6 +319,11 @@ class CatalogMachine:
     def _drain_member(self, command: DrainMember, version: int) -> Reply:
         return self.members.drain(command, version)
 
+    def _set_version(self, command: c.SetVersion) -> Reply | None:
+        versions.check_version("the system group's switch", command.version, self.newest_version)
+        self.version = max(self.version, command.version)
+        return None
+
     def _nothing(self, command: object) -> Reply:
         return Ok()
 
@@ -339,11 +349,18 @@ class CatalogMachine:
         c.RegisterProducer: _nothing,
         c.CloseSession: _nothing,
         c.NodeDown: _nothing,
-        c.SetVersion: _nothing,
+        c.SetVersion: _set_version,
         c.Wake: _nothing,
     }
 
-    _LEADERS_OWN = (FoundCluster, MeetMember, ConfirmMember, FoundLeaseTimes, SettleLeaseTimes)
+    _LEADERS_OWN = (
+        FoundCluster,
+        MeetMember,
+        ConfirmMember,
+        FoundLeaseTimes,
+        SettleLeaseTimes,
+        c.SetVersion,
+    )
 
     # ---- queries
 
@@ -390,8 +407,11 @@ class CatalogMachine:
         return _json(self._state())
 
     def _state(self) -> dict[str, Any]:
-        """The state by field, in an order that is the same on every member."""
+        """The state by field, in an order that is the same on every member. What came with a version is there from the
+        switch to that version on: until then, older builds are members and have to read it."""
+        later = {} if self.version <= versions.BASE else {"version": self.version}
         return {
+            **later,
             "changes": self.changes,
             "format": SNAPSHOT_FORMAT,
             "groups": list(self._by_group),
@@ -418,13 +438,16 @@ class CatalogMachine:
         }
 
     @classmethod
-    def restore(cls, data: bytes) -> CatalogMachine:
-        """The machine of a snapshot. Raises ValueError if the bytes are no snapshot of a readable format."""
+    def restore(cls, data: bytes, newest_version: int = versions.CURRENT) -> CatalogMachine:
+        """The machine of a snapshot. Raises ValueError if the bytes are no snapshot of a readable format, or of a
+        version above newest_version."""
         try:
             state = json.loads(data)
             if state["format"] not in READABLE_FORMATS:
                 raise ValueError(f"catalog snapshot format {state['format']}; known: {READABLE_FORMATS}")
-            machine = cls(state["groups"])
+            machine = cls(state["groups"], newest_version)
+            machine.version = state.get("version", versions.FIRST)
+            versions.check_version("the catalog's state", machine.version, newest_version)
             machine.members = Members.restored(state["members"])
             machine.lease_settings = LeaseSettings.restored(state.get("lease_settings"))
             machine.next_queue_id = state["next_queue_id"]

@@ -297,6 +297,21 @@ def _condition(group: GroupInfo) -> str:
     return ", ".join(found) or "good"
 
 
+def _versions(seen: ClusterStatus) -> str:
+    """What an operator has to know about machine versions; empty if there is nothing to do."""
+    needed = max((group.version for group in seen.groups), default=0)
+    too_old = [each.name for each in seen.members if 0 < each.known_version < needed]
+    if too_old:
+        return f"{', '.join(too_old)}: too old for machine version {needed}; start a newer release there"
+    used = min((group.version for group in seen.groups), default=0)
+    newest = max((each.known_version for each in seen.members), default=0)
+    behind = [each.name for each in seen.members if each.known_version < newest]
+    if newest <= used:
+        return ""
+    reason = f"until {', '.join(behind)} knows it" if behind else "and is about to switch"
+    return f"the cluster uses machine version {used} of {newest}, {reason}"
+
+
 def _tables(seen: ClusterStatus) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -309,6 +324,7 @@ def _tables(seen: ClusterStatus) -> None:
         "peers",
         "reachable",
         "boot",
+        "knows",
         "disk",
         "sync p99",
         title=f"as {seen.answering_node}{standing} sees it",
@@ -320,7 +336,7 @@ def _tables(seen: ClusterStatus) -> None:
         name = f"{each.id} for {each.replaces}" if each.replaces else each.name
         disk, sync = _disk(each.disk)
         addresses = (each.client_address, each.peer_address)
-        table.add_row(name, *addresses, reachable, str(each.boot), disk, sync)
+        table.add_row(name, *addresses, reachable, str(each.boot), str(each.known_version or "?"), disk, sync)
     console.print(table)
     if seen.standing == "removed":
         console.print(
@@ -328,15 +344,23 @@ def _tables(seen: ClusterStatus) -> None:
             highlight=False,
         )
     own = f"data of {seen.answering_node}"
-    groups = Table("group", "leader", "term", "committed", "applied", "members", own)
+    groups = Table("group", "leader", "term", "committed", "applied", "version", "members", own)
     for group in seen.groups:
         leader = group.leader or "[red]none[/red]"
         name = "system" if group.group == 0 else str(group.group)
         voters = " ".join(group.members)
         learners = f" (learning: {' '.join(group.learners)})" if group.learners else ""
-        row = (str(group.term), str(group.commit_index), str(group.applied_index), voters + learners)
+        row = (
+            str(group.term),
+            str(group.commit_index),
+            str(group.applied_index),
+            str(group.version),
+            voters + learners,
+        )
         groups.add_row(name, leader, *row, _condition(group))
     console.print(groups)
+    if versions := _versions(seen):
+        console.print(versions)
     if seen.skipped_entries:
         console.print(f"{seen.answering_node} leaves out the entries {', '.join(seen.skipped_entries)}")
     times = seen.lease_times

@@ -144,6 +144,8 @@ class MemberInfo:
     """it does not vote in every group yet"""
     replaces: str = ""
     """id of the member that is removed once this one votes in every group"""
+    known_version: int = 0
+    """the highest machine version that it knows, as it said last; 0: it has said nothing to the answering node yet"""
 
     @classmethod
     def of(cls, wire: Any) -> MemberInfo:
@@ -159,6 +161,7 @@ class MemberInfo:
             wire.drained,
             wire.joining,
             wire.replaces,
+            wire.known_version,
         )
 
 
@@ -183,6 +186,8 @@ class GroupInfo:
     quarantined: bool = False
     disputed: str = ""
     """which difference of states keeps the answering node from serving the group; empty if it serves it"""
+    version: int = 0
+    """the machine version that the group has switched to"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +236,7 @@ class ClusterStatus:
                     g.fetching,
                     g.quarantined,
                     g.disputed,
+                    g.version,
                 )
                 for g in wire.groups
             ),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from fifo.versions import UnknownVersion
 from quorum.log import LogError, LogFailed, LogFull
 from quorum.node.cluster.rollback_marks import RolledBack
 from quorum.node.errors import PageUnreadable
@@ -25,6 +26,8 @@ from quorum.replication.network.connection import PeerNetwork
 MAX_WAIT_S = 0.25
 DISK_FAILED = 74
 """Exit status (EX_IOERR of sysexits.h): look at the disk before starting this member again."""
+TOO_OLD = 78
+"""Exit status (EX_CONFIG): start this member with a newer release."""
 DEFECT = 70
 """Exit status (EX_SOFTWARE)."""
 BEGINS_ANEW = 75
@@ -109,5 +112,8 @@ def _fail_stop(error: BaseException) -> None:
             "member stops: its state cannot be read, and no other member has it", error=str(error)
         )
         os._exit(DISK_FAILED)
+    if isinstance(error, UnknownVersion):
+        logger.critical("member stops: this release is too old for the cluster", error=str(error))
+        os._exit(TOO_OLD)
     logger.critical("member stops", error=str(error), exc_info=error)
     os._exit(DEFECT)

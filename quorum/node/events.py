@@ -237,6 +237,13 @@ class StandingChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionChanged:
+    """The machine version that the cluster uses now: all groups have switched to it."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueryResult:
     """The answer to a query, or True where something was awaited."""
 
@@ -255,6 +262,7 @@ Output = (
     | CatalogChanged
     | QueueDeleted
     | StandingChanged
+    | VersionChanged
     | QueryResult
 )
 

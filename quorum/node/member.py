@@ -37,6 +37,7 @@ from quorum.node.cluster.recovery_messages import RecoveryMessages
 from quorum.node.cluster.rollback_marks import RollbackMarks
 from quorum.node.cluster.state_comparison import StateComparison
 from quorum.node.cluster.state_requests import StateRequests
+from quorum.node.cluster.version_switch import VersionSwitch
 from quorum.node.errors import PageUnreadable
 from quorum.node.identity.identity import Memory
 from quorum.node.identity.member_directory import MemberDirectory
@@ -107,6 +108,7 @@ class Member:
         self._skipping = SkippedEntries(config.skip_entries, memory, logger)
         self._publisher = CatalogPublisher(self.replicas, self._outputs)
         self._standing = ""
+        self._version = 0
         """as last reported to the API"""
         self._build_sessions(clock)
         self._upkeep_due, self._review_due = Due(UPKEEP_MS), Due(REVIEW_MS)
@@ -149,6 +151,7 @@ class Member:
             logger,
         ).open_all(clock, random)
         self._follow_membership()
+        self.versions.begin()
 
     # ---- the parts
 
@@ -181,6 +184,9 @@ class Member:
             self._outputs,
         )
         self._duties = LeaderDuties(self.heartbeats)
+        self.versions = VersionSwitch(
+            config.limits.newest_version, self.replicas, self.peers, self._network, logger
+        )
         self.comparing = StateComparison(
             log, memory, self.heartbeats, self.peers, self.replicas, send, self._outputs, logger
         )
@@ -225,6 +231,7 @@ class Member:
             self.arrivals,
             self._skipping,
             self.config.skip_entries,
+            self.versions,
             self.log,
         ).take_queries(table)
         return table
@@ -345,6 +352,9 @@ class Member:
         if standing != self._standing:
             self._standing = standing
             self._outputs.emit(ev.StandingChanged(standing))
+        if self.version != self._version:
+            self._version = self.version
+            self._outputs.emit(ev.VersionChanged(self._version))
 
     def lose_state(self, error: PageUnreadable) -> None:
         """Gives up a state of which a needed page cannot be read. If there are other members, one of them sends another
@@ -432,6 +442,7 @@ class Member:
         self._follow_lease_times(now_ms)
         if self._memory.is_established:
             self.membership.advance(now_ms)
+            self.versions.turn(now_ms)
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, now_ms)
             if replica.disputed:
@@ -493,6 +504,11 @@ class Member:
     def catalog(self) -> CatalogMachine:
         return self.replicas.catalog
 
+    @property
+    def version(self) -> int:
+        """The machine version that the cluster uses: all groups have switched to it."""
+        return self.replicas[SYSTEM_GROUP].version
+
     def queue_machine(self, group: int) -> GroupMachine:
         return self.replicas.queue_machine(group)
 
@@ -502,7 +518,11 @@ class Member:
 
     def published(self) -> list[ev.Output]:
         """Everything published so far, for a listener that has heard nothing yet; on the Raft thread."""
-        return [*self._publisher.whole(), ev.StandingChanged(self.membership.standing)]
+        return [
+            *self._publisher.whole(),
+            ev.StandingChanged(self.membership.standing),
+            ev.VersionChanged(self.version),
+        ]
 
     def is_ready(self) -> bool:
         """Whether this node can serve clients."""

@@ -366,17 +366,20 @@ class PlanRebalance(Query[tuple[tuple[int, str], ...]]):
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """boot: the last boot number heard of; 0 if none. disk: None where nothing is known of it."""
+    """boot: the last boot number heard of; 0 if none. disk: None where nothing is known of it. known_version: the
+    highest machine version that the member has said it knows; 0 if it has said nothing."""
 
     member: CatalogMember
     boot: int
     is_reachable: bool
     disk: DiskState | None
+    known_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """leader, voters, learners: names. repaired, unreadable, fetching: numbers of entries."""
+    """leader, voters, learners: names. repaired, unreadable, fetching: numbers of entries. version: the machine version that the
+    group uses."""
 
     group: int
     leader: str
@@ -391,15 +394,17 @@ class GroupStatus:
     fetching: int
     is_quarantined: bool
     disputed: str
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """id, incarnation: of this node. members: by name. skipped_entries: GROUP:INDEX."""
+    """id, incarnation, known_version: of this node. members: by name. skipped_entries: GROUP:INDEX."""
 
     standing: str
     id: str
     incarnation: str
+    known_version: int
     members: tuple[MemberStatus, ...]
     groups: tuple[GroupStatus, ...]
     skipped_entries: tuple[str, ...]

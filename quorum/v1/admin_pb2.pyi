@@ -236,7 +236,7 @@ class ClusterStatusRequest(_message.Message):
     def __init__(self, with_state_hash: _Optional[bool] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
-    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot", "id", "incarnation", "drained", "joining", "replaces", "disk")
+    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot", "id", "incarnation", "drained", "joining", "replaces", "known_version", "disk")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +247,7 @@ class MemberInfo(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     JOINING_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
     DISK_FIELD_NUMBER: _ClassVar[int]
     name: str
     client_address: str
@@ -258,8 +259,9 @@ class MemberInfo(_message.Message):
     drained: bool
     joining: bool
     replaces: str
+    known_version: int
     disk: Disk
-    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ..., id: _Optional[str] = ..., incarnation: _Optional[str] = ..., drained: _Optional[bool] = ..., joining: _Optional[bool] = ..., replaces: _Optional[str] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ..., id: _Optional[str] = ..., incarnation: _Optional[str] = ..., drained: _Optional[bool] = ..., joining: _Optional[bool] = ..., replaces: _Optional[str] = ..., known_version: _Optional[int] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
 
 class Disk(_message.Message):
     __slots__ = ("free_bytes", "limit_bytes", "low", "full", "slow", "sync_p99_us")
@@ -278,7 +280,7 @@ class Disk(_message.Message):
     def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: _Optional[bool] = ..., full: _Optional[bool] = ..., slow: _Optional[bool] = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "repaired", "unreadable", "fetching", "disputed", "quarantined")
+    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "version", "repaired", "unreadable", "fetching", "disputed", "quarantined")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +290,7 @@ class GroupInfo(_message.Message):
     STATE_HASH_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     FETCHING_FIELD_NUMBER: _ClassVar[int]
@@ -302,12 +305,13 @@ class GroupInfo(_message.Message):
     state_hash: int
     learners: _containers.RepeatedScalarFieldContainer[str]
     settled: bool
+    version: int
     repaired: int
     unreadable: int
     fetching: int
     disputed: str
     quarantined: bool
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., repaired: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., version: _Optional[int] = ..., repaired: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
     __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own", "skipped_entries", "lease_times", "lease_times_settled")

@@ -156,9 +156,9 @@ def test_the_heads_of_many_queues_are_prepared_over_many_steps_of_a_snapshot(
     section = checkpoint.section
 
     async def run(api: Api) -> None:
-        def counted(machine: Any) -> Any:
+        def counted(machine: Any, version: int) -> Any:
             made.append(api.cluster.now_ms)
-            return section(machine)
+            return section(machine, version)
 
         monkeypatch.setattr(checkpoint, "section", counted)
         member = api.cluster.members["n1"]

@@ -65,9 +65,7 @@ def test_a_read_waits_until_its_replica_is_far_enough(monkeypatch: pytest.Monkey
 
     async def run() -> None:
         await bulk_calls.wait_applied(FakeHub([], (12,)), 1, 12)  # type: ignore[arg-type]
-        with pytest.raises(
-            status.StatusError, match="group 1 up to entry 11, not to 12; ask another node"
-        ):
+        with pytest.raises(status.StatusError, match="group 1 up to entry 11, not to 12; ask another node"):
             await bulk_calls.wait_applied(FakeHub([], (11,)), 1, 12)  # type: ignore[arg-type]
         monkeypatch.setattr(bulk_calls, "BEHIND_S", 60.0)
         await bulk_calls.wait_applied(FakeHub([], (3, 7, 12)), 1, 12)  # type: ignore[arg-type]

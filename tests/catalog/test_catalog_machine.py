@@ -27,9 +27,8 @@ from quorum.catalog.commands import (
     RemovePolicy,
     RemoveQueue,
     SetPolicy,
-    decode_declare,
-    encode_declare,
 )
+from quorum.catalog.layouts import DECLARE_QUEUE
 from quorum.catalog.lease_times import SetLeaseTimes
 from quorum.catalog.machine import HASHED_EVERY, CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember, RemoveMember
@@ -371,7 +370,7 @@ def test_a_declaration_survives_its_encoding_with_the_kinds_of_its_values(
     name: str, arguments: dict[str, Any]
 ) -> None:
     command = DeclareQueue(name, tuple(arguments.items()))
-    again = decode_declare(encode_declare(command))
+    again = DECLARE_QUEUE.load(DECLARE_QUEUE.dump(command))
     assert again == command
     assert [type(value) for _, value in again.arguments] == [type(value) for _, value in command.arguments]
 
@@ -381,13 +380,14 @@ def test_a_declaration_survives_its_encoding_with_the_kinds_of_its_values(
 )
 def test_bytes_that_are_no_declaration_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
-        decode_declare(data)
+        DECLARE_QUEUE.load(data)
 
 
 SCRIPT = """
 import hashlib, sys
 from fifo import commands as c
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
+from quorum.catalog.layouts import DECLARE_QUEUE
 from quorum.catalog.machine import CatalogMachine
 machine = CatalogMachine((1, 2, 3))
 machine.apply(c.Meta(1, 1, 1, 2), [c.Operation(0, c.Origin(b"p" * 16, 1, 0), c.RegisterProducer(c.Address(1, 1, 1)))])

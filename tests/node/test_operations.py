@@ -23,7 +23,7 @@ config = st.builds(
     filter_field_names=st.lists(tag, max_size=4).map(tuple),
     filter_max_in_memory_bytes_per_msg=ms,
     max_length=ms,
-    overflow=st.sampled_from(op.OVERFLOWS),
+    overflow=st.sampled_from(("drop_head", "reject_publish")),
     message_ttl_ms=ms,
     delivery_limit=ms,
     queue_mode=st.sampled_from(("default", "lazy")),

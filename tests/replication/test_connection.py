@@ -24,9 +24,11 @@ from quorum.replication.network.handshake import (
     HELLO_BYTES,
     NAME_BYTES,
     PROOF_BYTES,
+    THIS_BUILD,
     UNKNOWN,
     HandshakeError,
     Identity,
+    Versions,
 )
 from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, SendQueue, frame_header
 
@@ -53,6 +55,7 @@ class Cluster:
         boot: int = 1,
         known: Callable[[str], bytes] = lambda _: UNKNOWN,
         network_class: type[PeerNetwork] = PeerNetwork,
+        versions: Versions = THIS_BUILD,
     ) -> PeerNetwork:
         listener = self._sockets.pop(name, None)
         if listener is None:
@@ -66,6 +69,7 @@ class Cluster:
             clock=lambda: self.now,
             known=known,
             listener=listener,
+            versions=versions,
         )
         self.networks[name] = made
         self.frames[name] = []
@@ -568,3 +572,59 @@ def test_any_bytes_are_frames_or_a_wire_error(seed: int) -> None:
     except WireError:
         pass
     assert all(frame_header(kind, [data]) for kind, data in frames)
+
+
+# ---- versions
+
+
+def test_both_ends_speak_the_highest_wire_version_that_both_know(cluster: Cluster) -> None:
+    one = cluster.add("a", versions=Versions(1, 4, 7))
+    other = cluster.add("b", versions=Versions(2, 3, 5))
+    cluster.until(lambda: cluster.connected("a", "b"))
+    assert (one.wire_version_of("b"), other.wire_version_of("a")) == (3, 3)
+    assert (one.version_of("b"), other.version_of("a")) == (5, 7)
+
+
+def test_nodes_without_a_common_wire_version_refuse_each_other(cluster: Cluster) -> None:
+    one = cluster.add("a", versions=Versions(3, 4))
+    other = cluster.add("b", versions=Versions(1, 2))
+    cluster.until(lambda: one.stats.refused_handshakes >= 2)
+    assert not one.connected("b")
+    assert not other.connected("a")
+    with pytest.raises(HandshakeError, match="speaks wire versions 1 to 2; this one speaks 3 to 4"):
+        Versions(3, 4).wire_with(Versions(1, 2))
+
+
+def test_a_connection_ends_when_its_peer_is_too_old_for_the_switch(cluster: Cluster) -> None:
+    one = cluster.add("a", versions=Versions(machine=3))
+    other = cluster.add("b", versions=Versions(machine=2))
+    cluster.until(lambda: cluster.connected("a", "b"))
+    one.require_version(2)
+    cluster.poll()
+    assert cluster.connected("a", "b")
+    one.require_version(3)
+    assert not one.connected("b")
+    cluster.until(lambda: min(one.stats.refused_handshakes, other.stats.refused_handshakes) >= 2)
+    assert not cluster.connected("a", "b")
+
+
+def test_both_ends_say_why_a_node_is_too_old() -> None:
+    older = Identity("b", 1, SECRET, "test", versions=Versions(machine=2))
+    newer = Identity("a", 1, SECRET, "test", versions=Versions(machine=3))
+    newer.needed_version = 3
+    to_older, to_newer = newer.hello("b", bytes(32)), older.hello("a", bytes(32))
+    with pytest.raises(
+        HandshakeError, match="switched to machine version 3, and this node knows versions up to 2"
+    ):
+        older.check_known(older.read(to_older))
+    with pytest.raises(
+        HandshakeError, match="'b' knows machine versions up to 2, and the cluster has switched to 3"
+    ):
+        newer.check_known(newer.read(to_newer))
+
+
+def test_a_hello_of_a_release_without_versions_is_named() -> None:
+    listener = Identity("a", 1, SECRET, "test")
+    hello = Identity("b", 1, SECRET, "test").hello("a", bytes(32))
+    with pytest.raises(HandshakeError, match="a release that this one cannot speak to"):
+        listener.read(b"QUORUMP2" + hello[8:])

@@ -55,6 +55,7 @@ from simulator.machines.room import room_of
 from simulator.machines.wire import GONE, Connection
 from simulator.rules.ledger import Ledger
 from simulator.rules.rules import Broken, Rules
+from simulator.upgrades import Upgrades
 
 FAULTY_MS = 18_000
 EBB_MS = 3_000
@@ -84,7 +85,7 @@ class Build:
     patches: dict[str, Any] = field(default_factory=dict)
     scenario: str = ""
     """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
-    "leases" whose times change, "wide" batches, or "few" founders."""
+    "leases" whose times change, "wide" batches, "few" founders, or "versions" that members are upgraded to."""
 
 
 class World:
@@ -127,6 +128,7 @@ class World:
         self.faults = Faults(self)
         self.changes = Changes(self)
         self.lease_changes = LeaseChanges(self)
+        self.upgrades = Upgrades(self)
         self.apps: list[App] = []
         for name in self.founders:
             self.start(name)
@@ -168,7 +170,7 @@ class World:
         lease_ms = self.random_of(f"lease {name} {life}").choice(LEASES_MS)
         if self.lease_changes.has_any:
             lease_ms = FIRST_LEASE_MS
-        return {**self.member_settings, "lease_ms": lease_ms}
+        return self.upgrades.settings(name, {**self.member_settings, "lease_ms": lease_ms})
 
     def random_of(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
@@ -433,6 +435,7 @@ class World:
         self.run_for(300)
         self.phase = "faults"
         self.lease_changes.begin()
+        self.upgrades.begin()
         self.faults.begin()
         ebb_at = self.random_of("ebb").randrange(FAULTY_MS // 2)
         for name, for_ms in (("flood", ebb_at), ("ebb", EBB_MS), ("flood", FAULTY_MS - ebb_at - EBB_MS)):
@@ -460,6 +463,7 @@ class World:
             dead = [chance.choice(self.founders)]
         self.left_dead = tuple(dead)
         self.faults.stop()
+        self.upgrades.finish()
         for name in names:
             if name in dead and self.nodes[name].is_up:
                 self.down(name, power=chance.random() < 0.5)
@@ -491,6 +495,10 @@ class World:
             lambda: self.lease_changes.is_settled, "all members use the newest lease times", PROGRESS_LIMIT_MS
         )
         self.lease_changes.count()
+        self.run_until(
+            lambda: self.upgrades.is_done, "all groups switch to the new version", PROGRESS_LIMIT_MS
+        )
+        self.upgrades.count()
         self.rules.counts["clusters grown"] += len(self.founders) < len(self.changes.wished)
 
     @property

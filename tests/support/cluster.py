@@ -50,6 +50,12 @@ class _Network:
     def incarnation_of(self, peer: str) -> bytes:
         return self._cluster.incarnation(peer)
 
+    def version_of(self, peer: str) -> int:
+        return self._cluster.members[peer].versions.known
+
+    def require_version(self, version: int) -> None:
+        self._cluster.needed_versions[self._name] = version
+
     def set_peers(
         self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
     ) -> None:
@@ -81,6 +87,10 @@ class Cluster:
         """whom each node dials, sooner or later"""
         self.gone: dict[str, frozenset[str]] = {}
         """whom each node takes no connection of"""
+        self.known_versions: dict[str, int] = {}
+        """member -> the highest machine version that its build knows, where that is not the present one"""
+        self.needed_versions: dict[str, int] = {}
+        """member -> the machine version that it needs its peers to know"""
         self.now_ms = START_MS
         self._looked_ms = self._looks = 0
         self.wall_skew = dict.fromkeys(self.names, 0)
@@ -121,6 +131,10 @@ class Cluster:
         founders = self.founders if name in self.founders else ()
         addresses = {each: (f"{each}:1", f"{each}:2") for each in founders}
         config = MemberConfig(name, founders, self._boot, addresses=addresses, **self._config)
+        if name in self.known_versions:
+            limits = replace(config.limits, newest_version=self.known_versions[name])
+            config = replace(config, limits=limits)
+        self.needed_versions[name] = 0
         kept = self.memories.setdefault(name, self.first_memory(name))
         memory = copied(kept)
         memory.save = lambda: self.memories.update({name: copied(memory)})
@@ -241,7 +255,13 @@ class Cluster:
             return False
         if other in self.gone[one] or one in self.gone[other]:
             return False
+        if self._is_too_old(one, other) or self._is_too_old(other, one):
+            return False
         return (other in self.dialed[one] or one in self.dialed[other]) and self.knows(one, other)
+
+    def _is_too_old(self, one: str, other: str) -> bool:
+        """Whether a node does not know the machine version that another one needs."""
+        return self.members[one].versions.known < self.needed_versions[other]
 
     def knows(self, one: str, other: str) -> bool:
         """Whether both still have the data directory under which the other one knows them."""
@@ -303,7 +323,7 @@ class Cluster:
             for (node, _), session in list(self.sessions.items()):
                 if node == name:
                     session.lapsed(output.group)
-        elif isinstance(output, ev.CatalogChanged | ev.QueueDeleted | ev.StandingChanged):
+        elif isinstance(output, ev.CatalogChanged | ev.QueueDeleted | ev.StandingChanged | ev.VersionChanged):
             pass
         elif (name, output.session) in self.sessions:
             self.sessions[name, output.session].hear(output)

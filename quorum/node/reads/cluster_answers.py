@@ -11,6 +11,7 @@ from quorum.node.cluster.disk_monitor import DiskMonitor
 from quorum.node.cluster.heartbeats import Heartbeats
 from quorum.node.cluster.membership import Membership
 from quorum.node.cluster.peers import Peers
+from quorum.node.cluster.version_switch import VersionSwitch
 from quorum.node.leases.leases import Leases
 from quorum.node.reads.query_table import QueryTable
 from quorum.node.repair.repairer import Repairer
@@ -34,6 +35,7 @@ class ClusterAnswers:
     arrivals: SnapshotBodies
     skipping: SkippedEntries
     skip_entries: tuple[tuple[int, int], ...]
+    versions: VersionSwitch
     log: Log
 
     def take_queries(self, table: QueryTable) -> None:
@@ -128,6 +130,7 @@ class ClusterAnswers:
             standing=membership.standing,
             id=directory.me,
             incarnation=membership.memory.incarnation,
+            known_version=self.versions.known,
             members=tuple(
                 [
                     q.MemberStatus(
@@ -135,6 +138,7 @@ class ClusterAnswers:
                         self.leases.heard.get(each.number, (0, 0))[0],
                         self.peers.is_reachable(each.id),
                         self.disk_monitor.disks.state(each.number, now_ms),
+                        self.versions.known_by(each.id),
                     )
                     for each in sorted(directory.by_id.values(), key=lambda each: each.name)
                 ]
@@ -160,6 +164,7 @@ class ClusterAnswers:
             fetching=self.arrivals.missing(number),
             is_quarantined=raft.quarantine.is_on,
             disputed=replica.disputed,
+            version=replica.version,
         )
 
     def _skipped_entries(self) -> tuple[str, ...]:

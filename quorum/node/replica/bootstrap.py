@@ -36,7 +36,7 @@ class Bootstrap:
     def empty_machine(self, number: int) -> GroupMachine | CatalogMachine:
         """The machine of a group in which nothing was applied."""
         if number == SYSTEM_GROUP:
-            return CatalogMachine(tuple(range(1, self._queue_groups + 1)))
+            return CatalogMachine(tuple(range(1, self._queue_groups + 1)), self._limits.newest_version)
         return GroupMachine(FieldSource(self._log, number), LogPages(self._log, number), self._limits)
 
     def lose_replica(self, number: int, reason: str) -> None:

@@ -143,6 +143,12 @@ class Replica:
         return self.raft.is_leader and self.ready_term == self.raft.term
 
     @property
+    def version(self) -> int:
+        """The machine version of the entries that this node makes as leader: what the group has switched to, and at
+        least what every build knows that can be in the same cluster."""
+        return max(versions.BASE, self.machine.version)
+
+    @property
     def can_propose(self) -> bool:
         return (
             bool(self.proposals.pending)
@@ -249,7 +255,7 @@ class Replica:
             operations, size = proposals.next_entry()
             now = self.clock.now(now_ms, wall_clocks_ms, self.raft.term)
             try:
-                index = self.raft.propose(command_parts(operations, now, versions.CURRENT))
+                index = self.raft.propose(command_parts(operations, now, self.version))
             except LogFull:
                 proposals.refuse(now_ms)
                 break
@@ -378,7 +384,7 @@ class Replica:
         """Replaces the machine by the state that save_snapshot has stored."""
         self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
         if isinstance(self.machine, CatalogMachine):
-            self.machine = CatalogMachine.restore(state[TIME_BYTES:])
+            self.machine = CatalogMachine.restore(state[TIME_BYTES:], self.machine.newest_version)
         elif checkpoint.is_checkpoint(state[TIME_BYTES:]):
             self.machine = checkpoint.resume(state[TIME_BYTES:], *self._surroundings(self.machine))
         else:
@@ -395,7 +401,7 @@ class Replica:
         self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"))
         rest = state.behind(TIME_BYTES)
         if isinstance(self.machine, CatalogMachine):
-            self.machine = CatalogMachine.restore(rest.whole())
+            self.machine = CatalogMachine.restore(rest.whole(), self.machine.newest_version)
         else:
             self.machine = snapshot.decode(rest, *self._surroundings(self.machine))
         self.checkpoints.installed(self.raft.applied_index, rest)

@@ -37,6 +37,14 @@ class Network(Protocol):
         """The incarnation of a connected peer's data directory; zeros if it has none."""
         ...
 
+    def version_of(self, peer: str) -> int:
+        """The highest machine version that a connected peer knows."""
+        ...
+
+    def require_version(self, version: int) -> None:
+        """From now on only peers that know this machine version may be connected."""
+        ...
+
     def set_peers(
         self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
     ) -> None:

@@ -11,6 +11,9 @@ decodes them once, when it applies the entry; a reader finds the batch of operat
     stage      = batch u64, part 16 bytes, chunk u32, count u32, size u64, ttl i64, producer u16, columns u32, ttls u32,
                  producer bytes, columns bytes, ttls (count x i64), MessageBatch bytes
 
+These two, and those of Credit, Settle and its kin, are packed by hand here; all others as fifo/layouts.py and
+quorum/catalog/layouts.py describe them (fifo/records.py), the members' commands as JSON objects.
+
 All numbers are little-endian. Bytes that do not decode raise OperationError: from a client's node that is a defect,
 so a member that meets it in the log stops.
 """
@@ -24,10 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fifo import commands as c
+from fifo.layouts import COMMANDS, CONFIG
+from fifo.records import NAMED, Record
+from fifo.versions import BASE
 from quorum.catalog import commands as cat
+from quorum.catalog import layouts as catalog
 from quorum.catalog import lease_times as lt
 from quorum.catalog import members as who
-from quorum.node.wire import subscription_operations
 
 FORMAT = 1
 COMMAND_BYTES = 1 << 20
@@ -41,28 +47,13 @@ _COMMAND = struct.Struct("<BQHH")
 _HEAD = struct.Struct("<BB16sIQQ")
 _ENQUEUE = struct.Struct("<QQIQqII")
 _STAGE = struct.Struct("<Q16sIIQqHII")
-_STAGED = struct.Struct("<QHI")
-_PART = struct.Struct("<16sQ")
-_TWO_U64 = struct.Struct("<QQ")
-_U64 = struct.Struct("<Q")
-_I64 = struct.Struct("<q")
-_SET_LEASE_TIMES = struct.Struct("<QQq")
 _SETTLE = struct.Struct("<QQHI")
-_ATTACH = struct.Struct("<QHI")
 _CREDIT = struct.Struct("<QB")
-_GET = struct.Struct("<IB")
-_ADDRESS = struct.Struct("<IQQ")
-_REGISTER = struct.Struct("<IQQQQ")
-_NODE_DOWN = struct.Struct("<IQ")
-_CONFIG = struct.Struct("<BqqBqqBHH")
 
 _TTL = {_ENQUEUE: 4, _STAGE: 5}
 """offset of the single time to live"""
 _NUMBERED = 1
 _NO_PRODUCER = bytes(16)
-
-OVERFLOWS = ("drop_head", "reject_publish")
-QUEUE_MODES = ("default", "lazy")
 
 
 class OperationError(Exception):
@@ -183,10 +174,6 @@ def decode(data: memoryview, number: int) -> c.Operation:
         raise OperationError(f"operation {number} of {len(data)} bytes does not decode: {error}") from error
 
 
-def _nothing(_: object) -> bytes:
-    return b""
-
-
 def _enqueue(x: c.Enqueue) -> bytes:
     ttls = np.asarray(x.ttls_ms, dtype="<i8").tobytes() if len(x.ttls_ms) else b""
     head = _ENQUEUE.pack(
@@ -217,7 +204,7 @@ def _stage(x: c.Stage) -> bytes:
     ttls = np.asarray(x.ttls_ms, dtype="<i8").tobytes() if len(x.ttls_ms) else b""
     head = _STAGE.pack(
         x.batch,
-        _part(x.part),
+        *NAMED.numbers(x.part),
         x.chunk,
         x.count,
         x.size_bytes,
@@ -239,44 +226,6 @@ def _decode_stage(data: memoryview, queue: int) -> c.Stage:
         each = np.frombuffer(rest[columns : columns + ttls], dtype="<i8").tolist()
     return c.Stage(
         queue, producer, batch, part, chunk, count, size, ttl, each, rest[:columns] if columns else b""
-    )
-
-
-def _part(part: bytes) -> bytes:
-    if len(part) != 16:
-        raise ValueError(f"the name of a part has {len(part)} bytes; allowed: 16")
-    return part
-
-
-def _publish_staged(x: c.PublishStaged) -> bytes:
-    name = x.producer.encode()
-    parts = [_PART.pack(_part(part), count) for part, count in x.parts]
-    return b"".join((_STAGED.pack(x.batch, len(name), len(parts)), name, *parts, _U64.pack(x.owner)))
-
-
-def _decode_publish_staged(data: memoryview, queue: int) -> c.PublishStaged:
-    batch, length, count = _STAGED.unpack_from(data)
-    producer, rest = _text(data[_STAGED.size :], length)
-    end = _PART.size * count
-    if len(rest) < end:
-        raise ValueError(f"{len(rest)} bytes for {count} parts; wanted: {_PART.size} each")
-    parts = tuple(_PART.iter_unpack(rest[:end]))
-    return c.PublishStaged(queue, producer, batch, parts, subscription_operations.read_owner(rest[end:]))
-
-
-def _discard_staged(x: c.DiscardStaged) -> bytes:
-    name = x.producer.encode()
-    parts = [_part(part) for part in x.parts]
-    return b"".join((_STAGED.pack(x.batch, len(name), len(parts)), name, *parts))
-
-
-def _decode_discard_staged(data: memoryview, queue: int) -> c.DiscardStaged:
-    batch, length, count = _STAGED.unpack_from(data)
-    producer, rest = _text(data[_STAGED.size :], length)
-    if len(rest) != 16 * count:
-        raise ValueError(f"{len(rest)} bytes for {count} parts; wanted: 16 each")
-    return c.DiscardStaged(
-        queue, producer, batch, tuple([bytes(rest[at : at + 16]) for at in range(0, len(rest), 16)])
     )
 
 
@@ -307,26 +256,6 @@ def _decode_settle(kind: type[c.Settle]) -> Callable[[memoryview, int], c.Settle
     return decoder
 
 
-def _modify(x: c.Modify) -> bytes:
-    return _settle(x) + bytes((x.delivery_failed, x.undeliverable_here))
-
-
-def _decode_modify(data: memoryview, queue: int) -> c.Modify:
-    tag, attach, tags, credit_to, rest = _settle_fields(data)
-    return c.Modify(queue, tag, attach, tags, credit_to, bool(rest[0]), bool(rest[1]))
-
-
-def _attach(x: c.Attach) -> bytes:
-    tag = x.consumer_tag.encode()
-    return b"".join((_ATTACH.pack(x.credit_to, len(tag), len(x.selector)), tag, x.selector))
-
-
-def _decode_attach(data: memoryview, queue: int) -> c.Attach:
-    credit_to, length, selector = _ATTACH.unpack_from(data)
-    tag, rest = _text(data[_ATTACH.size :], length)
-    return c.Attach(queue, tag, bytes(rest[:selector]), credit_to)
-
-
 def _credit(x: c.Credit) -> bytes:
     return _CREDIT.pack(x.credit_to, x.drain) + x.consumer_tag.encode()
 
@@ -336,159 +265,87 @@ def _decode_credit(data: memoryview, queue: int) -> c.Credit:
     return c.Credit(queue, str(data[_CREDIT.size :], "utf-8"), credit_to, bool(drain))
 
 
-def _cancel(x: c.Cancel) -> bytes:
-    return bytes((x.return_held,)) + x.consumer_tag.encode()
+_Row = tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]]
+_DESCRIBED = {record.kind: record for record in (*COMMANDS, *catalog.LEASE_TIMES)}
 
 
-def _decode_cancel(data: memoryview, queue: int) -> c.Cancel:
-    return c.Cancel(queue, str(data[1:], "utf-8"), bool(data[0]))
+def _described(number: int, kind: type) -> _Row:
+    """Packed as its description says."""
+    record = _DESCRIBED[kind]
+    return number, kind, record.pack, record.unpack
 
 
-def _decode_get(data: memoryview, queue: int) -> c.Get:
-    count, settled = _GET.unpack_from(data)
-    return c.Get(queue, count, bool(settled))
+def _configuring(number: int, kind: type[c.CreateQueue | c.UpdateConfig]) -> _Row:
+    return number, kind, lambda x: CONFIG.pack(x.config), lambda d, q: kind(q, CONFIG.unpack(d))
 
 
-def _register(x: c.RegisterProducer) -> bytes:
-    return _REGISTER.pack(x.address.node, x.address.boot, x.address.session, x.owner, x.heard_ms)
+def _listed(number: int, record: Record) -> _Row:
+    """A JSON list."""
+    return number, record.kind, record.dump, lambda d, q: record.load(d)
 
 
-def _decode_register(data: memoryview, queue: int) -> c.RegisterProducer:
-    if len(data) == _ADDRESS.size:  # as of version 1
-        return c.RegisterProducer(c.Address(*_ADDRESS.unpack(data)))
-    node, boot, session, owner, heard_ms = _REGISTER.unpack(data)
-    return c.RegisterProducer(c.Address(node, boot, session), owner, heard_ms)
+def _of_members(number: int, kind: type, decode: Callable[[bytes], object]) -> _Row:
+    return number, kind, who.encode_member_command, lambda d, q: decode(bytes(d))
 
 
-def _decode_close(data: memoryview, queue: int) -> c.CloseSession:
-    return c.CloseSession(bool(data[0]) if len(data) else False)  # empty as of version 1
-
-
-def _remove_policy(x: cat.RemovePolicy) -> bytes:
-    return _I64.pack(x.seen) + x.name.encode()
-
-
-def _decode_remove_policy(data: memoryview, queue: int) -> cat.RemovePolicy:
-    (seen,) = _I64.unpack_from(data)
-    return cat.RemovePolicy(str(data[_I64.size :], "utf-8"), seen)
-
-
-def _decode_purge(data: memoryview, queue: int) -> c.Purge:
-    return c.Purge(queue, *_U64.unpack(data)) if len(data) else c.Purge(queue)  # empty as of version 1
-
-
-def _config(x: c.CreateQueue | c.UpdateConfig) -> bytes:
-    config = x.config
-    name = config.name.encode()
-    fields = [field.encode() for field in config.filter_field_names]
-    head = _CONFIG.pack(
-        config.filter_enabled,
-        config.filter_max_in_memory_bytes_per_msg,
-        config.max_length,
-        OVERFLOWS.index(config.overflow),
-        config.message_ttl_ms,
-        config.delivery_limit,
-        QUEUE_MODES.index(config.queue_mode),
-        len(name),
-        len(fields),
-    )
-    return b"".join((head, name, *(struct.pack("<H", len(field)) + field for field in fields)))
-
-
-def _decode_config(kind: type[c.CreateQueue | c.UpdateConfig]) -> Callable[[memoryview, int], c.Command]:
-    def decoder(data: memoryview, queue: int) -> c.Command:
-        enabled, max_bytes, max_length, overflow, ttl, limit, mode, length, count = _CONFIG.unpack_from(data)
-        name, rest = _text(data[_CONFIG.size :], length)
-        fields = []
-        for _ in range(count):
-            (size,) = struct.unpack_from("<H", rest)
-            field, rest = _text(rest[2:], size)
-            fields.append(field)
-        config = c.QueueConfig(
-            name,
-            bool(enabled),
-            tuple(fields),
-            max_bytes,
-            max_length,
-            OVERFLOWS[overflow],
-            ttl,
-            limit,
-            QUEUE_MODES[mode],
-        )
-        return kind(queue, config)
-
-    return decoder
-
-
-_TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]], ...] = (
-    (1, c.RegisterProducer, _register, _decode_register),
-    (2, c.CloseSession, lambda x: bytes((x.is_clean,)), _decode_close),
-    (
-        3,
-        c.NodeDown,
-        lambda x: _NODE_DOWN.pack(x.node, x.boot),
-        lambda d, q: c.NodeDown(*_NODE_DOWN.unpack(d)),
-    ),
+_TABLE: tuple[_Row, ...] = (
+    _described(1, c.RegisterProducer),
+    _described(2, c.CloseSession),
+    _described(3, c.NodeDown),
     (4, c.Enqueue, _enqueue, _decode_enqueue),
-    (5, c.Attach, _attach, _decode_attach),
+    _described(5, c.Attach),
     (6, c.Credit, _credit, _decode_credit),
-    (7, c.Cancel, _cancel, _decode_cancel),
-    (8, c.Get, lambda x: _GET.pack(x.count, x.settled), _decode_get),
+    _described(7, c.Cancel),
+    _described(8, c.Get),
     (9, c.Settle, _settle, _decode_settle(c.Settle)),
     (10, c.Return, _settle, _decode_settle(c.Return)),
     (11, c.Discard, _settle, _decode_settle(c.Discard)),
-    (12, c.Modify, _modify, _decode_modify),
-    (13, c.CreateQueue, _config, _decode_config(c.CreateQueue)),
-    (14, c.UpdateConfig, _config, _decode_config(c.UpdateConfig)),
-    (15, c.DeleteQueue, _nothing, lambda d, q: c.DeleteQueue(q)),
-    (16, c.Purge, lambda x: b"" if x.before is None else _U64.pack(x.before), _decode_purge),
-    (17, c.Wake, _nothing, lambda d, q: c.Wake()),
-    (18, c.SetVersion, lambda x: _U64.pack(x.version), lambda d, q: c.SetVersion(*_U64.unpack(d))),
-    (
-        19,
-        c.Configured,
-        lambda x: _TWO_U64.pack(x.revision, x.mark),
-        lambda d, q: c.Configured(*_TWO_U64.unpack(d)),
-    ),
-    *subscription_operations.TABLE,
+    _described(12, c.Modify),
+    _configuring(13, c.CreateQueue),
+    _configuring(14, c.UpdateConfig),
+    _described(15, c.DeleteQueue),
+    _described(16, c.Purge),
+    _described(17, c.Wake),
+    _described(18, c.SetVersion),
+    _described(19, c.Configured),
+    _described(20, c.OpenSubscription),
+    _described(21, c.Reserve),
+    _described(22, c.SettleReserved),
+    _described(23, c.KeepSubscription),
+    _described(24, c.ReleaseSubscription),
+    _described(25, c.DeleteSubscription),
+    _described(26, c.Pin),
+    _described(27, c.Unpin),
     (28, c.Stage, _stage, _decode_stage),
-    (29, c.PublishStaged, _publish_staged, _decode_publish_staged),
-    (30, c.DiscardStaged, _discard_staged, _decode_discard_staged),
-    (32, cat.DeclareQueue, cat.encode_declare, lambda d, q: cat.decode_declare(bytes(d))),
-    (33, cat.RemoveQueue, lambda x: x.name.encode(), lambda d, q: cat.RemoveQueue(str(d, "utf-8"), q)),
-    (34, who.FoundCluster, who.encode_member_command, lambda d, q: who.decode_found(bytes(d))),
-    (35, who.MeetMember, who.encode_member_command, lambda d, q: who.decode_meet(bytes(d))),
-    (36, who.AddMember, who.encode_member_command, lambda d, q: who.decode_add(bytes(d))),
-    (37, who.RemoveMember, who.encode_member_command, lambda d, q: who.decode_remove(bytes(d))),
-    (38, who.DrainMember, who.encode_member_command, lambda d, q: who.decode_drain(bytes(d))),
-    (39, cat.SetPolicy, cat.encode_set_policy, lambda d, q: cat.decode_set_policy(bytes(d))),
-    (
-        40,
-        cat.RemovePolicy,
-        _remove_policy,
-        lambda d, q: cat.RemovePolicy(str(d, "utf-8")),
-    ),  # read only: version 1
-    (42, cat.RemovePolicy, _remove_policy, _decode_remove_policy),
-    (41, who.ConfirmMember, who.encode_member_command, lambda d, q: who.decode_confirm(bytes(d))),
-    (
-        44,
-        lt.FoundLeaseTimes,
-        lambda x: _TWO_U64.pack(x.lease_ms, x.step_down_ms),
-        lambda d, q: lt.FoundLeaseTimes(*_TWO_U64.unpack(d)),
-    ),
-    (
-        45,
-        lt.SetLeaseTimes,
-        lambda x: _SET_LEASE_TIMES.pack(x.lease_ms, x.step_down_ms, x.seen),
-        lambda d, q: lt.SetLeaseTimes(*_SET_LEASE_TIMES.unpack(d)),
-    ),
-    (
-        46,
-        lt.SettleLeaseTimes,
-        lambda x: _U64.pack(x.revision),
-        lambda d, q: lt.SettleLeaseTimes(*_U64.unpack(d)),
-    ),
+    _described(29, c.PublishStaged),
+    _described(30, c.DiscardStaged),
+    _listed(32, catalog.DECLARE_QUEUE),
+    (33, cat.RemoveQueue, catalog.REMOVE_QUEUE.pack, catalog.REMOVE_QUEUE.unpack),
+    _of_members(34, who.FoundCluster, who.decode_found),
+    _of_members(35, who.MeetMember, who.decode_meet),
+    _of_members(36, who.AddMember, who.decode_add),
+    _of_members(37, who.RemoveMember, who.decode_remove),
+    _of_members(38, who.DrainMember, who.decode_drain),
+    _listed(39, catalog.SET_POLICY),
+    # 40 is read only: what version 1 wrote
+    (40, cat.RemovePolicy, catalog.REMOVE_POLICY.pack, lambda d, q: cat.RemovePolicy(str(d, "utf-8"))),
+    (42, cat.RemovePolicy, catalog.REMOVE_POLICY.pack, catalog.REMOVE_POLICY.unpack),
+    _of_members(41, who.ConfirmMember, who.decode_confirm),
+    _described(44, lt.FoundLeaseTimes),
+    _described(45, lt.SetLeaseTimes),
+    _described(46, lt.SettleLeaseTimes),
 )
+_RECORDS = _DESCRIBED | {each.kind: each for each in (catalog.DECLARE_QUEUE, catalog.SET_POLICY)}
+
+
+def needed_version(command: c.Command | cat.CatalogCommand) -> int:
+    """The machine version that the cluster has to use for this command; BASE where any will do."""
+    if isinstance(command, c.CreateQueue | c.UpdateConfig):
+        return CONFIG.needed_version(command.config)
+    record = _RECORDS.get(type(command))
+    return BASE if record is None else record.needed_version(command)
+
+
 _KIND = {kind: number for number, kind, _, _ in _TABLE}
 _ENCODERS = {kind: encoder for _, kind, encoder, _ in _TABLE}
 _DECODERS: dict[int, Callable[[memoryview, int], c.Command]] = {

@@ -36,9 +36,12 @@ from quorum.replication.network.handshake import (
     HELLO_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
+    THIS_BUILD,
     UNKNOWN,
     HandshakeError,
+    Hello,
     Identity,
+    Versions,
     encode_name,
 )
 from quorum.replication.network.wire import (
@@ -100,6 +103,7 @@ class _Connection:
     is_connecting: bool = False
     boot: int = 0
     incarnation: bytes = UNKNOWN
+    versions: Versions = THIS_BUILD
     hello: bytes = b""
     other_hello: bytes = b""
     want: int = 0
@@ -145,15 +149,16 @@ class PeerNetwork:
         incarnation: bytes = UNKNOWN,
         known: Callable[[str], bytes] = lambda _: UNKNOWN,
         skips: str = "",
+        versions: Versions = THIS_BUILD,
     ) -> None:
         """Listens at once, on members[me] or on the socket given. OSError if that is impossible. founding, incarnation,
-        known, skips: see handshake.Identity."""
+        known, skips, versions: see handshake.Identity."""
         for name in members:
             encode_name(name)
         self.me = me
         self.stats = NetworkStats()
         self._gone: frozenset[str] = frozenset()
-        self._identity = Identity(me, boot, secret, cluster, founding, incarnation, known, skips)
+        self._identity = Identity(me, boot, secret, cluster, founding, incarnation, known, skips, versions)
         self._clock = clock
         self._random_bytes = random_bytes
         self._security = security or PlainSecurity()
@@ -216,6 +221,22 @@ class PeerNetwork:
     def incarnation_of(self, peer: str) -> bytes:
         """The incarnation of a connected peer; UNKNOWN if it has none."""
         return self._up[peer].incarnation
+
+    def version_of(self, peer: str) -> int:
+        """The highest machine version that a connected peer knows."""
+        return self._up[peer].versions.machine
+
+    def wire_version_of(self, peer: str) -> int:
+        """The wire version of the frames to and from a connected peer: the highest that both ends know."""
+        return self._identity.versions.wire_with(self._up[peer].versions)
+
+    def require_version(self, version: int) -> None:
+        """From now on only peers that know this machine version may connect; connections to others are closed."""
+        self._identity.needed_version = version
+        for connection in list(self._up.values()):
+            known = connection.versions.machine
+            if known < version:
+                self._drop(connection, f"it knows machine versions up to {known}; {version} is needed now")
 
     def fileno(self) -> int:
         """A file descriptor that is readable when poll has work, for another event loop."""
@@ -441,7 +462,7 @@ class PeerNetwork:
             identity.check(proof, b"listener", connection.hello, hello)
             connection.queue.add(identity.prove(b"dialer", connection.hello, hello))
             identity.check_known(other)
-            connection.boot, connection.incarnation = other.boot, other.incarnation
+            self._note(connection, other)
             self._welcome(connection)
             self._write(connection)
         elif not connection.other_hello:
@@ -451,8 +472,8 @@ class PeerNetwork:
                 raise HandshakeError(f"{other.sender!r} does not dial this node")
             if other.sender in self._gone:
                 raise HandshakeError(f"{other.sender!r} is no member any more")
-            connection.peer, connection.boot, connection.other_hello = other.sender, other.boot, data
-            connection.incarnation = other.incarnation
+            connection.peer, connection.other_hello = other.sender, data
+            self._note(connection, other)
             connection.hello = identity.hello(other.sender, self._random_bytes(NONCE_BYTES))
             connection.want = PROOF_BYTES
             connection.queue.add(connection.hello)
@@ -463,10 +484,18 @@ class PeerNetwork:
             identity.check(data, b"dialer", connection.other_hello, connection.hello)
             self._welcome(connection)
 
+    @staticmethod
+    def _note(connection: _Connection, other: Hello) -> None:
+        connection.boot, connection.incarnation = other.boot, other.incarnation
+        connection.versions = other.versions
+
     def _welcome(self, connection: _Connection) -> None:
         """Make a connection the peer's: the other end has proved itself."""
         peer = connection.peer
         assert peer is not None
+        known = connection.versions.machine
+        if known < self._identity.needed_version:  # this node has switched since the other one's hello
+            raise HandshakeError(f"{peer!r} knows machine versions up to {known}")
         old = self._up.get(peer)
         if old is not None:
             if old.boot > connection.boot:

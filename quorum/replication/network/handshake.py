@@ -1,7 +1,8 @@
 """The handshake: both ends prove that they know a shared secret, before anything else of a connection is read.
 
-    dialer    -> HELLO   magic 8, cluster 32 (SHA-256 of its name), founding 32 (SHA-256 of what it began with, zeros
-                         where it joined later), sender 64, receiver 64, boot 8, incarnation 16, known 16, nonce 32
+    dialer    -> HELLO   magic 2, versions 6 (see below), cluster 32 (SHA-256 of its name), founding 32 (SHA-256 of
+                         what it began with, zeros where it joined later), sender 64, receiver 64, boot 8,
+                         incarnation 16, known 16, nonce 32
     listener  -> HELLO   the same of its own, then PROOF 32: HMAC over "listener", both hellos
     dialer    -> PROOF   32: HMAC over "dialer", both hellos
 
@@ -15,6 +16,11 @@ under the secret, compared in constant time. Each proof covers:
 *incarnation* is the sender's data directory; *known* is the receiver's as the sender remembers it, zeros if it does
 not. If either does not match, both ends report it and close the connection: the directory of one of them was emptied or
 exchanged, and what it promised is forgotten.
+
+*versions* are four numbers: the lowest and the highest wire version that the sender speaks (8 bits each), the highest
+machine version that it knows, and the one that its groups have switched to (16 bits each). Both ends speak the highest
+wire version that both know. A node that does not know the machine version that the other one's groups have switched to
+is refused by both ends, and both say so in their logs.
 
 This protects who may open a connection. Later frames carry CRC32C and lengths. Those find accidents, not an attacker
 who can change bytes in transit. Against such an attacker, and for secrecy, peers need a private network or TLS (see
@@ -31,7 +37,11 @@ from dataclasses import dataclass
 
 from quorum.replication.errors import ReplicationError
 
-MAGIC = b"QUORUMP2"
+MAGIC = b"QW"
+OLD_MAGIC = b"QU"
+"""Of releases from before there were versions in a hello."""
+WIRE_VERSION = 1
+"""Of frames between members. A new kind of frame, or a new layout of one, raises it."""
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 NAME_BYTES = 64
@@ -42,13 +52,36 @@ offline."""
 INCARNATION_BYTES = 16
 UNKNOWN = bytes(INCARNATION_BYTES)
 
-_HELLO = struct.Struct("<8s32s32s64s64sQ16s16s32s")
+_HELLO = struct.Struct("<2sBBHH32s32s64s64sQ16s16s32s")
 HELLO_BYTES = _HELLO.size
 ANSWER_BYTES = HELLO_BYTES + PROOF_BYTES
 
 
 class HandshakeError(ReplicationError):
     """The other end is not the expected peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What a build knows: the wire versions that it speaks, and the highest machine version. 0: none."""
+
+    lowest_wire: int = WIRE_VERSION
+    highest_wire: int = WIRE_VERSION
+    machine: int = 0
+
+    def wire_with(self, other: Versions) -> int:
+        """The wire version that both speak with each other, the highest that both know. HandshakeError if none."""
+        found = min(self.highest_wire, other.highest_wire)
+        if found < max(self.lowest_wire, other.lowest_wire):
+            raise HandshakeError(
+                f"a node that speaks wire versions {other.lowest_wire} to {other.highest_wire}; "
+                f"this one speaks {self.lowest_wire} to {self.highest_wire}"
+            )
+        return found
+
+
+THIS_BUILD = Versions()
+"""Of whoever has no machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +93,9 @@ class Hello:
     boot: int
     incarnation: bytes
     nonce: bytes
+    versions: Versions = THIS_BUILD
+    needed_version: int = 0
+    """the machine version that its groups have switched to"""
 
 
 class Identity:
@@ -75,9 +111,11 @@ class Identity:
         incarnation: bytes = UNKNOWN,
         known: Callable[[str], bytes] = lambda _: UNKNOWN,
         skips: str = "",
+        versions: Versions = THIS_BUILD,
     ) -> None:
         """founding: a text that must be the same at all founding members, empty at others. known(peer): its incarnation
-        as this node remembers it, UNKNOWN if it does not. skips: the skipped entries, the same at all members."""
+        as this node remembers it, UNKNOWN if it does not. skips: the skipped entries, the same at all members.
+        versions: what this node's build knows."""
         if len(secret) < MIN_SECRET_BYTES:
             raise ValueError(f"the peers' secret has at least {MIN_SECRET_BYTES} bytes, not {len(secret)}")
         self.me = me
@@ -90,6 +128,9 @@ class Identity:
         self._founding = hashlib.sha256(founding.encode()).digest() if founding else bytes(32)
         self._incarnation = incarnation
         self._known = known
+        self.versions = versions
+        self.needed_version = 0
+        """the machine version that groups here have switched to: other nodes have to know it"""
 
     def hello(self, receiver: str, nonce: bytes) -> bytes:
         """A hello to this peer."""
@@ -97,6 +138,10 @@ class Identity:
             raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
         return _HELLO.pack(
             MAGIC,
+            self.versions.lowest_wire,
+            self.versions.highest_wire,
+            self.versions.machine,
+            self.needed_version,
             self._cluster,
             self._founding,
             encode_name(self.me),
@@ -112,9 +157,29 @@ class Identity:
         `check_known`."""
         if len(data) != HELLO_BYTES:
             raise HandshakeError(f"a hello has {HELLO_BYTES} bytes, not {len(data)}")
-        magic, cluster, founding, sender, receiver, boot, incarnation, known, nonce = _HELLO.unpack(data)
+        (
+            magic,
+            lowest_wire,
+            highest_wire,
+            machine,
+            needed,
+            cluster,
+            founding,
+            sender,
+            receiver,
+            boot,
+            incarnation,
+            known,
+            nonce,
+        ) = _HELLO.unpack(data)
+        if magic == OLD_MAGIC:
+            raise HandshakeError(
+                "a node of a release that this one cannot speak to; start it with this release"
+            )
         if magic != MAGIC:
-            raise HandshakeError("no peer of this version")
+            raise HandshakeError("no node of a cluster")
+        versions = Versions(lowest_wire, highest_wire, machine)
+        self.versions.wire_with(versions)
         if not hmac.compare_digest(cluster, self._cluster):
             if hmac.compare_digest(cluster, self._without_skips):
                 raise HandshakeError(
@@ -129,7 +194,7 @@ class Identity:
             raise HandshakeError("a node whose cluster began with other members")
         if not hmac.compare_digest(receiver, encode_name(self.me)):
             raise HandshakeError("a hello for another node")
-        found = Hello(_decode_name(sender), self.me, boot, incarnation, nonce)
+        found = Hello(_decode_name(sender), self.me, boot, incarnation, nonce, versions, needed)
         if UNKNOWN not in (known, self._incarnation) and known != self._incarnation:
             raise HandshakeError(
                 f"{found.sender!r} knows {self.me!r} with another data directory. If the directory was emptied or "
@@ -139,8 +204,19 @@ class Identity:
         return found
 
     def check_known(self, hello: Hello) -> None:
-        """HandshakeError if the sender has another data directory than before. To be called after a hello was sent to
-        it, so that it hears of it too."""
+        """HandshakeError if the sender has another data directory than before, or if one end does not know the machine
+        version that the other end's groups have switched to. To be called after a hello was sent to the sender, so
+        that it hears of it too."""
+        if hello.needed_version > self.versions.machine:
+            raise HandshakeError(
+                f"the cluster has switched to machine version {hello.needed_version}, and this node knows "
+                f"versions up to {self.versions.machine}: start it with a newer release"
+            )
+        if self.needed_version > hello.versions.machine:
+            raise HandshakeError(
+                f"{hello.sender!r} knows machine versions up to {hello.versions.machine}, and the cluster has switched "
+                f"to {self.needed_version}: start it with a newer release"
+            )
         known = self._known(hello.sender)
         if UNKNOWN not in (known, hello.incarnation) and known != hello.incarnation:
             raise HandshakeError(

@@ -104,10 +104,12 @@ class PeerNetwork:
         return found
 
     def peers_changed(self, node: Node) -> None:
-        """It has no connections to those who are gone."""
+        """It has no connections to those who are gone, or whose build is too old."""
         for other in self._machines:
-            is_there = other != node.name and self.is_connected(node.name, other)
-            if is_there and self._world.nodes[other].id in node.gone:
+            if other == node.name or not self.is_connected(node.name, other):
+                continue
+            peer = self._world.nodes[other]
+            if peer.id in node.gone or peer.identity.versions.machine < node.identity.needed_version:
                 self.break_pair(node.name, other)
 
     def send(self, node: Node, peer: str, kind: int, data: bytes) -> None:

@@ -25,7 +25,7 @@ from quorum.node.member import Member
 from quorum.node.member_config import MemberConfig
 from quorum.node.wire.batches import BatchLimits
 from quorum.node.wire.frames import Frame
-from quorum.replication.network.handshake import Identity
+from quorum.replication.network.handshake import Identity, Versions
 from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
 from simulator.machines.loop import NEVER
 from simulator.machines.machine import CLUSTER, SECRET, Machine
@@ -61,6 +61,15 @@ class _Network:
     def incarnation_of(self, peer: str) -> bytes:
         other = self._node.world.network.other_end(self._node, peer)
         return bytes(16) if other is None else other.incarnation
+
+    def version_of(self, peer: str) -> int:
+        other = self._node.world.network.other_end(self._node, peer)
+        return 0 if other is None else other.identity.versions.machine
+
+    def require_version(self, version: int) -> None:
+        node = self._node
+        node.identity.needed_version = version
+        node.world.network.peers_changed(node)
 
     def set_peers(
         self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
@@ -127,9 +136,6 @@ class Node(Process):
             **world.settings_of(machine.name, life),
         )
         network = _Network(self)
-        self.member: Member = build.member(
-            config, self.log, network, machine.clock.s, self._wall_ms, chance, begun.memory
-        )
         self.identity = Identity(
             self.id,
             begun.boot,
@@ -138,7 +144,12 @@ class Node(Process):
             str(founding) if founding.members else "",
             self.incarnation,
             self._known,
+            versions=Versions(machine=config.limits.newest_version),
         )
+        self.member: Member = build.member(
+            config, self.log, network, machine.clock.s, self._wall_ms, chance, begun.memory
+        )
+        world.upgrades.started(self)
         self._works = Works(world, self)
         self.handlers: dict[str, Any] = {}
         self.hub: Hub = self.loop.call(lambda: self._serve(chance))
@@ -244,6 +255,7 @@ class Node(Process):
         if outputs:
             world.at(world.now_ms + self.delay_ms, lambda: self.soon(self._hear, outputs))
         world.changes.saw(self)
+        world.upgrades.stepped(self)
         if self.delay_ms:  # until the sync is done, nobody knows what the member makes of it
             world.after(self.delay_ms, self._judge)
         else:

@@ -1,0 +1,161 @@
+"""The fields of commands and of records in snapshots, in the order in which they are written (fifo/records.py).
+
+To add a field: one line here, at the end of its record, with the machine version that it comes with and its default;
+the field in its class; and its meaning behind `if entry.version >= ...` where behaviour differs. docs/log-format.md
+says more.
+
+Enqueue, Stage, Credit, Settle and its kin are packed by hand in quorum/node/wire/operations.py, because they are a
+member's daily work. A test compares those layouts with the descriptions.
+"""
+
+from __future__ import annotations
+
+from fifo import commands as c
+from fifo.producers import Fence
+from fifo.records import (
+    BYTES,
+    FLAG,
+    I64,
+    NAME,
+    NAMED,
+    NAMES,
+    OPEN_TEXT,
+    OPTIONAL,
+    TEXT,
+    U32,
+    U64,
+    Choice,
+    Field,
+    Items,
+    Kind,
+    Parts,
+    Record,
+    Tuple,
+)
+
+ADDRESS = Tuple("IQQ", c.Address, "node", "boot", "session")
+TAGS = Items("QQ")
+MILLISECONDS = Items("q", counts_bytes=True)
+
+CONFIG = Record(
+    c.QueueConfig,
+    (
+        Field("name", TEXT),
+        Field("filter_enabled", FLAG),
+        Field("filter_field_names", NAMES),
+        Field("filter_max_in_memory_bytes_per_msg", I64),
+        Field("max_length", I64),
+        Field("overflow", Choice("drop_head", "reject_publish")),
+        Field("message_ttl_ms", I64),
+        Field("delivery_limit", I64),
+        Field("queue_mode", Choice("default", "lazy")),
+    ),
+)
+FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
+
+SETTLE = (
+    Field("consumer_tag", TEXT),
+    Field("attach", U64),
+    Field("tags", TAGS),
+    Field("credit_to", U64),
+)
+
+
+def _subscription(kind: type, *rest: Field) -> Record:
+    return Record(kind, (Field("subscription", NAME), *rest))
+
+
+def _only(kind: type, **numbers: Kind) -> Record:
+    return Record(kind, tuple(Field(name, number) for name, number in numbers.items()))
+
+
+COMMANDS: tuple[Record, ...] = (
+    Record(
+        c.RegisterProducer,
+        (
+            Field("address", ADDRESS),
+            Field("owner", U64, since=2, default=c.UNKNOWN),
+            Field("heard_ms", U64, since=2, default=0),
+        ),
+    ),
+    Record(c.CloseSession, (Field("is_clean", FLAG, since=2, default=False),)),
+    _only(c.NodeDown, node=U32, boot=U64),
+    Record(
+        c.Enqueue,
+        (
+            Field("first_client_sequence", U64),
+            Field("lowest_unconfirmed", U64),
+            Field("count", U32),
+            Field("size_bytes", U64),
+            Field("ttl_ms", I64),
+            Field("columns", BYTES),
+            Field("ttls_ms", MILLISECONDS),
+        ),
+        has_body=True,
+    ),
+    Record(c.Attach, (Field("consumer_tag", TEXT), Field("selector", BYTES), Field("credit_to", U64))),
+    Record(c.Credit, (Field("credit_to", U64), Field("drain", FLAG), Field("consumer_tag", OPEN_TEXT))),
+    Record(c.Cancel, (Field("return_held", FLAG), Field("consumer_tag", OPEN_TEXT))),
+    _only(c.Get, count=U32, settled=FLAG),
+    Record(c.Settle, SETTLE),
+    Record(c.Return, SETTLE),
+    Record(c.Discard, SETTLE),
+    Record(
+        c.Modify,
+        (*SETTLE, Field("delivery_failed", FLAG, is_apart=True), Field("undeliverable_here", FLAG)),
+    ),
+    _only(c.DeleteQueue),
+    Record(c.Purge, (Field("before", OPTIONAL, since=2, default=None),)),
+    _only(c.Wake),
+    _only(c.SetVersion, version=U64),
+    _only(c.Configured, revision=U64, mark=U64),
+    _subscription(
+        c.OpenSubscription,
+        Field("selector", BYTES),
+        Field("timeout_ms", U64),
+        Field("start", Choice("earliest", "latest")),
+        Field("on_expiry", Choice("release", "discard", "keep")),
+        Field("owner", U64, since=2, default=c.UNKNOWN),
+        Field("found", OPTIONAL, since=2, default=None),
+    ),
+    _subscription(
+        c.Reserve,
+        Field("generation", U64),
+        Field("after", U64),
+        Field("max_messages", U64),
+        Field("max_bytes", U64),
+    ),
+    _subscription(c.SettleReserved, Field("generation", U64), Field("to", U64)),
+    _subscription(c.KeepSubscription, Field("generation", U64)),
+    _subscription(
+        c.ReleaseSubscription, Field("generation", U64), Field("last", OPTIONAL, since=2, default=None)
+    ),
+    _subscription(c.DeleteSubscription, Field("generation", OPTIONAL, since=2, default=None)),
+    Record(c.Pin, (Field("ttl_ms", U64), Field("owner", U64, since=2, default=c.UNKNOWN))),
+    _only(c.Unpin, pin=U64),
+    Record(
+        c.Stage,
+        (
+            Field("batch", U64),
+            Field("part", NAMED),
+            Field("chunk", U32),
+            Field("count", U32),
+            Field("size_bytes", U64),
+            Field("ttl_ms", I64),
+            Field("producer", TEXT),
+            Field("columns", BYTES),
+            Field("ttls_ms", MILLISECONDS),
+        ),
+        has_body=True,
+    ),
+    Record(
+        c.PublishStaged,
+        (
+            Field("producer", TEXT),
+            Field("batch", U64),
+            Field("parts", Parts("16sQ")),
+            Field("owner", U64, since=2, default=c.UNKNOWN),
+        ),
+    ),
+    Record(c.DiscardStaged, (Field("producer", TEXT), Field("batch", U64), Field("parts", Parts("16s")))),
+)
