@@ -378,8 +378,8 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """leader, voters, learners: names. repaired, unreadable, fetching: numbers of entries. version: the machine version that the
-    group uses."""
+    """leader, voters, learners: names. repaired, unreadable, fetching: numbers of entries. version: the machine version
+    that the group uses."""
 
     group: int
     leader: str
