@@ -34,7 +34,7 @@ def poisoned(size: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, int, 
     session = Session(cluster, "n1")
     session.publish(group, queue, b"precious")
     cluster.until(lambda: session.confirmed() == [1], "confirmed")
-    monkeypatch.setattr(versions, "CURRENT", 1)
+    monkeypatch.setattr(versions, "BASE", 1)
     assert cluster.administer(NOBODY) == Ok(1)
     monkeypatch.undo()
     cluster.run(1_000)

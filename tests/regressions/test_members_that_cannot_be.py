@@ -141,7 +141,7 @@ def test_what_an_old_entry_put_into_the_catalog_ends_no_member_and_can_be_remove
         pytest.skip("no older version let this through")
     cluster = Cluster(3, queue_groups=1)
     cluster.ready()
-    monkeypatch.setattr(versions, "CURRENT", 1)
+    monkeypatch.setattr(versions, "BASE", 1)
     assert cluster.administer(member(**wrong)) == Ok(1)
     monkeypatch.undo()
     cluster.run(2_000)

@@ -132,7 +132,7 @@ def test_what_waits_is_in_the_catalogs_snapshot_and_nothing_more_is_once_it_is_c
 def test_entries_of_version_1_remove_at_once_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(3, queue_groups=1)
     cluster.ready()
-    monkeypatch.setattr(versions, "CURRENT", 1)
+    monkeypatch.setattr(versions, "BASE", 1)
     cluster.administer(replacement("n3~nobody", "n3"))
     cluster.run(100)
     assert members(cluster) == {"n1": False, "n2": False, "n3~nobody": False}
