@@ -303,7 +303,7 @@ class ClientSession:
 
     def _is_current(self, deliver: Deliver) -> bool:
         """Whether what waited here is still held by the attachment it was handed to: a consumer that was cancelled, or
-        attached anew, has given it back, and it may be with another one."""
+        attached again, has returned it, and another consumer may have it."""
         consumer = self.consumers.get(deliver.consumer_tag)
         return not deliver.consumer_tag or (consumer is not None and consumer.attach == deliver.attach)
 
@@ -515,7 +515,7 @@ class ClientSession:
         self._work.set()
 
     async def attach(self, request_id: int, tag: str, name: str, wanted: Filter, credit_to: int) -> None:
-        """A consumer of the queue of this name; one of the same tag is attached anew. Attached or Failed follows."""
+        """A consumer of the queue of this name; one of the same tag is attached again. Attached or Failed follows."""
         try:
             if not 1 <= len(tag.encode()) <= MAX_TAG_BYTES:
                 raise status.invalid("bad_argument", f"a consumer tag has 1..{MAX_TAG_BYTES} bytes")

@@ -54,7 +54,7 @@ ANSWER_WAIT_S = 10.0
 """A question that this node has not answered by then is better asked at another node."""
 _OF_A_SESSION = (ev.Answered, ev.Delivered, ev.Notified, ev.Ended)
 MEND_WAIT_S = 5.0
-"""So long whoever reads waits for a damaged body to be fetched from another member; then it is told to go there."""
+"""Time that a reader waits for a damaged body to be fetched from another member; then it is sent to that member."""
 
 
 class SessionHandler(Protocol):
@@ -444,7 +444,7 @@ class _Numbers:
 
 
 class _OwnSession:
-    """The node as a client of its groups: numbered like any session, begun anew when it has been ended. A group that
+    """The node as a client of its groups: numbered like any session, begun again when it has been ended. A group that
     answers nothing holds up none of the others: each has message numbers and a share of the calls of its own."""
 
     def __init__(self, hub: Hub) -> None:
@@ -522,7 +522,7 @@ class _OwnSession:
         batch: bytes,
     ) -> asyncio.Future[Reply | None]:
         """Sends a command with its batch, and returns where its answer will come. make(that) is called when it is its
-        turn. The batch counts against the node's window until it is answered, whether or not somebody still waits."""
+        turn. The batch counts against the node's window until it is answered, whether or not its caller still waits."""
         self._hub.check_room(group)
         window, size = self._hub.publishing, len(batch)
         await self._hub.take_room(group, size)

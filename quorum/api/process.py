@@ -111,8 +111,8 @@ def _begin_life(config: NodeConfig, log: Log, files: Files) -> Life:
 
 
 def _with_room(log: Log, write: Callable[[], T]) -> T:
-    """A full disk keeps no member from starting, nor from remembering whom it meets: the log's reserve has room for a
-    small file."""
+    """A full disk keeps no member from starting, nor from remembering the members it meets: the log's reserve has
+    room for a small file."""
     while True:
         try:
             return write()

@@ -215,7 +215,7 @@ def _stored(
     reader: deliveries.BodyReader, group: int, runs: tuple[Run, ...], is_wanted: IsWanted = _every
 ) -> Iterator[tuple[pb.StoredMessage, int] | BodyUnreadable]:
     """Each wanted message with about the bytes it takes to send it; read as they are asked for. Properties that all
-    messages of a batch share are looked at once."""
+    messages of a batch share are read once."""
     for run in runs:
         sequence = run.first_sequence
         for part in reader.parts(group, run):

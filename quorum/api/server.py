@@ -42,7 +42,7 @@ SERVICES = (
 
 
 def _why_not(address: str) -> str:
-    """What the system says to somebody who wants to listen there: gRPC keeps it to itself."""
+    """The operating system's reason why this address cannot be listened on, which gRPC does not pass on."""
     host, _, port = address.rpartition(":")
     try:
         family, kind, number, _, where = socket.getaddrinfo(

@@ -81,7 +81,7 @@ class Versions:
 
 
 THIS_BUILD = Versions()
-"""Of whoever has no machines."""
+"""Of a node without machines."""
 
 
 @dataclass(frozen=True, slots=True)
