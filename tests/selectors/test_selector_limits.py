@@ -391,7 +391,7 @@ def test_random_bytes_are_an_expression_or_refused(data: bytes) -> None:
         (b"\x01\x10\x50", "unknown field"),
         (b"\x01\x11\x00\x00", "default is NULL"),
         (b"\x01\x22\x06\x00\x00", "unknown operator"),
-        (b"\x01\x41\x01\x00", "2 are the least"),
+        (b"\x01\x41\x01\x00", "at least 2 are required"),
         (b"\x01\x30\x12\x02\x01b\x01a", "not sorted"),
         (b"\x01\x31\x12\x01\x02\x05\x01a\x05\x01b", "malformed"),
         (b"\x01\x31\x12\x01\x01\x03\x00", "malformed"),

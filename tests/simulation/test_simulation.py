@@ -315,8 +315,8 @@ UNREACHED = """
     quorum/cli/cluster_file.py
     quorum/cli/console.py
     quorum/cli/data_files.py
-    quorum/cli/groups.py
     quorum/cli/json_lines.py
+    quorum/cli/live_selectors.py
     quorum/cli/local_cluster.py
     quorum/cli/main.py
     quorum/cli/members.py
@@ -326,9 +326,9 @@ UNREACHED = """
     quorum/cli/processes.py
     quorum/cli/queues.py
     quorum/cli/selector_eval.py
-    quorum/cli/live_selectors.py
     quorum/cli/serve.py
     quorum/cli/spark_options.py
+    quorum/cli/subscriptions.py
     quorum/client/bulk.py
     quorum/client/bulk_calls.py
     quorum/demo/extract.py
@@ -346,13 +346,14 @@ UNREACHED = """
     quorum/replication/network/wire.py
     quorum/spark/archive.py
     quorum/spark/archived_fields.py
+    quorum/spark/failing_stream.py
     quorum/spark/failures.py
     quorum/spark/history_input.py
     quorum/spark/java.py
     quorum/spark/options.py
+    quorum/spark/output_check.py
     quorum/spark/partitions.py
     quorum/spark/pushdown.py
-    quorum/spark/failing_stream.py
     quorum/spark/rows.py
     quorum/spark/schema.py
     quorum/spark/selectivity.py
@@ -368,8 +369,8 @@ UNREACHED = """
     quorum/spark/verify.py
     quorum/spark/verify_holders.py
     quorum/spark/verify_order.py
-    quorum/spark/output_check.py
     quorum/sync.py
+    fifo/layouts.py
     fifo/persistence/invariants.py
     selectors/quorum_selectors/evaluate.py
     selectors/quorum_selectors/printing.py

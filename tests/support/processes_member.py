@@ -30,7 +30,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1
     from quorum.api.process import Disk, run
-    from quorum.cli.console import is_told
+    from quorum.cli.console import is_user_facing
     from quorum.cli.serve import log_to_stderr
     from quorum.config import load
     from quorum.node.maintenance.scrubbing import Pace
@@ -50,7 +50,7 @@ def main() -> int:
     try:
         return run(config, Disk(FaultyFiles(folder / FAULTS_FILE, power), **setup))
     except Exception as error:
-        if not is_told(error):
+        if not is_user_facing(error):
             raise
         print(f"quorum: {error}", file=sys.stderr)
         return 1
