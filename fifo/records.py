@@ -47,7 +47,7 @@ class Kind:
         return numbers[0]
 
     def body(self, value: Any) -> tuple[bytes, int]:
-        """packed, with a length: the bytes, and what stands as their length."""
+        """packed, with a length: the bytes, and the number that is written as their length."""
         raise NotImplementedError
 
     def from_body(self, data: memoryview, length: int) -> tuple[Any, memoryview]:
