@@ -1,11 +1,12 @@
-"""A client's session, whatever protocol it speaks: windows, numbering, consumers, and what becomes of each request.
+"""A client's session, independent of its protocol: windows, numbering, consumers, and the outcome of each request.
 
 A protocol's adapter calls one method for each request, in order, and sends what `outcomes` yields; session_service.py
-is the adapter for gRPC. Batches are serialized `MessageBatch`es, because these bytes are what the log stores and what a
-consumer receives; nothing else here belongs to a protocol.
+is the adapter for gRPC. Batches are serialized `MessageBatch`es, because the log stores these bytes and consumers
+receive them. Nothing else here depends on a protocol.
 
-What a request does is decided by the queue's group. Here the request is checked, turned into a numbered command, and
-the group's answer is turned into an outcome. Each command has a token that knows what its answer means.
+The session checks each request and submits it as a command to the queue's group, which decides it. The group's answer
+becomes an outcome. Each command has a token that converts the answer. A request with the id 0 gets no Done, and no
+Failed if its group refuses it.
 """
 
 from __future__ import annotations
@@ -49,28 +50,35 @@ MAX_CONSUMERS = 1_000
 MAX_RANGES = 10_000
 MAX_TAG_BYTES = 255
 MAX_UNSENT = 10_000
-"""Outcomes that wait to be sent: past it, no further request is taken from a client that does not read."""
+"""Outcomes that wait to be sent. Above this number the session accepts no further request, because its client does not
+read."""
 MAX_UNSENT_BYTES = 1 << 20
-"""Bytes of those outcomes, deliveries apart."""
+"""Approximate bytes of those outcomes, without deliveries, confirms and completed requests. Above this number the
+session accepts no further request."""
 MAX_UNDER_WAY = 10_000
-"""Requests that their group has not answered yet, publishing apart: past it, no further request is taken."""
+"""Requests, except publishes, that their groups have not answered yet. Above this number the session accepts no further
+request."""
 MAX_UINT64 = (1 << 64) - 1
 
 
 @dataclass(slots=True)
 class Consumer:
+    """A consumer of this session. An empty tag: the unnamed consumer that holds the messages of gets from one queue."""
+
     tag: str
     group: int
     queue: int
     attach: int = 0
+    """Raft index of its attachment; 0 until it is known"""
     attaching: int = 0
-    """requests to attach it that are not answered"""
+    """number of unanswered requests to attach it"""
 
 
 @dataclass(frozen=True, slots=True)
 class Disposition:
-    """What becomes of delivered messages. kind: None where the client has not said. tags: ranges (first, last) of
-    delivery tags of the attachment `attach`. delivery_failed, undeliverable_here: of Modify only."""
+    """A client's decision about delivered messages. kind: None if the client has not set it. tags: inclusive ranges
+    (first, last) of delivery tags of the attachment `attach`. credit_to: 0 leaves the credit as it is. delivery_failed,
+    undeliverable_here: for Modify only."""
 
     kind: type[c.Settle] | None
     attach: int
@@ -94,7 +102,8 @@ class Disposition:
 
 
 class Token(Protocol):
-    """What a command's answer means. queue: what its request named, None where no queue can be outdated."""
+    """Converts the answer to one command into outcomes. queue: the queue that the request named; None if no queue can
+    be outdated."""
 
     @property
     def queue(self) -> CatalogQueue | None: ...
@@ -104,7 +113,7 @@ class Token(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """A batch: client sequences first..last, of `size` bytes."""
+    """A published batch of `size` bytes with the client sequences first..last."""
 
     queue: CatalogQueue
     first: int
@@ -147,7 +156,7 @@ class _Attaching:
 
 @dataclass(frozen=True, slots=True)
 class _Requested:
-    """A request that is done or refused. request_id 0: no answer is wanted."""
+    """A request whose outcome is Done or Failed."""
 
     request_id: int
     queue: None = None
@@ -172,7 +181,8 @@ class _Getting:
 
 @dataclass(frozen=True, slots=True)
 class _Registering:
-    """The session has to be known to a group before it can ask what the group has taken."""
+    """An empty command, which registers the session with a group. After that the group can tell which messages it has
+    accepted."""
 
     registered: asyncio.Future[Reply | None]
     queue: None = None
@@ -194,39 +204,45 @@ class ClientSession:
         self.consumers: dict[str, Consumer] = {}
         """by tag"""
         self._getters: dict[int, Consumer] = {}
-        """by queue id: who holds what was got"""
+        """queue id -> the unnamed consumer that holds the messages of gets"""
         self._gets: dict[int, deque[int]] = {}
-        """by queue id: requests whose messages are about to come"""
+        """queue id -> ids of answered gets whose delivery follows, the oldest first"""
         self._kept: dict[int, tuple[KeptFields | None, int]] = {}
-        """by queue id: see _look_up_kept"""
+        """queue id -> the result of _look_up_kept"""
         self._numbers = ProducerNumbers()
         self._new_from = 0
-        """What the client says: numbers from here on were sent in no earlier session. 0: not told."""
+        """No earlier session has sent client sequences from this one on. The client gives it; if it does not, 1 in the
+        first epoch and 0 (unknown) in a later one."""
         self._taken_to: dict[int, int] = {}
-        """By id of each queue whose group was asked: numbers above it were taken in no earlier session."""
+        """id of each queue whose group was asked -> the group has accepted no higher client sequence in an earlier
+        session"""
         self._origin = (b"", 0)
         """producer, epoch"""
         self._undecided = 0
-        """batches that their groups have not decided"""
+        """number of batches that their groups have not decided"""
         self._under_way = 0
-        """other requests that their groups have not answered"""
+        """number of other requests that their groups have not answered"""
         self._bytes = 0
+        """bytes of undecided batches"""
         self._bytes_of: Counter[int] = Counter()
-        """by group: what is taken of the node's window"""
+        """group -> bytes that this session uses of the node's window for publishing"""
         self._room = asyncio.Event()
         self._work = asyncio.Event()
         self._end: status.StatusError | None = None
         self._is_input_over = False
         self._input_error: BaseException | None = None
         self._is_clean = False
-        """the client has said that nothing is unconfirmed"""
+        """the client has closed the session, and nothing was unconfirmed then"""
 
-    # ---- its life
+    # ---- opening and closing
 
     def open(self, producer: bytes, epoch: int, owner: int, first_new: int = 0) -> None:
-        """producer: 16 bytes that name the client's producer; its epoch grows with each session. owner: as in
-        RegisterProducer. first_new: client sequences from there on were sent in no earlier session; 0: not told.
-        StatusError where this node opens no session."""
+        """Open the session at this node.
+
+        producer: 16 bytes, the id of the client's producer. epoch: 1 or more, higher in each session of the producer.
+        owner: as in RegisterProducer. first_new: no earlier session has sent client sequences from this one on; 0: not
+        given. INVALID_ARGUMENT for a bad producer or epoch, UNAVAILABLE if this node opens no sessions now.
+        """
         if len(producer) != PRODUCER_BYTES:
             raise status.invalid(
                 "bad_session", f"producer_id has {len(producer)} bytes; it must have {PRODUCER_BYTES}"
@@ -241,16 +257,17 @@ class ClientSession:
         self.number = self._hub.open_session(self, producer, epoch, owner)
 
     def client_closes(self) -> None:
-        """The client says that it sends nothing again. The session ends cleanly if everything was decided by then."""
+        """Take the client's statement that it sends nothing more. The session ends cleanly if all its messages are
+        decided and the decisions have been sent."""
         self._is_clean = not (self._undecided or self.outbox.has_decisions)
 
     def input_over(self, error: BaseException | None) -> None:
-        """No request comes any more. error: why not, where that is wrong; `outcomes` raises it."""
+        """Record that there are no further requests. error: the cause if reading them failed; `outcomes` raises it."""
         self._is_input_over, self._input_error = True, error
         self._work.set()
 
     def release(self) -> None:
-        """The session is over for its client: gives back everything that it holds at this node."""
+        """End the session and release everything that it holds at this node."""
         if self.number:
             self._hub.end_session(self.number, is_clean=self._is_clean)
         for group, size in self._bytes_of.items():
@@ -260,7 +277,8 @@ class ClientSession:
 
     @property
     def is_full(self) -> bool:
-        """Whether no request should be taken for now: earlier ones wait for their group, or outcomes for the client."""
+        """Whether to accept no request for now, because too many earlier requests, or bytes of them, wait for their
+        groups, or too many outcomes for the client."""
         return (
             self._bytes > self._hub.session_window
             or self._under_way > MAX_UNDER_WAY
@@ -269,14 +287,18 @@ class ClientSession:
         )
 
     async def room(self) -> None:
-        """Returns when the session is not full."""
+        """Return when the session is not full."""
         while self.is_full:
             self._room.clear()
             await self._room.wait()
 
     async def outcomes(self) -> AsyncIterator[Outcome]:
-        """What to tell the client, until the requests are over and everything is decided and told. StatusError where
-        the service ends the session, and the error of `input_over`."""
+        """Yield the outcomes to send to the client.
+
+        It ends when there are no further requests, all batches are decided and all outcomes so far are yielded. It does
+        not wait for the answers to other requests. StatusError if the service ends the session. The error of
+        `input_over` is raised too.
+        """
         while True:
             self._work.clear()
             for item in self._ready():
@@ -302,8 +324,9 @@ class ClientSession:
                 yield from self._deliver(item)
 
     def _is_current(self, deliver: Deliver) -> bool:
-        """Whether what waited here is still held by the attachment it was handed to: a consumer that was cancelled, or
-        attached again, has returned it, and another consumer may have it."""
+        """Whether the messages of a waiting delivery are still checked out to the same attachment. If the consumer was
+        cancelled with return_held, or attached again with another selector, they were requeued, and another consumer
+        may have them."""
         consumer = self.consumers.get(deliver.consumer_tag)
         return not deliver.consumer_tag or (consumer is not None and consumer.attach == deliver.attach)
 
@@ -317,7 +340,7 @@ class ClientSession:
                     yield batch
                     continue
                 if not self._is_current(deliver):
-                    return  # given back while the part before was on its way, or this one was repaired
+                    return  # requeued while the previous part was being sent, or this one repaired
                 if not self._hub.may_deliver(group):
                     raise status.of_ended("node_down")
                 if self._end is not None:
@@ -331,17 +354,17 @@ class ClientSession:
     def _getter(self, queue: int, group: int) -> Consumer:
         return self._getters.setdefault(queue, Consumer("", group, queue))
 
-    # ---- what the node says (hub.SessionHandler)
+    # ---- events from the node (hub.SessionHandler)
 
     def answered(self, token: Token, reply: Reply | None) -> None:
         if self._is_outdated(token, reply):
-            self.ended("outdated")  # the client sends it again, in order, in its next session
+            self.ended("outdated")  # the client resends the request, in order, in its next session
             return
         token.answered(self, reply)
         self._work.set()
 
     def _is_outdated(self, token: Token, reply: Reply | None) -> bool:
-        """Whether this was refused because the node took the queue's name for a queue that was deleted."""
+        """Whether the request was refused because this node resolved the queue's name to a deleted queue."""
         return (
             isinstance(reply, Refused)
             and reply.reason == "not_found"
@@ -375,15 +398,15 @@ class ClientSession:
     def consumed_groups(self) -> set[int]:
         return {each.group for holders in (self.consumers, self._getters) for each in holders.values()}
 
-    # ---- what answers mean: tokens call these
+    # ---- effects of answers, called by tokens
 
     def request_answered(self) -> None:
-        """A request that is no batch is not under way any more."""
+        """Record the answer to a request other than a publish."""
         self._under_way -= 1
         self._room.set()
 
     def batch_decided(self, group: int, size: int) -> None:
-        """A batch of so many bytes waits for its group no more."""
+        """Record the group's decision on a batch of `size` bytes, and release them."""
         self._undecided -= 1
         self._bytes -= size
         self._bytes_of[group] -= size
@@ -391,18 +414,18 @@ class ClientSession:
         self._room.set()
 
     def attach_refused(self, consumer: Consumer) -> None:
-        """The consumer is forgotten, unless it is attached already or another request may attach it. A consumer of the
-        same tag may have taken its place."""
+        """Remove a consumer that could not be attached. It stays if it is attached already, or another request may
+        attach it. A newer consumer with the same tag stays too."""
         is_known = self.consumers.get(consumer.tag) is consumer
         if is_known and not consumer.attach and not consumer.attaching:
             del self.consumers[consumer.tag]
 
     def get_answered(self, queue: int, request_id: int) -> None:
-        """The messages that a get has taken are about to be delivered."""
+        """Expect the delivery of the messages that a get has taken."""
         self._gets.setdefault(queue, deque()).append(request_id)
 
     def finish(self, request_id: int, reply: Reply | None) -> None:
-        """A request is done, or refused by its group."""
+        """Add the outcome of a request that its group has carried out or refused."""
         if isinstance(reply, Refused) and request_id:
             self.outbox.add(Failed(request_id, status.of_refused(reply)))
         else:
@@ -411,8 +434,8 @@ class ClientSession:
     # ---- publishing
 
     async def publish(self, name: str, first: int, lowest_unconfirmed: int, batch: bytes) -> None:
-        """Messages for the queue of this name, numbered from `first` on. The outcome is among Confirms. StatusError
-        (UNAVAILABLE) where the session has to end, so that its client sends the batch again, in order."""
+        """Publish a batch to the queue of this name, with client sequences from `first` on. Its outcome is part of a
+        Confirms. UNAVAILABLE if the session has to end, so that the client resends the batch, in order."""
         self._is_clean = False
         queue = None
         try:
@@ -450,8 +473,9 @@ class ClientSession:
         self._hub.submit(events.Submit(self.number, queue.group, enqueue, token, batch))
 
     async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
-        """What this session keeps of the messages it publishes to a queue: what the queue keeps when it begins."""
-        if queue.config.filter_enabled:  # a change of policies that was answered elsewhere counts
+        """Return the fields that the queue keeps and their maximum bytes, as in filters.kept_fields. The session uses
+        them for all batches that it publishes there, also if a policy changes later."""
+        if queue.config.filter_enabled:  # policy changes that another node has answered must count
             kept = kept_fields(await self._hub.current_catalog(), queue)
         else:
             kept = kept_fields(self._hub.catalog, queue)
@@ -466,8 +490,8 @@ class ClientSession:
         queue: CatalogQueue | None,
         why: status.Status,
     ) -> None:
-        """Rejects the messages of a batch, except those that were taken in an earlier session: these are confirmed,
-        because their producer would publish them once more under new numbers."""
+        """Reject the messages of a batch, except those that were accepted in an earlier session. These are confirmed,
+        because the client would publish rejected messages again under new numbers."""
         count = min(batches.claimed_count(batch), PRODUCTION.window)
         last = min(first + count - 1, MAX_UINT64)
         taken: tuple[tuple[int, int], ...] = ()
@@ -484,15 +508,16 @@ class ClientSession:
         self._work.set()
 
     async def _taken_before(self, queue: CatalogQueue, first: int, last: int) -> tuple[tuple[int, int], ...]:
-        """Which of the messages the queue's group has taken in an earlier session. It can tell when this session is
-        registered there: earlier sessions are fenced from then on, so what it has not taken by then it never takes."""
+        """Return the messages of first..last that the queue's group has accepted in an earlier session: ranges (first,
+        last), ascending. The group can tell after this session is registered there: from then on earlier sessions are
+        fenced, so the group accepts none of their messages any more. UNAVAILABLE if the session has to end."""
         if 0 < self._new_from <= first or first > self._taken_to.get(queue.id, MAX_UINT64):
             return ()
         group = queue.group
         if queue.id not in self._taken_to:
             current = (await self._hub.current_catalog()).queue(queue.name)
             if current is None or current.id != queue.id:
-                raise status.of_ended("outdated")  # another group may know of these messages
+                raise status.of_ended("outdated")  # another group may have accepted these messages
             registered: asyncio.Future[Reply | None] = self._hub.loop.create_future()
             self._under_way += 1
             self._hub.submit(events.Submit(self.number, group, c.Wake(), _Registering(registered)))
@@ -515,7 +540,8 @@ class ClientSession:
         self._work.set()
 
     async def attach(self, request_id: int, tag: str, name: str, wanted: Filter, credit_to: int) -> None:
-        """A consumer of the queue of this name; one of the same tag is attached again. Attached or Failed follows."""
+        """Attach a consumer to the queue of this name, or attach the consumer with this tag again. Attached or Failed
+        follows."""
         try:
             if not 1 <= len(tag.encode()) <= MAX_TAG_BYTES:
                 raise status.invalid("bad_argument", f"a consumer tag has 1..{MAX_TAG_BYTES} bytes")
@@ -541,7 +567,7 @@ class ClientSession:
         self._submit(consumer, command, _Attaching(queue, request_id, consumer))
 
     def consumer(self, request_id: int, tag: str) -> Consumer | None:
-        """The consumer of this tag; None, and the request is refused, where there is none."""
+        """Return the consumer with this tag. If there is none, refuse the request and return None."""
         consumer = self.consumers.get(tag)
         if consumer is None:
             text = f"this session has no consumer {tag!r}; attached: {len(self.consumers)} others"
@@ -549,8 +575,8 @@ class ClientSession:
         return consumer
 
     def getter(self, request_id: int, name: str) -> Consumer | None:
-        """The holder of what was got from the queue of this name; None, and the request is refused, where nothing
-        was."""
+        """Return the unnamed consumer that holds the messages of gets from the queue of this name. If the session has
+        sent no get for that queue, refuse the request and return None."""
         queue = self._hub.catalog.queue(name)
         getter = None if queue is None else self._getters.get(queue.id)
         if getter is None:
@@ -559,14 +585,15 @@ class ClientSession:
         return getter
 
     def credit(self, request_id: int, tag: str, credit_to: int, *, drain: bool) -> None:
-        """The consumer may be delivered tags up to `credit_to`. drain: give back the credit that finds no message."""
+        """Allow deliveries to the consumer up to the delivery tag `credit_to`. drain: give back the credit for which
+        there is no message. Done or Failed follows."""
         consumer = self.consumer(request_id, tag)
         if consumer is not None:
             command = c.Credit(consumer.queue, consumer.tag, credit_to, drain)
             self._submit(consumer, command, _Requested(request_id))
 
     def settle(self, request_id: int, consumer: Consumer, disposition: Disposition) -> None:
-        """Settles, returns, discards or modifies what the consumer holds."""
+        """Settle, return, discard or modify messages that are checked out to the consumer. Done or Failed follows."""
         tags, kind = disposition.tags, disposition.kind
         bad = [pair for pair in tags if pair[0] > pair[1] or pair[0] < 1]
         if kind is None or bad or len(tags) > MAX_RANGES:
@@ -584,7 +611,8 @@ class ClientSession:
         self._submit(consumer, command, _Requested(request_id))
 
     def cancel(self, request_id: int, tag: str, *, return_held: bool) -> None:
-        """Ends a consumer. return_held: what it holds goes back to the queue; otherwise it may still be settled."""
+        """End deliveries to a consumer. return_held: requeue its checked-out messages; otherwise they may still be
+        settled. Done or Failed follows."""
         consumer = self.consumer(request_id, tag)
         if consumer is not None:
             command = c.Cancel(consumer.queue, consumer.tag, return_held)
@@ -593,7 +621,8 @@ class ClientSession:
                 del self.consumers[consumer.tag]
 
     async def get(self, request_id: int, name: str, count: int, *, settled: bool) -> None:
-        """Takes up to `count` messages that are ready. settled: they leave the queue at once."""
+        """Take up to `count` ready messages. settled: they are settled immediately. Their deliveries follow, then Done;
+        only Done if no message is ready; Failed if the get is refused."""
         try:
             queue = await self._hub.queue(name)
             if not 1 <= count <= self._hub.limits.max_messages:

@@ -1,5 +1,5 @@
-"""The gRPC face of a client's session: requests from the stream become calls of a ClientSession, and its outcomes
-become responses, written by one writer."""
+"""The gRPC adapter of a client's session: it converts requests from the stream into calls of a ClientSession, and the
+outcomes into responses. One task writes all responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OUTCOMES: dict[int, type[c.Settle]] = {
 
 
 class SessionCall:
-    """One Session call."""
+    """One Session call of the Queue service."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -45,6 +45,7 @@ class SessionCall:
         }
 
     async def run(self, requests: AsyncIterator[pb.SessionRequest], context: Context) -> None:
+        """Serve the call until its session ends. A StatusError becomes the call's status."""
         reading: asyncio.Task[None] | None = None
         try:
             await self._open(requests, context)
@@ -79,7 +80,7 @@ class SessionCall:
     # ---- requests
 
     async def _read(self, requests: AsyncIterator[pb.SessionRequest]) -> None:
-        release = getattr(requests, "release", None)  # api/calls.py: bytes that this request takes in memory
+        release = getattr(requests, "release", None)  # calls.Requests: releases the bytes of the last request
         session = self._session
         try:
             async for request in requests:
