@@ -1,9 +1,14 @@
-"""Where the asyncio thread meets the Raft thread.
+"""The bridge between the asyncio thread and the Raft thread.
 
-The hub hands inputs to the member's driver and takes its outputs back into the event loop, one wake-up for all outputs
-of a step. It never touches the member: it keeps what the member publishes (the catalog, leases, disks that are low, the
-node's standing), and asks queries (node/queries.py), whose answers are frozen. Sessions register here; what is not a
-session's (unary calls, administration) goes through the node's own session, whose answers are futures.
+The hub passes inputs to the member's driver, and outputs back to the event loop, with one wake-up for all outputs of a
+step. It does not access the member itself. It knows the member's state in two ways:
+
+  - it keeps what the member publishes: the catalog, leases, disks with little room, the node's standing, the machine
+    version
+  - it sends queries (node/queries.py), whose answers are frozen
+
+Client sessions register here. All other operations (unary calls, bulk calls, administration) use the node's own
+session, whose answers are futures.
 """
 
 from __future__ import annotations
@@ -42,23 +47,24 @@ from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode, needed_vers
 T = TypeVar("T")
 
 MAX_CALLS = 10_000
-"""Unary calls of a node that their groups have not answered yet: of one group as many as are left free, so a group
-without a leader leaves room for the other groups."""
+"""Operations of the node's own session that their groups have not answered yet. One group may have as many as are left
+free, so a group without a leader leaves room for the other groups."""
 NO_LEADER_POLL_S = 1.0
 NO_LEADER_POLLS = 3
-"""A call gives up after so many looks in a row at a group without a leader, or one that is not served because states
-differ; with the default timeouts an election takes far less."""
+"""A call fails after this number of consecutive polls that found one of its groups without a leader, or not served
+because states differ. With the default timeouts an election takes far less time."""
 
 
 ANSWER_WAIT_S = 10.0
-"""A question that this node has not answered by then is better asked at another node."""
+"""Time limit for a query that reads groups. After it the client should ask another node."""
 _OF_A_SESSION = (ev.Answered, ev.Delivered, ev.Notified, ev.Ended)
 MEND_WAIT_S = 5.0
-"""Time that a reader waits for a damaged body to be fetched from another member; then it is sent to that member."""
+"""Time that a reader waits until a damaged body has been fetched from another member. After it the client should use
+another node."""
 
 
 class SessionHandler(Protocol):
-    """A session, as the hub sees it. Called on the event loop; must not block or raise."""
+    """The hub's interface to a session. Called on the event loop; must not block or raise."""
 
     def answered(self, token: Any, reply: Reply | None) -> None: ...
 
@@ -69,18 +75,18 @@ class SessionHandler(Protocol):
     def ended(self, reason: str) -> None: ...
 
     def consumed_groups(self) -> set[int]:
-        """The groups in which this session holds messages or may come to hold some."""
+        """The groups in which messages are, or may become, checked out to this session."""
         ...
 
 
 class RaftThread(Protocol):
-    """What the hub sees of it: a queue of inputs. The outputs come to `Hub.on_outputs`."""
+    """The hub's interface to the Raft thread: a queue of inputs. It passes its outputs to `Hub.on_outputs`."""
 
     def submit(self, items: tuple[ev.Input, ...]) -> None: ...
 
 
 class Hub:
-    """One per member. Everything but `on_outputs` is called on the event loop."""
+    """One per member. All methods except `on_outputs` are called on the event loop."""
 
     def __init__(
         self,
@@ -93,7 +99,9 @@ class Hub:
         clock_s: Callable[[], float] = boottime_s,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """node: the id of this node's member. clock_s: the member's clock, as its driver reads it."""
+        """node: the id of this node's member. session_window: bytes of undecided batches above which a session accepts
+        no further request. node_window: limit of the bytes of undecided batches of all sessions, and of the bytes of
+        received requests. clock_s: the member's clock, as its driver reads it, in seconds."""
         self.node = node
         self.catalog = CatalogView()
         self.reader = BodyReader(log)
@@ -103,9 +111,9 @@ class Hub:
         self.random_bytes = random_bytes
         self._clock_s = clock_s
         self.received = ByteWindow(node_window, max_waiting=node_window)
-        """requests that services have in hand, by the client's address"""
+        """bytes of requests that services are handling, by client address"""
         self.publishing = ByteWindow(node_window, always_one=True)
-        """batches that their groups have not answered yet, by group"""
+        """bytes of batches that their groups have not answered yet, by group"""
         self.loop = asyncio.get_running_loop()
         self._raft_thread: RaftThread | None = None
         self._sessions: dict[int, SessionHandler] = {}
@@ -114,7 +122,7 @@ class Hub:
         self.workers = Workers()
         self._low_disks: Mapping[int, tuple[ev.LowDisk, ...]] = {}
         self._standing = "meeting"
-        """what this node is to its cluster (node/cluster/membership.STANDINGS)"""
+        """this node's standing in its cluster (node/cluster/membership.STANDINGS)"""
         self._version = BASE
         """the machine version that the cluster uses"""
         self._takers: dict[type, Callable[[Any], object]] = {
@@ -144,18 +152,18 @@ class Hub:
         self._raft_thread.submit(items)
 
     def on_outputs(self, outputs: list[ev.Output]) -> None:
-        """On the Raft thread."""
+        """Pass a step's outputs to the event loop. Called on the Raft thread."""
         self.loop.call_soon_threadsafe(self._dispatch, outputs)
 
     def _dispatch(self, outputs: Iterable[ev.Output]) -> None:
         for output in outputs:
             number = output.session if isinstance(output, _OF_A_SESSION) else None
             if number is not None and number not in self._sessions:
-                continue  # it has ended here
+                continue  # the session has ended here
             try:
                 self._takers[type(output)](output)
             except Exception as error:
-                # a defect; what the others are waiting for must not be lost with it
+                # a defect in one handler: the outputs for other sessions must not be lost
                 structlog.get_logger().critical(
                     "an output was not taken", output=repr(output)[:500], exc_info=error
                 )
@@ -189,36 +197,36 @@ class Hub:
     def open_session(
         self, handler: SessionHandler, producer: bytes, epoch: int, owner: int = c.UNKNOWN
     ) -> int:
-        """owner: as in RegisterProducer."""
+        """Register a session; return its number. owner: as in RegisterProducer."""
         number = next(self._numbers)
         self._sessions[number] = handler
         self.submit(ev.OpenSession(number, producer, epoch, owner))
         return number
 
     def end_session(self, number: int, *, is_clean: bool = False) -> None:
-        """is_clean: its producer has nothing unconfirmed, and sends nothing again."""
+        """Remove a session and end it at its groups. is_clean: as in CloseSession."""
         if self._sessions.pop(number, None) is not None:
             self.submit(ev.EndSession(number, is_clean))
 
     def may_deliver(self, group: int) -> bool:
-        """Whether this node's lease on the group still holds, now."""
+        """Whether this node's lease on the group is valid now."""
         return self._clock_s() * 1000 < self._lease_until.get(group, 0)
 
     def check_room(self, group: int) -> None:
-        """StatusError if a voter of the group has too little room on its disk for more messages."""
+        """RESOURCE_EXHAUSTED if a voter of the group has too little room on its disk for more messages."""
         low = self._low_disks.get(group)
         if low:
             raise status.disk_low(low)
 
     def check_version(self, command: c.Command | CatalogCommand) -> None:
-        """StatusError if the cluster has not switched to the machine version yet that the command needs."""
+        """FAILED_PRECONDITION if the command needs a machine version to which the cluster has not switched yet."""
         needed = needed_version(command)
         if needed > self._version:
             raise status.old_version(type(command).__name__, needed, self._version)
 
     async def take_room(self, group: int, size: int) -> None:
-        """Takes a batch's bytes from the window of publishes under way; `publishing.give` has to follow. UNAVAILABLE
-        where the group has its share of the window and answers nothing."""
+        """Take a batch's bytes from the node's window for publishing; `publishing.give` has to follow. UNAVAILABLE if
+        the group has used its share of the window and answers nothing (shares.PATIENCE_S)."""
         if self.publishing.take_now(size, group):
             return
         try:
@@ -228,8 +236,9 @@ class Hub:
             raise status.unavailable("overloaded", text) from error
 
     def check_leases(self) -> None:
-        """Ends the sessions with consumers that this node may no longer deliver to: they find a node that may. The
-        member says the same in time; this is for a Raft thread that is stuck."""
+        """End the sessions whose consumers use a group to which this node has no valid lease; their clients reconnect
+        to another node. The member reports lapsed leases too (LeaseLapsed). This check needs only the clock, not the
+        Raft thread."""
         lapsed = {group for group in self.catalog.queue_groups if not self.may_deliver(group)}
         if lapsed:
             self._end_consumers(lapsed)
@@ -240,7 +249,8 @@ class Hub:
                 session.ended("node_down")
 
     def leave(self, reason: str) -> None:
-        """Ends all sessions, and the calls that wait: another node can serve them and this one cannot."""
+        """End all sessions and the waiting calls, because another node can serve them and this one cannot. reason:
+        as in status.of_ended."""
         for session in list(self._sessions.values()):
             if session is not self._own:
                 session.ended(reason)
@@ -252,32 +262,37 @@ class Hub:
             session.ended("stopping")
 
     def body_reader(self, cached_bytes: int = 0) -> BodyReader:
-        """One for a thread of its own. cached_bytes: of batches that it keeps apart."""
+        """Return a new reader for use in another thread. cached_bytes: the size of its own cache of parsed
+        batches."""
         return BodyReader(self._log, cached_bytes)
 
     def refusal(self) -> str | None:
-        """Why this node opens no sessions now, None if it does."""
+        """The reason why this node opens no sessions now: its standing. None if it opens them."""
         return None if self._standing == "member" else self._standing
 
     # ---- queries
 
     async def query(self, query: Query[T]) -> T:
-        """An answer from what this node has applied. UNAVAILABLE where a replica that went back to its snapshot, or an
-        unreadable body, keeps it waiting too long."""
+        """Return an answer from the state that this node has applied.
+
+        A query that reads groups may have to wait for a replica that was reset to its snapshot or is being rebuilt, or
+        for an unreadable body: UNAVAILABLE after ANSWER_WAIT_S. A query that reads no group has no time limit.
+        """
         future: asyncio.Future[T] = self._future()
         return await self._result(
             future, ev.RunQuery(query, future), (), ANSWER_WAIT_S if query.groups else None
         )
 
     async def query_current(self, query: Query[T]) -> T:
-        """The same, and the answer shows everything that was answered anywhere before the call. UNAVAILABLE where one
-        of the groups has no leader."""
+        """Return an answer that shows everything that any node answered before the call. UNAVAILABLE if one of the
+        groups has no leader or is not served because states differ, and after ANSWER_WAIT_S."""
         future: asyncio.Future[T] = self._future()
         item = ev.RunQuery(query, future, is_current=True)
         return await self._result(future, item, query.groups, ANSWER_WAIT_S)
 
     async def current_catalog(self) -> CatalogView:
-        """The catalog, once it shows everything that was answered anywhere before the call."""
+        """Return the catalog when it shows everything that any node answered before the call. UNAVAILABLE as in
+        `query_current`."""
         await self.query_current(ReadBarrier((SYSTEM_GROUP,)))
         return self.catalog
 
@@ -291,7 +306,7 @@ class Hub:
         groups: Collection[int],
         wait_s: float | None = None,
     ) -> T:
-        """What the member answers. It forgets what nobody waits for any more."""
+        """Submit an item and return its result. If the caller stops waiting, the member drops the item (Forget)."""
         self.submit(item)
         try:
             if not groups and wait_s is None:
@@ -302,12 +317,16 @@ class Hub:
                 self.submit(ev.Forget(future))
 
     def is_outdated(self, queue: CatalogQueue) -> bool:
-        """Whether the queue was deleted, as far as this node knows, and its name may belong to another one by now."""
+        """Whether this node knows that the queue was deleted, and its name may belong to another queue now."""
         return self.catalog.was_deleted(queue) and self.catalog.queue(queue.name) is not None
 
     async def queue(self, name: str) -> CatalogQueue:
-        """The queue of this name, as this node knows it; as of now in the whole cluster where the node knows none, or
-        one that was deleted. A queue that was deleted a moment ago is refused by its group: see handlers.py."""
+        """Return the queue of this name.
+
+        The node's own catalog is used first, and the current catalog of the cluster if the node knows no such queue, or
+        a deleted one. The queue may have been deleted since; its group then refuses it (handlers.py). NOT_FOUND if
+        there is no such queue, UNAVAILABLE as in `query_current`.
+        """
         known = self.catalog.queue(name)
         if known is None or self.catalog.was_deleted(known):
             known = (await self.current_catalog()).queue(name)
@@ -316,11 +335,14 @@ class Hub:
         return known
 
     async def await_queue(self, group: int, queue: int, present: bool) -> None:
+        """Return when this node's replica of the group has the queue (present), or no longer has it (not present).
+        UNAVAILABLE as in `decided`."""
         future = self._future()
         await self._result(future, ev.AwaitQueue(group, queue, present, future), (group,))
 
     async def await_configured(self) -> None:
-        """Returns when the queues are configured as the policies say that are known here."""
+        """Return when this node's replicas have configured their queues by the policies that this node knows at the
+        call. UNAVAILABLE as in `decided`."""
         revision = self.catalog.revision
         for group in self.catalog.queue_groups:
             future = self._future()
@@ -329,9 +351,12 @@ class Hub:
     async def decided(
         self, groups: Collection[int], future: asyncio.Future[T], wait_s: float | None = None
     ) -> T:
-        """What the groups answer. UNAVAILABLE where one has no leader, or is not served because states differ, so that
-        nobody waits without knowing why: what was asked for may still be done, and its answer is still expected.
-        wait_s: UNAVAILABLE after this time."""
+        """Return the future's result, which needs the groups.
+
+        UNAVAILABLE if a group has no leader, or is not served because states differ, in NO_LEADER_POLLS polls in
+        succession; then the caller knows why there is no answer. The operation may still be carried out, and the future
+        is not cancelled. wait_s: time limit, then UNAVAILABLE too; None for no limit.
+        """
         missed = 0
         deadline_s = None if wait_s is None else self.loop.time() + wait_s
         while not future.done():
@@ -350,7 +375,8 @@ class Hub:
         return future.result()
 
     async def _unserved(self, groups: Collection[int]) -> status.StatusError | None:
-        """Says which of the groups has no leader that this node knows of, or is not served, as far as it knows."""
+        """Return an error that names the first group that has no leader, or is not served, as far as this node knows.
+        None if there is none."""
 
         found = await self.query(FindUnserved(tuple(groups)))
         if found is None:
@@ -364,8 +390,8 @@ class Hub:
         return status.unavailable("no_leader", text)
 
     async def readable(self, items: Iterable[T | BodyUnreadable]) -> AsyncIterator[T]:
-        """The items, each once it can be read: what stands in the way of the next is repaired before it is asked for
-        again. UNAVAILABLE where that takes too long."""
+        """Yield the items of an iterable that yields BodyUnreadable instead of an item that it cannot read. The body is
+        repaired before the iteration continues. UNAVAILABLE if that takes longer than MEND_WAIT_S."""
         for item in items:
             if isinstance(item, BodyUnreadable):
                 await self.repair(item)
@@ -373,7 +399,7 @@ class Hub:
                 yield item
 
     async def repair(self, unreadable: BodyUnreadable) -> None:
-        """Returns when the body can be read. UNAVAILABLE where that takes too long."""
+        """Return when the body can be read. UNAVAILABLE after MEND_WAIT_S."""
         future = self._future()
         self.submit(ev.RepairBody(unreadable.group, unreadable.index, future))
         try:
@@ -390,13 +416,16 @@ class Hub:
     # ---- the node's own session
 
     async def call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
-        """A numbered operation of the node's own; raises StatusError where it is refused."""
+        """Return the group's reply to an operation of the node's own session. StatusError if it cannot be sent or is
+        refused; UNAVAILABLE as in `decided`, or if the group has too many calls."""
         return _accepted(await self._own.call(group, command))
 
     async def change(self, make: Callable[[CatalogView], CatalogCommand | None]) -> Reply | None:
-        """A command to the catalog, made from what this node knows of the catalog. Where that was outdated when the
-        command came to be carried out, it is made again from the present state. None where make finds nothing to
-        do."""
+        """Send a command that `make` builds from this node's view of the catalog; return the reply.
+
+        If the view was outdated when the command was applied, `make` is called again with the current catalog. None if
+        `make` returns None, because there is nothing to do. Errors as in `call` and `query_current`.
+        """
         command = make(self.catalog)
         while command is not None:
             reply = await self._own.call(SYSTEM_GROUP, command)
@@ -406,7 +435,8 @@ class Hub:
         return None
 
     async def change_group(self, query: GroupQuery[T], make: Callable[[T], c.Command]) -> Reply | None:
-        """The same for a command to a queue's group, made from the answer to this query."""
+        """Send a command to a queue's group that `make` builds from the answer to the query; return the reply. If the
+        answer was outdated when the command was applied, `make` is called again with a current answer."""
         command = make(await self.query(query))
         while True:
             reply = await self._own.call(query.group, command)
@@ -417,44 +447,50 @@ class Hub:
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
     ) -> None:
-        """make(first_client_sequence, lowest_unconfirmed) -> the command."""
+        """Publish a batch of `count` messages. make(first_client_sequence, lowest_unconfirmed) returns the command.
+        StatusError if it is refused. Further errors as in `send` and `decided`."""
         await self._own.publish(group, make, batch, count)
 
     async def send(self, group: int, command: c.Stage, batch: bytes) -> asyncio.Future[Reply | None]:
-        """Sends an operation that carries a batch; they go in the order in which they were sent. `sent` says what has
-        become of it."""
+        """Send an operation that carries a batch; return the future of its answer, which `sent` awaits. Operations are
+        sent in order if the caller awaits each `send` before the next. UNAVAILABLE as in `take_room`, or if the group
+        has too many calls; RESOURCE_EXHAUSTED as in `check_room`."""
         return await self._own.send(group, lambda _: command, batch)
 
     async def sent(self, group: int, answer: asyncio.Future[Reply | None]) -> Reply | None:
-        """The answer to what was sent; raises StatusError where it is refused."""
+        """Return the answer to an operation of `send`. StatusError if it is refused, UNAVAILABLE as in `decided`."""
         return _accepted(await self.decided((group,), answer))
 
     async def get(self, group: int, queue: int, count: int) -> Deliver | None:
-        """Takes and settles messages that are ready."""
+        """Take up to `count` ready messages and settle them immediately. None if no message is ready. Errors as in
+        `call`."""
         return await self._own.get(group, queue, count)
 
 
 @dataclass(slots=True)
 class _Numbers:
-    """The node's own messages to one group."""
+    """The client sequences of the node's own messages to one group."""
 
     next_sequence: int = 1
     unconfirmed: dict[int, None] = field(default_factory=dict)
-    """first numbers of batches, ascending"""
+    """first client sequences of unconfirmed batches, ascending"""
 
 
 class _OwnSession:
-    """The node as a client of its groups: numbered like any session, begun again when it has been ended. A group that
-    answers nothing holds up none of the others: each has message numbers and a share of the calls of its own."""
+    """The node as a client of its groups. Its operations are numbered as in any session. A new session begins when the
+    old one was ended, unless the node is stopping. Each group has its own client sequences and its own share of the
+    calls, so a group that does not answer does not delay the others."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._number = 0
         self._numbers: defaultdict[int, _Numbers] = defaultdict(_Numbers)
         self._calls: dict[asyncio.Future[Reply | None], int] = {}
-        """What its group has not answered yet, also where nobody waits for it any more."""
+        """future of each operation that its group has not answered yet -> the group; also if its caller has stopped
+        waiting"""
         self._shares = Shares(MAX_CALLS)
         self._gets: dict[int, deque[asyncio.Future[Deliver | None]]] = {}
+        """queue id -> futures of answered gets whose delivery follows, the oldest first"""
 
     def open(self) -> None:
         self._numbers = defaultdict(_Numbers)
@@ -462,11 +498,11 @@ class _OwnSession:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether calls wait for their group."""
+        """Whether any operation is unanswered."""
         return bool(self._calls)
 
     async def call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
-        """The group's answer, a refusal too."""
+        """Return the group's answer, which may be a refusal."""
         _check_wire_form(command)
         self._hub.check_version(command)
         future = self._expect(group)
@@ -475,9 +511,11 @@ class _OwnSession:
             return await self._hub.decided((group,), future)
 
     def _expect(self, group: int) -> asyncio.Future[Reply | None]:
-        """Where an answer will come. It is kept until it has come: where the caller has given up, nothing is done in
-        the operation's stead (ev.Withdraw), but its number is still to be answered. So the number of those is
-        bounded here."""
+        """Return the future for the answer to one operation. UNAVAILABLE if the group has used its share.
+
+        The future is kept until the answer arrives. An operation whose caller has stopped waiting (ev.Withdraw) keeps
+        its number in the session, and that number still gets an answer. Therefore the futures are limited here.
+        """
         if not self._shares.enter(group):
             raise status.unavailable(
                 "overloaded",
@@ -491,7 +529,7 @@ class _OwnSession:
 
     @contextmanager
     def _withdrawing(self, group: int, token: object, future: asyncio.Future[Any]) -> Iterator[None]:
-        """Where the block fails, nobody waits for the answer any more."""
+        """Withdraw the operation if the block fails before the answer arrives."""
         number = self._number
         try:
             yield
@@ -503,7 +541,7 @@ class _OwnSession:
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
     ) -> None:
-        """It is always new: the node numbers it."""
+        """Publish a batch, as in Hub.publish. It is never a repeat, because the node assigns its client sequences."""
 
         def numbered(future: asyncio.Future[Reply | None]) -> c.Enqueue:
             numbers = self._numbers[group]
@@ -521,8 +559,9 @@ class _OwnSession:
         make: Callable[[asyncio.Future[Reply | None]], c.Enqueue | c.Stage],
         batch: bytes,
     ) -> asyncio.Future[Reply | None]:
-        """Sends a command with its batch, and returns where its answer will come. make(that) is called when it is its
-        turn. The batch counts against the node's window until it is answered, whether or not its caller still waits."""
+        """Send a command with its batch; return the future of its answer. make(future) returns the command and is
+        called when the window has room. The batch uses the node's window until it is answered or the session ends,
+        also if its caller has stopped waiting."""
         self._hub.check_room(group)
         window, size = self._hub.publishing, len(batch)
         await self._hub.take_room(group, size)
@@ -570,14 +609,15 @@ class _OwnSession:
                 future.set_result(deliver)
 
     def notified(self, notify: Notify) -> None:
-        """The node's own session has no consumers but its gets, which nothing is said about."""
+        """Ignore the notification. The session's only consumers are its gets, and these receive none. If the session is
+        fenced, `ended` follows."""
 
     def consumed_groups(self) -> set[int]:
         return set()
 
     def ended(self, reason: str) -> None:
         self._hub.end_session(self._number)
-        # a session that was silent for a day is forgotten by the system group: the call that says so may be repeated
+        # the system group forgets a session after a day of silence; the call that finds this out may be retried
         error = status.of_ended("resync" if reason == "expired" else reason)
         deliveries = [future for waiting in self._gets.values() for future in waiting]
         for call in list(self._calls):
@@ -594,7 +634,8 @@ class _OwnSession:
 
 
 def _check_wire_form(command: c.Command | CatalogCommand) -> None:
-    """INVALID_ARGUMENT for what the Raft thread could not write, or would find too large: it would end there."""
+    """INVALID_ARGUMENT if the command cannot be encoded, because on the Raft thread that would stop the process, or is
+    longer than the operations that a peer accepts (wire/forwarding.py)."""
     try:
         size = len(encode(command, None))
     except (struct.error, ValueError, OverflowError) as error:
@@ -610,13 +651,13 @@ def _is_outdated(reply: Reply | None) -> bool:
 
 
 def _accepted(reply: Reply | None) -> Reply | None:
-    """The reply, if it is not a refusal."""
+    """Return the reply; StatusError if it is a refusal."""
     if isinstance(reply, Refused):
         raise status.StatusError(status.of_refused(reply))
     return reply
 
 
 def _looked_at(future: asyncio.Future[Any]) -> None:
-    """An error that nobody waits for any more is no news."""
+    """Retrieve the future's error, so that asyncio does not log it if no caller waits for it."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""One member's process: everything put together, from a configuration to a serving node, and taken apart again."""
+"""One member's process: build the node from its configuration, serve, and shut down."""
 
 from __future__ import annotations
 
@@ -44,31 +44,35 @@ T = TypeVar("T")
 
 STOP_GRACE_S = 2.0
 HAND_OVER_S = 2.0
-"""How long a stopping node waits until others lead what it led: two transfers' time, and no more of an operator's."""
+"""Maximum time that a stopping node waits until other members lead the groups that it led: the time of two leadership
+transfers. The operator should not have to wait longer."""
 READY_POLL_S = 0.05
 MALLOC_SETTINGS = ((-8, 2), (-1, 256 << 10), (-3, 128 << 10))
 """M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)"""
 SEGMENT_BYTES = 64 << 20
 RECENT_BYTES = 4 << 20
-"""Bodies in memory: what consumers at the tail of their queues read. Older ones come from the kernel's cache."""
+"""Bytes of recent bodies kept in memory, for consumers at the tail of their queues. Older bodies come from the kernel's
+page cache or the disk."""
 SWITCH_INTERVAL_S = 0.001
-"""The Raft thread must not wait 5 ms (Python's default) for the interpreter when a peer has answered."""
+"""Interval for switching threads. With Python's default, the Raft thread may wait 5 ms for the interpreter after a peer
+has answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What a member keeps its data on. Only tests have another than the default: disks with faults, small segments."""
+    """A member's storage. Only tests change the defaults, for faulty disks and small segments."""
 
     files: Files = field(default_factory=lambda: RealFiles(SPARE_DESCRIPTORS))
     segment_bytes: int = SEGMENT_BYTES
     snapshot_bytes: int | None = None
     """see MemberConfig"""
     pace: Pace = field(default_factory=Pace)
-    """of looking for damage"""
+    """of scrubbing"""
 
 
 def run(config: NodeConfig, disk: Disk | None = None) -> int:
-    """Serves until SIGTERM or SIGINT. Returns the process's exit status; raises OperatorError, OSError, LogError."""
+    """Serve until SIGTERM or SIGINT; return the process's exit status: 0, or 2 under python -O. OperatorError, OSError
+    or LogError if the member cannot start."""
     if not __debug__:
         print("quorum does not run under python -O: its checks are part of its safety", file=sys.stderr)
         return 2
@@ -111,8 +115,9 @@ def _begin_life(config: NodeConfig, log: Log, files: Files) -> Life:
 
 
 def _with_room(log: Log, write: Callable[[], T]) -> T:
-    """A full disk keeps no member from starting, nor from remembering the members it meets: the log's reserve has
-    room for a small file."""
+    """Return the result of `write`, which writes a small file. If the disk is full, release a part of the log's reserve
+    and call it again. So a full disk does not prevent a member from starting, or from saving which members it has
+    met. OSError if nothing is left of the reserve."""
     while True:
         try:
             return write()
@@ -122,7 +127,8 @@ def _with_room(log: Log, write: Callable[[], T]) -> T:
 
 
 def _bound_allocator() -> None:
-    """glibc: few arenas, and what large batches took goes back to the system. Elsewhere there is no such setting."""
+    """Make glibc use few arenas and return the memory of large batches to the system. Other C libraries have no such
+    setting."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for parameter, value in MALLOC_SETTINGS:
@@ -147,7 +153,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
         f"cluster {config.cluster!r}, queue_groups {config.queue_groups}",
         founding=""
         if config.join
-        else str(founding),  # founding members that differ in it do not speak to each other
+        else str(founding),  # founding members with different texts refuse each other's connections
         incarnation=bytes.fromhex(memory.incarnation),
         known=known,
         skips=" ".join(map(shown, config.skipped_places)),
@@ -201,7 +207,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
     if watching.done():
-        watching.result()  # a defect: without the watch this process would serve without being looked after
+        watching.result()  # raises the defect: without the watch the health status would not change any more
     logger.info("stopping")
     watching.cancel()
     await _hand_over(hub)
@@ -213,7 +219,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
 
 
 async def _hand_over(hub: Hub) -> None:
-    """Others lead what this node led, where they can, before it is gone."""
+    """Transfer this node's leaderships to other members where possible, and wait up to HAND_OVER_S for that."""
     hub.submit(ev.Leave())
     deadline = time.monotonic() + HAND_OVER_S
     while time.monotonic() < deadline and not await hub.query(HasHandedOver()):
@@ -221,8 +227,12 @@ async def _hand_over(hub: Hub) -> None:
 
 
 async def _watch(hub: Hub, server: Server) -> None:
-    """Health: serving while every group has a leader that this node knows. And streams whose lease has lapsed, or
-    whose node is drained. Each look is one question, because an idle member makes a step for each."""
+    """Poll the member's health, publish it, and end sessions that this node should not serve.
+
+    The health service reports SERVING while the member says that it is ready (queries.CheckHealth). Sessions end if the
+    node's standing changes to anything but "member", if a lease has lapsed, or if the member names another reason to
+    leave. Each poll sends a single query, because an idle member makes a step for each query.
+    """
     serving, standing = False, ""
     logger = structlog.get_logger()
     while True:

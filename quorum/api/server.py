@@ -23,16 +23,16 @@ from quorum.node.wire.batches import FRAME_BYTES
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
 
 HANDSHAKE_LIMIT_MS = 5_000
-"""A connection that has not begun to speak HTTP/2 by then is closed."""
+"""A connection that has not begun HTTP/2 within this time is closed."""
 IDLE_LIMIT_MS = 300_000
-"""A connection without calls is closed after this time; a client opens another one when it has something to say."""
+"""A connection without calls is closed after this time. The client opens another one for its next call."""
 NO_COMPRESSION = 1
-"""gRPC's set of algorithms: the identity only. A compressed request would be many times its size on the wire, before
-anything of it is counted; bodies may be compressed by who publishes them."""
+"""gRPC's set of algorithms: only identity. A compressed request could expand to many times its size on the wire before
+its bytes are counted. Clients may compress message bodies themselves."""
 MAX_STREAMS = 1_000
-"""Calls of one connection at a time; a client keeps more to itself."""
+"""Calls of one connection at a time; the client queues further calls."""
 STOP_LIMIT_S = 5.0
-"""Time for gRPC to end its calls after the grace period. A client cannot keep the node from stopping."""
+"""Time for gRPC to end its calls after the grace period. After it the node stops, whatever clients do."""
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 SERVICES = (
     queue_pb2.DESCRIPTOR.services_by_name["Queue"].full_name,
@@ -42,7 +42,7 @@ SERVICES = (
 
 
 def _why_not(address: str) -> str:
-    """The operating system's reason why this address cannot be listened on, which gRPC does not pass on."""
+    """Return the operating system's reason why this address cannot be used for listening. gRPC does not report it."""
     host, _, port = address.rpartition(":")
     try:
         family, kind, number, _, where = socket.getaddrinfo(
@@ -56,6 +56,8 @@ def _why_not(address: str) -> str:
 
 
 class Server:
+    """The server and the periodic check of its connections."""
+
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._health = Health(SERVICES)
         self._max_connections = max_connections()
@@ -84,7 +86,7 @@ class Server:
         reflection.enable_server_reflection((*SERVICES, HEALTH, reflection.SERVICE_NAME), gate)
 
     async def start(self, address: str) -> int:
-        """Listens; returns the port. Raises OperatorError where the address cannot be had."""
+        """Listen on host:port; return the port. OperatorError if the address cannot be used."""
         try:
             port: int = self._server.add_insecure_port(address)
         except RuntimeError as error:
@@ -94,7 +96,7 @@ class Server:
         return port
 
     async def _watch(self, port: int) -> None:
-        """Closes connections of an address that has too many, and those whose clients do not take their answers."""
+        """Close excess connections of an address, and connections whose clients do not read their answers."""
         logger = structlog.get_logger()
         while True:
             await asyncio.sleep(LOOK_S)
@@ -115,10 +117,12 @@ class Server:
                 )
 
     def set_serving(self, serving: bool) -> None:
-        """What the health service says from now on. It waits for no client."""
+        """Set the state that the health service reports. It does not wait for any client."""
         self._health.set_serving(serving)
 
     async def stop(self, grace_s: float) -> None:
+        """Stop listening, and end the calls that are still under way after grace_s seconds. Return after grace_s +
+        STOP_LIMIT_S at the latest."""
         if self._watching is not None:
             self._watching.cancel()
         self._health.stop()
