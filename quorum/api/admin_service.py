@@ -1,4 +1,4 @@
-"""quorum.v1.Admin: queues and the cluster; members are in member_service.py, policies in policy_service.py."""
+"""quorum.v1.Admin: queues and cluster status. Members are in member_service.py, policies in policy_service.py."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from quorum.v1 import admin_pb2_grpc
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LISTED_BYTES = 3 << 20
-"""Maximum size of an answer with queues, or one queue: gRPC's clients accept 4 MiB by default."""
+"""Approximate maximum bytes of an answer with queues, or one queue: gRPC clients accept 4 MiB by default."""
 PART_QUEUES, PART_BLOCKS = 200, 5_000
-"""Queues, and blocks of messages in them, counted by one query: takes some milliseconds."""
+"""Limits of one query: queues, and blocks of messages in them. It takes some milliseconds."""
 
 
 PART_CONSUMERS, PART_FILTER_BYTES = 1_000, 256 << 10
-"""Maximum number of consumers in an answer, and bytes of their filters, or one filter."""
+"""Maximum number of consumers in an answer, and bytes of their filters, unless a single filter is larger."""
 
 
 class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
@@ -44,7 +44,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         self._hub = hub
         self._config = config
         self._hashing = asyncio.Lock()
-        """Lock: a hash reads a group's whole state, so only one is computed at a time, each in its own step."""
+        """A hash reads a group's whole state. Therefore only one is computed at a time, each in its own step."""
 
     @unary_once
     async def DeclareQueue(
@@ -96,7 +96,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         return pb.PurgeQueueResponse(message_count=reply.count)
 
     async def _meant(self, request: pb.DeleteQueueRequest | pb.PurgeQueueRequest) -> CatalogQueue:
-        """Return the queue of this name and id; NOT_FOUND if the name belongs to another queue."""
+        """Return the queue of this name and id (0: any id). Raises NOT_FOUND if there is none."""
         queue: CatalogQueue | None = await self._hub.queue(request.queue)
         if queue is not None and request.id not in (0, queue.id):  # this node may be behind
             queue = (await self._hub.current_catalog()).queue(request.queue)
@@ -209,15 +209,17 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
 
 
 def _removal(catalog: CatalogView, name: str, meant: int) -> RemoveQueue | None:
-    """Return the command for the queue that has the name now, never for a later queue of that name. meant: the
-    expected queue id, 0 for any. None if the name belongs to another queue."""
+    """Return the command that removes the queue that has the name now, but no later queue of that name.
+
+    meant: the expected queue id, 0 for any. None if no queue of that name has this id.
+    """
     queue = catalog.queue(name)
     found = NO_QUEUE if queue is None else queue.id
     return RemoveQueue(name, found) if meant in (0, found) else None
 
 
 def _page(queues: list[CatalogQueue], request: pb.ListQueuesRequest) -> list[CatalogQueue]:
-    """Return the requested queues by name, and one more if there is one."""
+    """Return the requested queues, sorted by name; if there are more than the limit, one more. limit 0: all."""
     wanted = (each for each in queues if each.name.startswith(request.prefix) and each.name > request.after)
     if request.limit:
         return heapq.nsmallest(request.limit + 1, wanted, key=attrgetter("name"))

@@ -4,10 +4,11 @@ A service is registered through a `Gate`, as with the gRPC server itself. The se
 stream of bytes. Therefore the gate learns of a call before its first byte, and sees the bytes of each request before
 they are parsed.
 
-- Calls are admitted by kind and by the client's address (`Calls`). Administration and health have places of their own,
-  which sessions do not take.
-- If all places of a kind are taken, the first call of an address ends the oldest call of the address with the most.
-- The first request has a time limit; a silent call ends.
+- Calls are admitted by kind and by the client's address (`Places`). Administration and health have their own places,
+  which sessions do not take. Watches have their own places, too.
+- If all places of a kind are taken, the first call of an address ends the oldest call of the address with the most
+  calls.
+- The first request has a time limit; a call without requests ends.
 - A client has to take each answer within a time limit. gRPC keeps unread answers until the connection is closed, so
   the server closes it (`Gate.stalled`).
 - The bytes of a request are reserved in the node's window for received requests before they are parsed, and released
@@ -41,11 +42,11 @@ from quorum.node.wire.batches import BatchLimits
 from quorum.node.wire.wire_scan import UNWALKED_BYTES, ScanError, Shape, scan
 
 MAX_CALLS = 10_000
-"""Sessions and calls at a time."""
+"""Maximum number of sessions and other calls at a time, without those of the next two limits."""
 MAX_RESERVED_CALLS = 500
-"""Calls of administration and health checks: beside the others."""
+"""Maximum number of calls of administration, health checks and reflection at a time."""
 MAX_WATCHES = 500
-"""Calls that clients keep open to be notified of changes: beside the others."""
+"""Maximum number of watches at a time: calls that clients keep open to be notified of changes."""
 IS_RESERVED = ("quorum.v1.Admin", "grpc.health.", "grpc.reflection.")
 """Name prefixes of the services with reserved places."""
 WATCHES = ("Health/Watch", "ServerReflection/ServerReflectionInfo")
@@ -57,7 +58,7 @@ LARGE_ANSWERS = (
     "Bulk/QueueInfo",
     "Bulk/DescribeReservations",
 )
-"""Methods with one answer that may be large: the call has its place until the client has taken it."""
+"""Methods with a single answer that may be large. The call keeps its place until the client has taken the answer."""
 WATCH_LIMIT_S = 3_600.0
 """Time limit of a watch; its client then begins another one."""
 ANSWER_LIMIT_S = 60.0
@@ -65,10 +66,10 @@ ANSWER_LIMIT_S = 60.0
 OPEN_LIMIT_S = 5.0
 """Time limit for a session's first request."""
 REQUEST_LIMIT_S = 30.0
-"""Time limit for the first request of any other call: 32 MiB take a while on a slow link."""
+"""Time limit for the first request of any other call: a request of 32 MiB takes a while on a slow link."""
 UNCOUNTED_BYTES = UNWALKED_BYTES
-"""A request up to this size takes nothing from the window: all calls together have 40 MiB of such requests at most, and
-a consumer's answers do not wait behind publishes."""
+"""A request up to this size takes nothing from the window, so a consumer's dispositions do not wait behind publishes.
+All calls together have at most 43 MiB of such requests."""
 IPV6_PREFIX = 64
 """Prefix length of the IPv6 network that counts as one client."""
 
@@ -86,7 +87,7 @@ def network_of(host: str) -> str:
 
 
 def client_address(peer: str) -> str:
-    """network_of what gRPC calls a peer, as in ipv4:10.0.0.7:41822."""
+    """Return `network_of` the host in gRPC's name of a peer, such as ipv4:10.0.0.7:41822; other names unchanged."""
     scheme, _, rest = peer.partition(":")
     if scheme not in ("ipv4", "ipv6"):
         return peer
@@ -95,7 +96,7 @@ def client_address(peer: str) -> str:
 
 
 class Places:
-    """The calls of one kind, each with the address that it came from."""
+    """The calls of one kind that are under way, by address."""
 
     def __init__(self, most: int) -> None:
         self._shares = Shares(most)
@@ -117,7 +118,7 @@ class Places:
         return self._shares.of(address)
 
     def enter(self, address: str, call: Call) -> bool:
-        """Enter a call. True: `leave` has to follow. False: the address has used its share."""
+        """Enter a call. True: `leave` has to follow. False: the address has used its share, or there is no place."""
         if not self._shares.enter(address):
             if self._shares.of(address) or not self._end_one():
                 return False
@@ -126,7 +127,7 @@ class Places:
         return True
 
     def _end_one(self) -> bool:
-        """End the oldest call of the address with the most calls, if it has several."""
+        """End the oldest call of the address with the most calls. False: no address has several calls."""
         calls = max(self._calls.values(), key=len, default={})
         if len(calls) < 2:
             return False
@@ -145,7 +146,7 @@ class Places:
 
 
 class Call:
-    """One call under way, for its handler: gRPC's context, which records unfinished writes."""
+    """A call under way, which its handler uses as gRPC's context. It records unfinished writes."""
 
     __slots__ = ("_context", "_since", "_task", "is_ended")
 
@@ -167,7 +168,7 @@ class Call:
             del self._since[self]
 
     def end(self) -> None:
-        """End the call, because another one gets its place."""
+        """End the call, because a call of another address gets its place."""
         self.is_ended = True
         assert self._task is not None
         self._task.cancel()
@@ -211,7 +212,7 @@ class _Method:
 
 
 class Gate:
-    """Has the parts of grpc.aio.Server that services are registered with."""
+    """Has the methods of grpc.aio.Server that register a service."""
 
     def __init__(self, server: grpc.aio.Server, batch: BatchLimits, received: ByteWindow) -> None:
         """received: bytes of requests that services are handling, by address."""
@@ -229,7 +230,7 @@ class Gate:
         return {call.peer() for call, _ in takewhile(lambda each: each[1] <= before, self._since.items())}
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """They are registered by name."""
+        """Do nothing: `add_registered_method_handlers` registers the same handlers by name."""
 
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
@@ -267,7 +268,7 @@ class Gate:
 
 
 class Requests:
-    """The requests of one call. Asking for the next one, or `release`, ends the use of a request."""
+    """The requests of one call. The bytes of a request are released by `release`, or when the next one is requested."""
 
     def __init__(self, method: _Method, context: Context, received: ByteWindow, address: str) -> None:
         self._method = method
@@ -298,9 +299,8 @@ class Requests:
             return first
         if self._taken:
             self.release()
-        data = (
-            await self._context.read()
-        )  # not from an iterator: it would keep the bytes until the next request
+        # read() instead of an iterator, which would keep the bytes until the next request
+        data = await self._context.read()
         if data is grpc.aio.EOF:
             raise StopAsyncIteration
         size = len(data)
@@ -330,7 +330,7 @@ class Requests:
 def _handler(
     handler: Any, method: _Method, received: ByteWindow, since: dict[Call, float]
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the same method for the server, which takes a stream of bytes."""
+    """Return a handler for the server that takes a stream of bytes and runs this method."""
     behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
     limit_s = WATCH_LIMIT_S if method.name in WATCHES else None

@@ -17,8 +17,8 @@ from quorum.node.wire.operations import Command, batch_of, count_of
 T = TypeVar("T")
 
 DELIVERY_BYTES = 1 << 20
-"""Bytes that are read ahead of a stream; approximate size of a delivery, properties included, unless one message is
-larger."""
+"""Approximate maximum bytes of a delivery, properties included, unless a single message is larger. A stream reads about
+one delivery ahead."""
 
 WHOLE_MESSAGES = 64
 """A stored batch of at least this many messages is sent unchanged, in its own delivery. Smaller ones are combined,
@@ -33,9 +33,11 @@ PARSED = 2
 
 @dataclass(frozen=True, slots=True)
 class DeliveredBatch:
-    """Messages for one consumer, with neighbouring delivery tags from `first_tag` on. consumer_tag: empty for a get.
-    batch: a serialized MessageBatch. sequences, redelivered: ranges (first, last) of sequences and of tags.
-    delivery_counts: (tag, failed deliveries) where not zero."""
+    """Messages for one consumer, with consecutive delivery tags from `first_tag` on.
+
+    consumer_tag: empty for a get. batch: a serialized MessageBatch. sequences, redelivered: ranges (first, last) of
+    sequences and of tags. delivery_counts: pairs (tag, failed deliveries) where not zero.
+    """
 
     consumer_tag: str
     attach: int
@@ -48,7 +50,8 @@ class DeliveredBatch:
 
 
 class BodyReader:
-    """Reads batches from the node's log. All streams of a node share one reader, which belongs to the event loop.
+    """Reads batches from the node's log. The sessions and gets of a node share one reader, which belongs to the event
+    loop. Calls that read in worker threads have their own readers (Hub.body_reader).
 
     A damaged or missing body raises BodyUnreadable. The generators in this module yield the error instead and retry
     when they are resumed; the caller repairs the body in between (Hub.readable).
@@ -74,7 +77,7 @@ class BodyReader:
         self._last, self._command = (-1, -1), None
 
     def command(self, group: int, index: int) -> Command:
-        """Return a whole entry."""
+        """Return the command of a whole entry."""
         if self._last != (group, index) or self._command is None:
             try:
                 body = self._log.read(group, index)
@@ -103,7 +106,7 @@ class BodyReader:
         return made
 
     def parts(self, group: int, run: Run) -> Iterator[tuple[batches.StoredBatch, int, int] | BodyUnreadable]:
-        """Return the messages of a run as (batch, first ordinal, count)."""
+        """Yield the messages of a run as (batch, first ordinal, count)."""
         if not run.one_each:
             for batch in _tried(lambda: self.batch(group, run.index, run.operation)):
                 yield batch if isinstance(batch, BodyUnreadable) else (batch, run.ordinal, run.count)
@@ -131,7 +134,7 @@ def _tried(read: Callable[[], T]) -> Iterator[T | BodyUnreadable]:
 def delivered_batches(
     reader: BodyReader, group: int, deliver: Deliver
 ) -> Iterator[DeliveredBatch | BodyUnreadable]:
-    """Yield batches to send, in order of delivery tags; each at most about DELIVERY_BYTES, or one message."""
+    """Yield batches to send, in order of delivery tags. Each has at most about DELIVERY_BYTES, or one message."""
     collected = _Collected(deliver)
     for run in deliver.runs:
         whole = None
@@ -156,8 +159,12 @@ def delivered_batches(
 def _added(
     reader: BodyReader, group: int, run: Run, done: int, collected: _Collected
 ) -> int | BodyUnreadable:
-    """Add messages of the run from number `done` on, as long as they fit; return the number added so far. The builder
-    keeps no reference to a batch, so an unread stream holds only the collected messages."""
+    """Add messages of the run from number `done` on, as long as they fit; return the number of the run's messages that
+    have been added so far.
+
+    This is a separate function, so that the suspended generator `delivered_batches` has no variable that refers to a
+    batch: a stream that is not read does not keep whole batches in memory.
+    """
     while done < run.count:
         try:
             if run.one_each:
@@ -179,7 +186,7 @@ def _added(
 
 
 class _Collected:
-    """Messages collected for one delivery, and the tags that follow."""
+    """Messages collected for one delivery, and the next delivery tag."""
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -199,16 +206,16 @@ class _Collected:
             self._sequences.append([sequence, sequence + count - 1])
 
     def take(self) -> Iterator[DeliveredBatch]:
-        """Return the collected messages, if there are any."""
+        """Yield the collected messages as one delivery, if there are any."""
         builder, sequences = self._builder, self._sequences
         if builder.count:
             self._builder, self._sequences = batches.BatchBuilder(), []
             count, data = builder.count, builder.build()
-            del builder  # it has whole batches, and the client may take its time
+            del builder  # it refers to whole batches, and the client may be slow
             yield self._made(count, data, sequences)
 
     def pass_on(self, run: Run, batch: bytes) -> DeliveredBatch:
-        """Return a stored batch unchanged; nothing else is collected."""
+        """Return a stored batch unchanged, as one delivery. The caller has taken the collected messages before."""
         return self._made(run.count, batch, [[run.first_sequence, run.first_sequence + run.count - 1]])
 
     def _made(self, count: int, batch: bytes, sequences: list[list[int]]) -> DeliveredBatch:
@@ -218,13 +225,13 @@ class _Collected:
 
 
 def _whole_batch(reader: BodyReader, group: int, run: Run) -> bytes | None:
-    """Return the stored bytes if the run is one whole batch, which needs no parsing."""
+    """Return the stored bytes if the run is one whole batch of at most DELIVERY_BYTES; it needs no parsing."""
     if run.one_each or run.ordinal:
         return None
     try:
         operation = reader.operation(group, run.index, run.operation)
     except BodyUnreadable:
-        return None  # taken apart, it is met again
+        return None  # `_added` reads the run again and returns the error
     data = batch_of(operation)
     if run.count != count_of(operation) or len(data) > DELIVERY_BYTES:
         return None

@@ -1,7 +1,7 @@
 """The gRPC health service of one node (grpc.health.v1): one state for all of the node's services.
 
-The node sets the state without waiting for anything. A Watch call writes each new state to its own client, and no lock
-is held meanwhile: a client that does not read delays only its own call.
+`set_serving` waits for no client. Each Watch call writes the new states to its own client and holds no lock while it
+writes, so a client that does not read delays only its own call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quorum.api.handlers import Context
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """NOT_SERVING until `set_serving` says otherwise. The empty name stands for the whole node."""
+    """The state is NOT_SERVING until `set_serving` changes it. The empty service name means the whole node."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = frozenset(("", *services))
@@ -26,7 +26,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._is_stopped = False
 
     def set_serving(self, serving: bool) -> None:
-        """Sets the state of all services. After `stop` it changes nothing."""
+        """Set the state of all services. Has no effect after `stop`."""
         if self._is_stopped or serving == self._is_serving:
             return
         self._is_serving = serving
@@ -34,7 +34,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._changed = asyncio.Event()
 
     def stop(self) -> None:
-        """NOT_SERVING for the rest of the process's life."""
+        """Set NOT_SERVING for the rest of the process's life."""
         self.set_serving(False)
         self._is_stopped = True
 
@@ -49,7 +49,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Watch(
         self, request: pb.HealthCheckRequest, context: Context
     ) -> AsyncIterator[pb.HealthCheckResponse]:
-        """The state now and after each change. A slow client misses states between two that it receives."""
+        """Yield the current state, and the state after each change. A slow client may miss intermediate states."""
         if request.service not in self._services:
             yield pb.HealthCheckResponse(status=pb.HealthCheckResponse.SERVICE_UNKNOWN)
             await asyncio.Event().wait()  # the protocol keeps the call open; the client or the server ends it

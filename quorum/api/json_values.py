@@ -1,8 +1,8 @@
-"""Application properties as JSON text and back, with nothing lost.
+"""Conversion of application properties to JSON text and back.
 
-JSON has no bytes, no NaN and no infinities: these are objects of one member, {"base64": "..."} and
-{"double": "NaN" | "Infinity" | "-Infinity"}. A number with a point or an
-exponent is floating-point, others are integers.
+JSON has no bytes, no NaN and no infinities. They are written as objects with one member: {"base64": "..."} and
+{"double": "NaN" | "Infinity" | "-Infinity"}. A number with a point or an exponent is floating-point, others are
+integers. A property without a value is written as null; null is ignored when it is read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from quorum.v1 import queue_pb2 as pb
 
 INT64 = range(-(1 << 63), 1 << 63)
 MAX_TEXT = 6 * MAX_PROPERTIES_BYTES
-"""Characters of an object: JSON may take six of them for a byte."""
+"""Maximum number of characters of an object: JSON may need six characters for one byte."""
 _DOUBLES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _HINT = 'allowed: text, numbers, true, false, null, {"base64": "..."}, {"double": "NaN"}'
 
 
 class Writer:
-    """Writes properties as JSON objects, without what stands elsewhere: values of a kind, by the property's name."""
+    """Writes properties as JSON objects.
+
+    elsewhere: name -> kind of the properties that are written to other columns. The writer leaves out their values of
+    this kind, and those without a value.
+    """
 
     __slots__ = ("_names", "elsewhere")
 
@@ -35,7 +39,7 @@ class Writer:
         self._names: dict[str, str] = {}
 
     def write(self, properties: Mapping[str, pb.Value]) -> str | None:
-        """None where there are none to write."""
+        """Return the JSON text, with sorted names; None if there is no property to write."""
         parts = []
         names = self._names
         for name in sorted(properties):
@@ -72,7 +76,7 @@ def _double(value: float) -> str:
 
 
 def read_into(target: Any, text: str) -> None:
-    """Adds the properties of a JSON object to a map of Values. Raises ValueError, saying what is wrong."""
+    """Add the properties of a JSON object to a map of names to Values. Raises ValueError with the reason."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"it has {len(text)} characters; at most {MAX_TEXT}")
     try:

@@ -1,4 +1,4 @@
-"""The part of quorum.v1.Admin that changes who is a member, who leads, and how long leases last."""
+"""The part of quorum.v1.Admin that changes members, leaders and lease times."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from quorum.v1 import admin_pb2 as pb
 T = TypeVar("T")
 
 TRANSFER_LIMIT_S = 3.0
-"""A transfer takes an election timeout at most; the wish for it may have to be passed on, and repeated."""
+"""Time limit for a leadership transfer. A transfer takes at most an election timeout, but the request may have to be
+forwarded to the leader and repeated."""
 TRANSFER_POLL_S = 0.05
 TRANSFER_ASK_EVERY = 10
-"""Polls between two askings: a leader that could not begin yet (a change of members is under way) is asked again."""
+"""Number of polls between two requests to the leader. A leader that cannot begin yet, because its group's members are
+being changed, needs another request."""
 
 
 class MemberService:
-    """See the module's text; AdminService is the rest."""
+    """Methods for members, leaders and lease times; AdminService has the others."""
 
     _hub: Hub
     _config: NodeConfig
@@ -119,12 +121,12 @@ class MemberService:
             await asyncio.sleep(TRANSFER_POLL_S)
         raise status.unavailable(
             "not_transferred",
-            f"group {group} was not handed over to {name!r}; its leader goes on, or is unknown",
+            f"leadership of group {group} was not transferred to {name!r}; another member leads, or none is known",
         )
 
 
 def _checked(check: Callable[[T], object], value: T) -> None:
-    """What the caller did wrong is told before anything enters the log."""
+    """Check a value before anything enters the log. A ValueError of the check becomes INVALID_ARGUMENT."""
     try:
         check(value)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""What a session tells its client, whatever protocol it speaks, and the outbox in which it waits to be sent.
+"""The outcomes that a session sends to its client, independent of the protocol, and the outbox in which they wait.
 
-Confirms are merged into ranges as late as possible. Deliveries wait as references: their bodies are read when they are
-about to be sent.
+Confirms are merged into ranges as late as possible. Deliveries wait as references: their bodies are read immediately
+before they are sent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from quorum.api.deliveries import DeliveredBatch
 from quorum.api.status import Status
 
 RECORD_BYTES = 64
-"""What an outcome takes on the wire beside its texts, about."""
+"""Approximate bytes of an outcome on the wire, without its texts."""
 
 
 class Span(NamedTuple):
-    """Numbers, both ends included."""
+    """A range of numbers, both ends included."""
 
     first: int
     last: int
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Messages that were refused for good."""
+    """Messages whose refusal is final."""
 
     span: Span
     why: Status
@@ -36,7 +36,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Confirms:
-    """Decided messages by client sequence. confirmed: ascending, merged."""
+    """Decided messages, by client sequence. confirmed: ascending; neighbouring ranges are merged."""
 
     confirmed: tuple[Span, ...]
     rejected: tuple[Rejection, ...]
@@ -44,7 +44,7 @@ class Confirms:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Requests that were carried out."""
+    """Requests that were executed."""
 
     request_ids: tuple[int, ...]
 
@@ -59,7 +59,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """attach: the Raft index of the attachment; deliveries and settlements name it."""
+    """A consumer was attached. attach: the Raft index of the attachment; deliveries and settlements contain it."""
 
     request_id: int
     consumer_tag: str
@@ -68,7 +68,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A consumer's credit was given back. next_tag: of its next delivery."""
+    """A consumer's credit was given back. next_tag: the delivery tag of its next delivery."""
 
     consumer_tag: str
     next_tag: int
@@ -88,7 +88,7 @@ Queued = Failed | Attached | Drained | Cancelled
 
 @dataclass(frozen=True, slots=True)
 class PendingDelivery:
-    """A delivery whose bodies are not read yet. request_id: of the get that it answers, 0 for a consumer's."""
+    """A delivery whose bodies are not read yet. request_id: the get that it answers; 0 for a consumer's delivery."""
 
     group: int
     deliver: Deliver
@@ -96,7 +96,7 @@ class PendingDelivery:
 
 
 class Outbox:
-    """Outcomes that wait to be sent, and what they take."""
+    """Outcomes that wait to be sent."""
 
     def __init__(self) -> None:
         self._confirmed: list[Span] = []
@@ -104,19 +104,19 @@ class Outbox:
         self._done: list[int] = []
         self._queue: deque[Queued | PendingDelivery] = deque()
         self.size_bytes = 0
-        """of what waits, deliveries and confirms apart, about"""
+        """approximate bytes of the waiting outcomes, without confirmed ranges, Done and deliveries"""
 
     def __len__(self) -> int:
         return len(self._confirmed) + len(self._rejected) + len(self._done) + len(self._queue)
 
     @property
     def has_decisions(self) -> bool:
-        """Whether messages are decided, and their producer has not been told."""
+        """Whether a confirm or rejection of messages waits to be sent to the producer."""
         return bool(self._confirmed or self._rejected)
 
     @property
     def is_owed(self) -> bool:
-        """Whether anything waits that the end of a session has to wait for."""
+        """Whether outcomes wait that have to be sent before the session ends."""
         return bool(self._confirmed or self._rejected or self._queue)
 
     def confirm(self, first: int, last: int) -> None:
@@ -128,7 +128,7 @@ class Outbox:
         self._rejected.append(rejection)
 
     def done(self, request_id: int) -> None:
-        """0 is no request: nobody wants an answer."""
+        """request_id: 0 if the client wants no answer."""
         if request_id:
             self._done.append(request_id)
 
@@ -140,7 +140,8 @@ class Outbox:
         self._queue.append(delivery)
 
     def take(self) -> Iterator[Outcome | PendingDelivery]:
-        """What there is to send now, decisions first. What comes meanwhile is taken too."""
+        """Yield and remove the outcomes that wait, and those that are added meanwhile. Confirms and rejections precede
+        other outcomes."""
         while self._confirmed or self._rejected or self._done or self._queue:
             if self._confirmed or self._rejected:
                 confirms = Confirms(tuple(merged(self._confirmed)), tuple(self._rejected))
@@ -158,7 +159,7 @@ class Outbox:
 
 
 def merged(spans: list[Span]) -> Iterator[Span]:
-    """The same numbers in ascending order, neighbours together."""
+    """Yield the same numbers in ascending order, with adjacent spans merged. spans: without overlaps."""
     if not spans:
         return
     ordered = iter(sorted(spans))

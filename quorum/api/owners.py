@@ -1,4 +1,4 @@
-"""Whose a session is, for shares: clients are told apart by where they connect from."""
+"""The owner of a session, for shares: it is derived from the client's address."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from urllib.parse import unquote
 from fifo.commands import UNKNOWN
 
 IPV6_PREFIX = 64
-"""A client commands the addresses of such a network."""
+"""Prefix length of the IPv6 network that counts as one owner: a client may use any address of its network."""
 
 
 def owner_of(peer: str) -> int:
-    """The owner in `RegisterProducer` for gRPC's name of a peer ("ipv4:10.0.0.7:51234", "ipv6:%5B::1%5D:51234"): equal
-    for all connections from one address, at every member."""
+    """Return the owner in `RegisterProducer` for gRPC's name of a peer.
+
+    peer: such as "ipv4:10.0.0.7:51234" or "ipv6:%5B::1%5D:51234". The owner is the same at every member, for all
+    connections from one IPv4 address or one IPv6 network. It is a 64-bit number above UNKNOWN.
+    """
     place = unquote(peer)
     kind, _, rest = place.partition(":")
     if kind in ("ipv4", "ipv6"):

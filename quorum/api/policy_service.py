@@ -1,4 +1,4 @@
-"""The part of quorum.v1.Admin about policies, and arguments on the wire."""
+"""The part of quorum.v1.Admin for policies; conversion of arguments from and to the wire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorum.v1 import queue_pb2
 
 
 class PolicyService:
-    """See the module's text; AdminService is the rest."""
+    """Methods for policies; AdminService has the others."""
 
     _hub: Hub
 
@@ -51,7 +51,7 @@ class PolicyService:
         try:
             await self._hub.change(lambda catalog: RemovePolicy(request.name, catalog.changes))
         finally:
-            await self._hub.await_configured()  # an earlier try may have removed it
+            await self._hub.await_configured()  # an earlier attempt may have removed it
         return pb.DeletePolicyResponse()
 
     @unary
@@ -69,7 +69,7 @@ class PolicyService:
 
 
 def argument(name: str, value: queue_pb2.Value) -> bool | int | float | str:
-    """A queue's or policy's argument as it came. Raises ArgumentError."""
+    """Return the value of a queue's or policy's argument. Raises ArgumentError for bytes, or if there is no value."""
     kind = value.WhichOneof("kind")
     if kind is None or kind == "binary":
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""A producer's numbering of its messages in one session: client sequences go upwards, within a window."""
+"""The client sequences of a producer in one session: they ascend, and the unconfirmed ones are within a window."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from quorum.api import status
 
 
 class ProducerNumbers:
-    """next: the lowest number that the session has not used."""
+    """next: the lowest client sequence above all that the session has used."""
 
     def __init__(self) -> None:
         self.next = 1
 
     def check(self, first: int, count: int, lowest_unconfirmed: int) -> None:
-        """StatusError where a batch may not have the numbers from `first` on."""
+        """Raise StatusError if a batch of `count` messages may not have the client sequences from `first` on.
+
+        lowest_unconfirmed: the producer's lowest client sequence without a confirm.
+        """
         if first < self.next:
             raise status.invalid(
                 "wrong_sequence", f"first_sequence {first} was used before; the next is {self.next}"
@@ -37,7 +40,7 @@ class ProducerNumbers:
             )
 
     def may_have(self, first: int, count: int, lowest_unconfirmed: int) -> bool:
-        """Whether `check` lets these numbers pass."""
+        """Whether `check` accepts these numbers."""
         try:
             self.check(first, count, lowest_unconfirmed)
         except status.StatusError:
@@ -45,6 +48,6 @@ class ProducerNumbers:
         return True
 
     def use(self, last: int) -> None:
-        """The numbers up to `last` are used, if a producer can have them."""
+        """Mark the numbers up to `last` as used. Numbers that no producer can have are ignored."""
         if last < MAX_CLIENT_SEQUENCE:
             self.next = max(self.next, last + 1)

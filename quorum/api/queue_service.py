@@ -26,19 +26,20 @@ from quorum_selectors.compiled import compile_expression
 from quorum_selectors.expression import Expression
 
 BROWSE_MESSAGES = 1_000
-"""Messages looked at in one turn of a browse."""
+"""Maximum number of ready messages in the answer to one query of a browse."""
 MAX_GET = 1_000
 RESPONSE_BYTES = 1 << 20
-"""A part of a browse is about this much, or one message."""
+"""Approximate maximum bytes of one response of a browse, unless a single message is larger."""
 GET_BYTES = 3 << 20
-"""What a get takes, or one message: below the 4 MiB that gRPC clients accept unless they are told otherwise, and far
-below the largest response, for what other getters change between look and take."""
+"""Approximate maximum bytes of the messages that a get takes, unless a single message is larger. gRPC clients accept
+4 MiB by default. Other gets may take messages between the check of the sizes and the get, which then takes different
+messages; therefore the limit is far below the largest response (FRAME_BYTES)."""
 GIVE_WAY_S = 0.02
-"""A browse that finds nothing for so long lets other calls have its thread."""
+"""A browse that finds no match for this time releases its thread to other calls."""
 BROWSE_CACHED_BYTES = 1 << 20
-"""Of batches that one browse keeps apart."""
+"""Maximum bytes of parsed batches in the cache of one browse."""
 MESSAGE_BYTES = 32
-"""What a stored message takes in a response beside body and properties."""
+"""Approximate bytes of a stored message in a response, without body and properties."""
 
 
 class QueueService(queue_pb2_grpc.QueueServicer):
@@ -105,8 +106,10 @@ class QueueService(queue_pb2_grpc.QueueServicer):
             number += 1
 
     async def _fitting(self, queue: CatalogQueue, count: int) -> int:
-        """How many of the messages that a get would find now go into one response; at least 1. They are settled as
-        they are taken, so an answer that is too large to be sent, or a body that cannot be read here, would lose them.
+        """Return the number of messages, at most `count`, that a get can take now and send in one response; at least 1.
+
+        A get settles the messages that it takes. A response that is too large to be sent, or a body that cannot be read
+        here, would therefore lose them.
         """
         page = await self._hub.query(_page(queue, 0, count))
         if isinstance(page, Refused):
@@ -177,7 +180,7 @@ def _every(properties: pb.Properties | None) -> bool:
 
 
 def _wanted(expression: Expression) -> IsWanted:
-    """Whether a message with these properties matches."""
+    """Return a function that tells whether a message with these properties matches."""
     matches, fields = compile_expression(expression), batches.FieldReader(None)
     return lambda properties: matches(fields.read(properties or pb.Properties())) is True
 
@@ -185,8 +188,10 @@ def _wanted(expression: Expression) -> IsWanted:
 def _browsed(
     reader: deliveries.BodyReader, group: int, runs: tuple[Run, ...], is_wanted: IsWanted, limit: int
 ) -> Iterator[pb.BrowseResponse | BodyUnreadable]:
-    """Responses with the wanted messages, at most `limit`; below 0: all. In a thread: one without messages gives it to
-    other calls."""
+    """Yield responses with the wanted messages, at most `limit` messages; below 0: all.
+
+    Runs in a thread. A response without messages only releases the thread to other calls; it is not sent.
+    """
     response, size = pb.BrowseResponse(), 0
     begun = time.monotonic()
     for run in runs:
@@ -214,8 +219,8 @@ def _browsed(
 def _stored(
     reader: deliveries.BodyReader, group: int, runs: tuple[Run, ...], is_wanted: IsWanted = _every
 ) -> Iterator[tuple[pb.StoredMessage, int] | BodyUnreadable]:
-    """Each wanted message with about the bytes it takes to send it; read as they are asked for. Properties that all
-    messages of a batch share are read once."""
+    """Yield each wanted message with its approximate bytes in a response. Bodies are read on demand. Properties that
+    all messages of a batch share are evaluated once for each run."""
     for run in runs:
         sequence = run.first_sequence
         for part in reader.parts(group, run):

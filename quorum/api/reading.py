@@ -1,11 +1,11 @@
-"""How calls read stored batches: in threads of their own, and within the bytes that answers under way may hold.
+"""Threads for reading and staging batches, and a limit for the memory of unfinished answers.
 
-Reading and staging have threads of their own, so neither waits for the other. Administration uses the event loop's
-threads, and health none: they wait for neither.
+- Reading and staging have separate threads, so neither waits for the other.
+- Administration uses the event loop's thread pool, and health uses no threads. They wait for neither.
 
-A call takes STEP_BYTES of the answers' window before each step of reading, by the client's address. After the step it
-keeps what it holds while the client takes the answer: the answer, and the batches that its reader has cached. A client
-that takes nothing therefore keeps its own further calls waiting, not the memory of the node growing.
+Each step of reading first reserves STEP_BYTES of the answers' window, which is shared by client address. After the step
+the call keeps only the bytes in use until the client takes the answer: the answer, and the batches in its reader's
+cache. A client that does not read therefore blocks its own further calls, and the node's memory does not grow.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from quorum.api.shares import ByteWindow, WindowFull
 T = TypeVar("T")
 
 ANSWERS_BYTES = 256 << 20
-"""What all answers under way may hold."""
+"""Maximum bytes of all unfinished answers."""
 STEP_BYTES = 32 << 20
-"""What one step of reading may need, about: the largest batch, and what is made of it."""
+"""Approximate maximum bytes of one step of reading: the largest batch, and the answer made from it."""
 READING_THREADS = 4
 STAGING_THREADS = 2
 STAGING_TURNS = 2 * STAGING_THREADS
-"""Staging steps that wait for a thread or have one; each address may have one, and as many as are left free."""
+"""Limit for staging steps that have a thread or wait for one. An address may have as many as are left free (shares.py),
+and always one, even beyond the limit."""
 
 
 class Holder(Protocol):
@@ -36,20 +37,20 @@ class Holder(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """What the cache takes in memory, about."""
+        """Approximate memory of the cache, in bytes."""
         ...
 
     def drop(self) -> None:
-        """Empties the cache."""
+        """Empty the cache."""
         ...
 
 
 class Workers:
-    """The threads and the window of one node."""
+    """One node's threads for reading and staging, and its window for answers."""
 
     def __init__(self, answers_bytes: int = ANSWERS_BYTES) -> None:
         self.answers = ByteWindow(answers_bytes)
-        """bytes that answers under way hold, by address"""
+        """bytes of unfinished answers, by address"""
         self._reading = ThreadPoolExecutor(READING_THREADS, "reading")
         self._staging = ThreadPoolExecutor(STAGING_THREADS, "staging")
         self._turns = ByteWindow(STAGING_TURNS, always_one=True)
@@ -61,7 +62,10 @@ class Workers:
         return await asyncio.get_running_loop().run_in_executor(self._reading, step)
 
     async def stage(self, owner: str, step: Callable[[], T]) -> T:
-        """One step of staging, when it is the owner's turn."""
+        """Run one step of staging in a thread, when it is the owner's turn.
+
+        Raises RESOURCE_EXHAUSTED if the step waits and none of the owner's steps ends for shares.PATIENCE_S.
+        """
         try:
             await self._turns.take(1, owner)
         except WindowFull as error:
@@ -73,7 +77,7 @@ class Workers:
 
 
 class Answer:
-    """What one call's answer holds. To be used in a `with` block."""
+    """The bytes that one call's answer holds. Use it in a `with` block, which releases them."""
 
     def __init__(self, workers: Workers, owner: str, reader: Holder) -> None:
         self._workers = workers
@@ -90,9 +94,10 @@ class Answer:
         self._keep(0)
 
     async def step(self, steps: Iterator[T], size_of: Callable[[T], int]) -> T | None:
-        """The next of the steps, made in a thread; None at the end. It is held until the next step begins.
+        """Run the next step in a thread and return its item; None at the end.
 
-        RESOURCE_EXHAUSTED where answers of this address that nobody takes leave no room.
+        size_of: bytes of an item; they are held until the next step begins. Raises RESOURCE_EXHAUSTED if the window has
+        no room for this address and the address releases nothing for shares.PATIENCE_S.
         """
         self._keep(0)
         window = self._workers.answers

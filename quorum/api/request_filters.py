@@ -1,4 +1,4 @@
-"""Filters as gRPC requests carry them."""
+"""Conversion of the filters in gRPC requests into filters.Filter."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a request may be: bytes of each call's messages, and elements of each field.
+"""The limits of requests: bytes of each call's requests, and bytes and elements of each field.
 
-Every field of every request has a limit (node/wire_scan.py); here are those for which its defaults are not right.
+Every field of every request has a limit (node/wire/wire_scan.py). This module has the limits that differ from the
+defaults there.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from quorum.node.wire.wire_scan import DEFAULT_BYTES, Limit, Limits, Shape, shap
 from quorum_selectors.errors import MAX_SELECTOR_CHARACTERS
 
 REQUEST_BYTES = 1 << 20
-"""A request that brings no messages."""
+"""Maximum bytes of a request that carries no messages."""
 BRINGS_MESSAGES = frozenset({"Queue/Session", "Queue/Publish", "Bulk/Stage"})
-"""Calls whose requests may be as large as a gRPC message."""
+"""Calls whose requests carry messages; their limit is FRAME_BYTES."""
 TAGS_A_MESSAGE = 4
-"""Of a message in a request: the message, its body, its properties, and one more."""
+"""Tags of one message in a request: the message, its body, its properties, and one more."""
 
 
 PACKAGE = "quorum.v1"
 NAME_BYTES = 255
-"""A name, as the catalog and the machines allow it."""
+"""Maximum bytes of a name, the same as in the catalog and the machines."""
 ADDRESS_BYTES = 300
-"""A host's name with a port."""
+"""Maximum bytes of a host name with a port."""
 SELECTOR_BYTES = 4 * MAX_SELECTOR_CHARACTERS
 TEXT_BYTES = {
     **dict.fromkeys(("queue", "subscription", "producer", "consumer_tag"), NAME_BYTES),
@@ -39,13 +40,13 @@ TEXT_BYTES = {
     **dict.fromkeys(("selector", "ApplicationPropertiesEntry.key", "Field.name"), SELECTOR_BYTES),
     **dict.fromkeys(("Value.text", "Value.binary"), DEFAULT_BYTES),
 }
-"""Bytes of one text, or one field of bytes, by its name, or by Type.field where that says more. Every such field of our
-requests has an entry here or in `limits_of`."""
+"""Maximum bytes of a field of text or bytes, by Type.field, or by the field's name alone; Type.field has precedence.
+Every such field of this project's requests has an entry here or in `limits_of`."""
 
 
 def texts_of(message: Descriptor, opaque: Limits, seen: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Type.field of each text and field of bytes in a message; those in a field that `opaque` has as a whole are not
-    walked."""
+    """Yield Type.field of each field of text or bytes in a message, inner messages included. A field that `opaque`
+    marks as opaque is not entered."""
     for each in message.fields:
         name = f"{message.name}.{each.name}"
         if each.message_type is not None:
@@ -66,7 +67,7 @@ def _text_limit(name: str, known: Limit | None) -> Limit:
 
 
 def limits_of(batch: BatchLimits) -> Limits:
-    """By Type.field."""
+    """Return the limits of single fields, by Type.field."""
     return {
         "Disposition.tags": Limit(count=MAX_RANGES),
         "Message.body": Limit(size_bytes=FRAME_BYTES),
@@ -80,7 +81,7 @@ def limits_of(batch: BatchLimits) -> Limits:
 
 
 def max_bytes(method: str) -> int:
-    """Of one request of a call, as in "Queue/Publish"."""
+    """Maximum bytes of one request. method: service and method, as in "Queue/Publish"."""
     return FRAME_BYTES if method in BRINGS_MESSAGES else REQUEST_BYTES
 
 

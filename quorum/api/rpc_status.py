@@ -1,6 +1,7 @@
-"""Statuses on gRPC's wire: the one place where they become google.rpc.Status.
+"""Conversion of statuses to google.rpc.Status, the form on gRPC's wire. No other module does it.
 
-Each carries a google.rpc.ErrorInfo: `reason` is a word for programs, the message is for people.
+Each has a google.rpc.ErrorInfo with the reason in upper case and the metadata. Programs read the reason; people read
+the message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What clients share: places and bytes. One owner never takes all of them, and those who wait are let in in turn.
+"""Fair shares of limited resources, such as places and bytes. One owner cannot take all; waiting owners take turns
+(round robin).
 
-An owner is an address, or a Raft group. It may hold as much as is left free: one alone has half of all, the next one
-half of the rest, so that there is always room for another.
+An owner is an address or a Raft group. It may hold as much as is left free: a single owner has half of all, the next
+one half of the rest. Therefore room is left for a further owner, as long as requests are small compared to the rest.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 PATIENCE_S = 3.0
-"""An owner whose requests all stood still for this time waits no longer: what it waits with takes memory, too."""
+"""A waiting request fails if nothing of its owner was given back for this time, because waiting requests take memory,
+too."""
 
 
 class Shares:
-    """How much each owner holds of a limited number."""
+    """The amount that each owner holds of a limited total."""
 
     __slots__ = ("_held", "most", "total")
 
@@ -29,14 +31,14 @@ class Shares:
         return self._held.get(owner, 0)
 
     def enter(self, owner: Hashable, size: int = 1) -> bool:
-        """False: that is more than the owner's share. True: `leave` has to follow."""
+        """Add an amount within the owner's share. True: `leave` has to follow. False: it exceeds the share."""
         if self._held.get(owner, 0) + size > self.most - self.total:
             return False
         self.add(owner, size)
         return True
 
     def add(self, owner: Hashable, size: int) -> None:
-        """Enters whatever the share is."""
+        """Add an amount, even beyond the owner's share; `leave` has to follow."""
         self._held[owner] = self._held.get(owner, 0) + size
         self.total += size
 
@@ -50,28 +52,29 @@ class Shares:
 
 
 class WindowFull(Exception):
-    """There is no room, and waiting for it would not help."""
+    """The window has no room for a request, and too many bytes wait already or the request has waited too long."""
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """Those of one owner who wait, in order, each with its size."""
+    """The waiting requests of one owner, in order, each with its size."""
 
     waiters: OrderedDict[asyncio.Future[None], int] = field(default_factory=OrderedDict)
     given: int = 0
-    """how often something of the owner was given back meanwhile"""
+    """how often something of the owner was given back while it waits"""
 
 
 class ByteWindow:
-    """Bytes that are held at a time. An owner's requests are let in in order; owners take turns.
+    """A limit for the bytes that requests hold at a time. An owner's requests are admitted in order; owners take turns.
 
-    A request larger than the window is let in when nothing is held. Where an owner that holds nothing waits for room,
-    nobody behind it is let in before it: small requests do not keep a large one out.
+    If nothing is held, a request of any size is admitted. If an owner that holds nothing waits for room, no owner
+    behind it is admitted before it, so small requests do not starve a large one.
     """
 
     def __init__(self, limit: int, *, max_waiting: int | None = None, always_one: bool = False) -> None:
-        """max_waiting: bytes of requests that wait, shared in the same way; None: any. always_one: an owner that holds
-        nothing is let in at once, whatever the others hold; only where owners are few."""
+        """max_waiting: maximum bytes of waiting requests, shared in the same way; None for no limit. always_one: an
+        owner that holds nothing is admitted at once, even beyond the limit; use it only for a small number of owners.
+        """
         self.limit = limit
         self._held = Shares(limit)
         self._waiting = Shares(1 << 62 if max_waiting is None else max_waiting)
@@ -87,11 +90,11 @@ class ByteWindow:
         return self._waiting.total
 
     def take_now(self, size: int, owner: Hashable) -> bool:
-        """Takes them if nobody has to wait. `give` has to follow."""
+        """Take bytes if there is room and no request waits. True: `give` has to follow."""
         return not self._lines and self._enter(size, owner)
 
     async def take(self, size: int, owner: Hashable) -> None:
-        """Takes them when it is their turn; `give` has to follow. WindowFull."""
+        """Take bytes, and wait for the owner's turn if necessary; `give` has to follow. Raises WindowFull."""
         if self.take_now(size, owner):
             return
         if not self._waiting.enter(owner, size):
@@ -140,7 +143,7 @@ class ByteWindow:
         return is_let_in
 
     def _admit(self) -> None:
-        """Lets in those who find room now: the owners in turn, one request each time."""
+        """Admit the waiting requests that have room now: one request of each owner in turn."""
         turns = deque(self._lines)
         while turns:
             owner = turns.popleft()
@@ -150,7 +153,7 @@ class ByteWindow:
                 self._forget(owner, line, waiter)
                 waiter.set_result(None)
                 if line.waiters:
-                    self._lines[owner] = self._lines.pop(owner)  # the others come first the next time
+                    self._lines[owner] = self._lines.pop(owner)  # the other owners come first the next time
                     turns.append(owner)
             elif not self._held.of(owner):
                 return

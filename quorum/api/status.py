@@ -1,7 +1,7 @@
-"""What a client is told where something cannot be done: a code, a reason, a text, in no protocol's form.
+"""The errors that a client receives, independent of the protocol: a code, a reason and a message.
 
-The codes are the canonical ones of google.rpc.Code. `reason` is a word for programs, the message is for people.
-rpc_status.py puts a status on gRPC's wire.
+The codes are those of google.rpc.Code. `reason` is a word for programs, the message is for people. rpc_status.py
+converts a status to gRPC's form.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from quorum.node.wire.batches import BatchError
 from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 
 MAX_TEXT = 2_000
-"""Characters of a message: what a client has sent is in it, and answers that a client does not read are kept."""
+"""Maximum number of characters of a message. Messages quote the client's request, and unread answers stay in memory."""
 MAX_METADATA = 255
-"""Characters of one value."""
+"""Maximum number of characters of one metadata value."""
 
 
 class Code(IntEnum):
-    """google.rpc.Code, as far as it is used."""
+    """The codes of google.rpc.Code that this service uses."""
 
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
@@ -38,7 +38,7 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """metadata: (key, value), in order."""
+    """metadata: pairs (key, value), in order."""
 
     code: Code
     reason: str
@@ -47,7 +47,7 @@ class Status:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its texts, about."""
+        """Approximate bytes of its texts."""
         return len(self.reason) + len(self.message) + sum(len(key) + len(text) for key, text in self.metadata)
 
 
@@ -79,11 +79,11 @@ _ENDED = {
         "the producer's session ended more than a day ago and it has been forgotten; begin a new one",
     ),
     "node_down": (Code.UNAVAILABLE, "this node has lost its lease; open the session again, at any node"),
-    "failed": (Code.INTERNAL, "this node has failed to serve the session; its log says how"),
+    "failed": (Code.INTERNAL, "this node has failed to serve the session; its log has the reason"),
     "limit": (
         Code.RESOURCE_EXHAUSTED,
-        "a group remembers as many producers as it may, of this client's address or of all; close sessions, "
-        "or wait until those that broke are a day old",
+        "a group remembers the maximum number of producers, of this client's address or of all; close sessions, "
+        "or wait until the sessions that broke are a day old",
     ),
     "resync": (
         Code.UNAVAILABLE,
@@ -96,7 +96,7 @@ _ENDED = {
     "disk_full": (Code.UNAVAILABLE, "this node's disk is full; open the session at another one"),
     "outdated": (
         Code.UNAVAILABLE,
-        "a queue that this named was deleted, and its name may belong to another one now; begin again",
+        "the queue of a request was deleted, and its name may belong to another queue now; begin again",
     ),
     "parted": (
         Code.UNAVAILABLE,
@@ -114,7 +114,7 @@ _ENDED = {
 
 
 class StatusError(Exception):
-    """An outcome that a client is told as a status."""
+    """An error that the client receives as a status."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.message)
@@ -144,16 +144,16 @@ def not_found(message: str) -> StatusError:
 
 
 def no_queue(name: str, number: int = 0) -> StatusError:
-    """number: the id that was asked for, 0 for any."""
+    """The error for an unknown queue. number: the requested queue id, 0 for any."""
     text = f"there is no queue {name!r}" + (f" with the id {number}" if number else "")
     return StatusError(make(Code.NOT_FOUND, "not_found", text, queue=name))
 
 
 def old_version(what: str, needed: int, used: int) -> StatusError:
-    """Later is right: when every member runs a release that knows the version."""
+    """A retry can succeed later, after every member runs a release that knows the machine version `needed`."""
     text = (
         f"{what} needs machine version {needed}, and the cluster uses {used} until every member knows {needed}; "
-        "quorum cluster status shows who does not"
+        "quorum cluster status shows the members that do not"
     )
     return StatusError(
         make(Code.FAILED_PRECONDITION, "old_version", text, needed=str(needed), used=str(used))
@@ -161,7 +161,7 @@ def old_version(what: str, needed: int, used: int) -> StatusError:
 
 
 def disk_low(disks: Sequence[LowDisk]) -> StatusError:
-    """Publishes are refused until these members have room again; publishing later is right."""
+    """Publishes are refused until these members have disk space again; the client may retry later. disks: not empty."""
     worst = min(disks, key=lambda each: each.free_bytes if each.free_bytes >= 0 else 1 << 63)
     names = ", ".join(each.member for each in disks)
     text = f"no room for more messages: the disk of {names} is low"
@@ -187,7 +187,7 @@ def of_ended(reason: str) -> StatusError:
 def of_error(
     error: BatchError | SelectorError | FilterError | ArgumentError | EncodingError,
 ) -> Status:
-    """What the caller did wrong, as found before anything was written."""
+    """The status for an error in the caller's request, found before anything was written."""
     if isinstance(error, BatchError):
         code = Code.RESOURCE_EXHAUSTED if error.reason in _TOO_LARGE else Code.INVALID_ARGUMENT
         return make(code, error.reason, str(error))

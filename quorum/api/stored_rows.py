@@ -1,7 +1,7 @@
-"""Stored messages many at a time: whole batches and what stands beside them, for columns.
+"""Reading of stored messages as whole batches, with their metadata, to build columns.
 
-Nothing here touches single messages of a batch but where their properties are asked for. Reading is synchronous, for a
-thread of its own.
+A batch is processed as a whole; only its properties are processed message by message, and only on demand. Reading is
+synchronous and runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from quorum.node.wire.operations import Command, batch_of, ttls_of
 from quorum.v1 import queue_pb2 as pb
 
 CACHED_BYTES = 4 << 20
-"""What the batches take that a reader keeps apart: neighbouring runs cut the same one. The last one is kept, whatever
-it takes."""
+"""Maximum bytes of parsed batches in a reader's cache: neighbouring runs use the same batch. The last one is kept,
+whatever its size."""
 NO_PROPERTIES = pb.Properties()
 
 Ints = NDArray[np.int64]
 
 
 def _merged_batch() -> Any:
-    """A MessageBatch with one `properties` in the place of many: the parser merges them all into it, which is the
-    quickest way to learn what none of them has."""
+    """Return the class of a MessageBatch with a single `properties` field instead of a repeated one.
+
+    The parser merges the properties of all messages into it. This is the fastest way to find the properties that no
+    message has.
+    """
     name = "quorum/v1/merged_batch.proto"
     file = descriptor_pb2.FileDescriptorProto(name=name, package="quorum.v1", syntax="proto3")
     file.dependency.append("quorum/v1/queue.proto")
@@ -55,9 +58,10 @@ _MERGED = _merged_batch()
 class Batch:
     """Messages that were stored together.
 
-    starts: where each body begins in `bodies`, and where the last one ends: one more than there are messages.
-    each: the messages' properties; None where all have `shared`, which is None where they have none.
-    property_bytes: of all of them together. ttls_ms: one each, or one for all; -1: none.
+    starts: int64[count + 1], the start of each body in `bodies`, and the end of the last one.
+    each: the properties of each message; None if all messages have `shared`, which is None if they have none.
+    property_bytes: approximate bytes of all messages' properties. ttls_ms: one each, or one for all; -1: none.
+    enqueued_ms: the group time of the entry. index: its Raft index.
     """
 
     bodies: bytes
@@ -69,9 +73,9 @@ class Batch:
     enqueued_ms: int
     index: int
     held_bytes: int
-    """what it takes in memory, about"""
+    """approximate memory, in bytes"""
     _data: bytes = b""
-    """of the MessageBatch, until `union` has been asked for"""
+    """the serialized MessageBatch, which `union` parses and then drops"""
     _weights: Ints | None = None
     _union: pb.Properties | None = None
 
@@ -80,7 +84,7 @@ class Batch:
         return len(self.starts) - 1
 
     def properties(self, first: int, count: int) -> Sequence[pb.Properties] | None:
-        """Of these messages; None where they have none."""
+        """Return the properties of these messages; None if they have none."""
         if self.each is not None:
             return self.each[first : first + count]
         return None if self.shared is None else [self.shared] * count
@@ -91,7 +95,7 @@ class Batch:
         return np.repeat(self.ttls_ms, count)
 
     def union(self) -> pb.Properties:
-        """All properties that any of the messages has, with the value of one that has it."""
+        """Return every property that at least one message has, with the value of one such message."""
         if self._union is None:
             if self.each is None:
                 self._union = self.shared or NO_PROPERTIES
@@ -105,7 +109,7 @@ class Batch:
         return self._union
 
     def property_weights(self) -> Ints:
-        """Bytes of properties before each message, and of all."""
+        """Return int64[count + 1]: bytes of the properties before each message, and of all messages."""
         if self._weights is None:
             if self.each is None:
                 size = 0 if self.shared is None else self.shared.ByteSize()
@@ -118,7 +122,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The messages first .. first+count-1 of a batch, in the queue from `sequence` on."""
+    """The messages first .. first+count-1 of a batch. In the queue their sequences begin with `sequence`."""
 
     batch: Batch
     first: int
@@ -152,7 +156,7 @@ def batch_of_operation(operation: memoryview, command: Command, index: int) -> B
 
 
 class RowReader:
-    """Reads the batches of runs. One reader a stream: it belongs to one thread at a time."""
+    """Reads the batches of runs. Each stream has its own reader, which belongs to one thread at a time."""
 
     def __init__(self, bodies: BodyReader, group: int) -> None:
         self._bodies = bodies
@@ -165,14 +169,14 @@ class RowReader:
         return self._cached_bytes + self._bodies.held_bytes
 
     def drop(self) -> None:
-        """Empties the cache."""
+        """Empty the cache."""
         self._batches.clear()
         self._cached_bytes = 0
         self._bodies.drop()
 
     def parts(self, runs: Sequence[Run]) -> Iterator[Part | BodyUnreadable]:
-        """The runs' messages in order. What cannot be read stands in its place, and is tried again when the iterator is
-        resumed."""
+        """Yield the runs' messages in order. Yields BodyUnreadable for a body that cannot be read, and retries it when
+        the iterator is resumed."""
         for run in runs:
             while True:
                 try:
@@ -198,7 +202,7 @@ class RowReader:
         return Part(batch, run.ordinal, run.count, run.first_sequence)
 
     def _joined(self, run: Run) -> Batch:
-        """The single messages of neighbouring operations as one batch."""
+        """Return the single messages of neighbouring operations as one batch."""
         command = self._bodies.command(self._group, run.index)
         bodies: list[bytes] = []
         properties: list[pb.Properties] = []
@@ -234,7 +238,11 @@ class RowReader:
 
 
 class Failures:
-    """Failed deliveries of messages by their number, where not zero. base: of all others, and added to these."""
+    """Failed deliveries of messages.
+
+    counts: pairs (number of the message, failed deliveries), ascending by number; 0 for the others. base: added to
+    every message's count.
+    """
 
     __slots__ = ("_counts", "_numbers", "base")
 
