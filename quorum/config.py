@@ -1,9 +1,10 @@
-"""A node's configuration: flags over `QUORUM_...` environment variables over a TOML file over defaults.
+"""A node's configuration. Flags override `QUORUM_...` environment variables, these override a TOML file, and the file
+overrides the defaults.
 
 The whole configuration is checked before the node starts. All findings are reported at once, one a line, with the key,
-the value and what is allowed. The configuration names only the file of the shared secret, never the secret itself,
-because other processes can read flags and environments. docs/configuration.md contains the output of `reference()`; a
-test compares the two.
+the value and what is allowed. The configuration names only the file of the shared secret and never contains the secret
+itself, because other processes can read flags and environments. docs/configuration.md contains the output of
+`reference()`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 ENV_PREFIX = "QUORUM_"
 MAX_JOINING_NAME = 51
-"""Longest name of a joining node: its data directory's mark takes 13 of the 64 bytes of the member's id."""
+"""Maximum length of a joining node's name, in characters: the member's id has at most 64 bytes, and the part that tells
+data directories apart takes 13 of them."""
 MIN_SECRET_BYTES = 32
-"""A member proves to every peer that it knows the secret; a stranger could guess a short one from that proof."""
+"""Minimum length of the secret. A member proves to every peer that it knows the secret, and a stranger could guess a
+short secret from that proof."""
 
 
 def _address(value: str) -> str:
@@ -60,16 +63,16 @@ EntryPlace = Annotated[str, AfterValidator(_place)]
 
 
 class MemberAddresses(BaseModel):
-    """A member's addresses for the other members and for clients."""
+    """A member's addresses, each `host:port`: one for the other members, one for clients."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    peer: Address = Field(description="host:port for the other members (7401 by custom)")
-    client: Address = Field(description="host:port for clients (7400 by custom)")
+    peer: Address = Field(description="host:port for the other members (the usual port is 7401)")
+    client: Address = Field(description="host:port for clients (the usual port is 7400)")
 
 
 class NodeConfig(BaseSettings):
-    """The configuration of one member; `load` makes it."""
+    """The configuration of one member. Use `load` to create it."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -79,90 +82,100 @@ class NodeConfig(BaseSettings):
         nested_model_default_partial_update=False,
     )
 
-    name: Name = Field(description="this member's name; one of those in `members`")
-    cluster: Name = Field("quorum", description="the cluster's name: members of another one are refused")
+    name: Name = Field(description="this member's name; it is one of the names in `members`")
+    cluster: Name = Field("quorum", description="the cluster's name; members of another cluster are refused")
     members: dict[Name, MemberAddresses] = Field(
         min_length=1,
         max_length=MAX_MEMBERS,
-        description="all members by name, this one included, the same on all: `[members.NAME]` with `peer` and "
-        "`client`, each `host:port`; in the environment as one JSON object",
+        description="all members by name, this one included; the same on all members. In the file: `[members.NAME]` "
+        "with `peer` and `client`, each `host:port`; in the environment: one JSON object",
     )
     join: bool = Field(
         False,
-        description="this node joins a cluster that runs: `members` has this node alone, and the node waits until "
+        description="this node joins a running cluster: `members` contains only this node, and the node waits until "
         "`quorum cluster add` (or `replace`) makes it a member",
     )
-    data_dir: Path = Field(description="directory of the log; of this member alone, on a local disk")
+    data_dir: Path = Field(description="directory of the log, on a local disk; no other member uses it")
     secret_file: Path = Field(
-        description=f"file with the secret that members prove to each other, {MIN_SECRET_BYTES} bytes or more, "
-        "the same on all; readable by its owner alone (mode 0400 or 0600)"
+        description=f"file with the members' shared secret, {MIN_SECRET_BYTES} bytes or more, the same on all members; "
+        "only its owner can read it (mode 0400 or 0600)"
     )
     listen: Address | None = Field(
-        None, description="host:port to listen on for clients, where it is not this member's `client` address"
+        None,
+        description="host:port to listen on for clients, if it differs from this member's `client` address",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="what is written to stderr"
+        "info", description="lowest level of the log lines on stderr: debug, info, warning or error"
     )
     queue_groups: int = Field(
         3,
         ge=1,
         le=64,
-        description="Raft groups for queues; the same on all members, fixed when the cluster begins",
+        description="number of Raft groups for queues; the same on all members, fixed when the cluster is founded",
     )
     lease_ms: int = Field(
         4_000,
         ge=500,
         le=60_000,
-        description="how long a member may deliver after a leader last heard of it; it becomes the cluster's when the "
-        "cluster is founded",
+        description="time for which a member may deliver after a leader last heard from it; the cluster takes this "
+        "value when it is founded",
     )
     election_timeout_min_ms: int = Field(
         500,
         ge=100,
         le=60_000,
-        description="a follower that hears no leader for this long, or up to the next, stands",
+        description="minimum election timeout: a follower that hears no leader for a random time between this and "
+        "`election_timeout_max_ms` campaigns",
     )
-    election_timeout_max_ms: int = Field(1_000, ge=150, le=120_000, description="see above")
+    election_timeout_max_ms: int = Field(1_000, ge=150, le=120_000, description="maximum election timeout")
     heartbeat_ms: int = Field(
-        100, ge=10, le=10_000, description="how often an idle leader speaks to its followers"
+        100, ge=10, le=10_000, description="interval between the heartbeats of an idle leader"
     )
     leader_fallback_ms: int = Field(
         1_500,
         ge=500,
         le=120_000,
-        description="a leader that hears no majority for this long steps down; for leases, the founding value counts, "
-        "as with `lease_ms`",
+        description="a leader that hears no majority for this time steps down; for leases, the cluster's value counts, "
+        "which it takes from here when it is founded",
     )
-    max_message_bytes: int = Field(16 * MIB, ge=1, le=16 * MIB, description="body of one message")
-    max_batch_messages: int = Field(16_384, ge=1, le=65_536, description="messages of one batch")
-    max_batch_bytes: int = Field(18 * MIB, ge=1024, le=18 * MIB, description="one batch, properties included")
+    max_message_bytes: int = Field(
+        16 * MIB, ge=1, le=16 * MIB, description="maximum size of one message's body"
+    )
+    max_batch_messages: int = Field(
+        16_384, ge=1, le=65_536, description="maximum number of messages in a batch"
+    )
+    max_batch_bytes: int = Field(
+        18 * MIB, ge=1024, le=18 * MIB, description="maximum size of a batch, properties included"
+    )
     session_window_bytes: int = Field(
-        8 * MIB, ge=64 * 1024, description="unconfirmed bytes of one session; past it, its stream is not read"
+        8 * MIB,
+        ge=64 * 1024,
+        description="unconfirmed bytes of one session; above it, the member does not read the session's stream",
     )
     node_window_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="unconfirmed bytes of all sessions of this node; also the bytes of requests in hand; "
-        "docs/operations.md says how clients and groups share them",
+        description="unconfirmed bytes of all sessions of this node; a second limit of the same size is for the "
+        "bytes of requests in progress; docs/operations.md says how clients and groups share them",
     )
     queue_memory_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="what the blocks of this node's queues may take in memory, filter fields included; "
-        "docs/queues.md says what is paged out",
+        description="memory for the blocks of this node's queues, filter fields included; docs/queues.md says which "
+        "blocks are paged out",
     )
 
     disk_free_limit_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="with less room than this on a member's disk, beside what its log has put by (195 MiB), publishes "
-        "are refused by all members",
+        description="minimum free space on a member's disk, in addition to the reserve of its log (195 MiB); below it, "
+        "all members refuse publishes",
     )
 
     skip_entries: tuple[EntryPlace, ...] = Field(
         (),
-        description="entries whose commands about members and policies are left out, each `0:INDEX`, the same on all "
-        "members; docs/operations.md says when",
+        description="log entries whose commands about members and policies are skipped, each `0:INDEX`; the same on "
+        "all members; docs/operations.md says when to use it",
     )
 
     @model_validator(mode="after")
@@ -228,7 +241,7 @@ class NodeConfig(BaseSettings):
 
     @property
     def skipped_places(self) -> tuple[tuple[int, int], ...]:
-        """`skip_entries` as (group, index), sorted."""
+        """`skip_entries` as pairs (group, index), sorted and without duplicates."""
         pairs = (each.split(":") for each in self.skip_entries)
         return tuple(sorted({(int(group), int(index)) for group, index in pairs}))
 
@@ -245,7 +258,11 @@ class NodeConfig(BaseSettings):
 
 
 def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:
-    """Load and check a configuration. flags: settings of the command line; None is ignored. Raises ConfigError."""
+    """Load and check a configuration.
+
+    file: a TOML file, or None for no file. flags: key -> value from the command line; keys with the value None are
+    ignored. Raises ConfigError with all findings, one a line.
+    """
 
     class Loaded(NodeConfig):
         @classmethod
@@ -291,7 +308,7 @@ def _findings(error: ValidationError) -> list[str]:
 
 
 def reference() -> str:
-    """Every key as rows of a Markdown table: key, environment variable, default, meaning."""
+    """A Markdown table with a row for each key: key, environment variable, default, meaning."""
     rows = ["| key | environment | default | meaning |", "|---|---|---|---|"]
     for name, field in NodeConfig.model_fields.items():
         default = "" if field.is_required() else _plain(field.default)
