@@ -16,9 +16,9 @@ from quorum.api.bulk_columns import KINDS
 from quorum.api.bulk_staging import StagingCalls
 from quorum.api.bulk_subscriptions import SubscriptionCalls
 from quorum.api.bulk_views import ViewCalls
-from quorum.api.calls import client_address
 from quorum.api.handlers import Context, unary
 from quorum.api.hub import Hub
+from quorum.api.owners import client_address
 from quorum.api.policy_service import set_arguments
 from quorum.api.stored_rows import Part, RowReader
 from quorum.catalog.queues import CatalogQueue

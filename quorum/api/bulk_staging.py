@@ -14,11 +14,10 @@ from fifo.limits import PRODUCTION
 from fifo.staging import LAST_BATCH, NAME_BYTES, PART_BYTES
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, answer, index_of, load, retry_until_answered
-from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields
 from quorum.api.handlers import Context, is_outdated, unary
 from quorum.api.hub import Hub
-from quorum.api.owners import owner_of
+from quorum.api.owners import client_address, owner_of
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import StagedParts
 from quorum.node.wire import batches

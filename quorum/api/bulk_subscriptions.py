@@ -23,10 +23,9 @@ from quorum.api.bulk_calls import (
     stream_blocks,
 )
 from quorum.api.bulk_columns import wanted
-from quorum.api.calls import client_address
 from quorum.api.filters import SelectorText, expression_bytes, selector_text
 from quorum.api.handlers import Context, streaming, unary
-from quorum.api.owners import owner_of
+from quorum.api.owners import client_address, owner_of
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import queries as q

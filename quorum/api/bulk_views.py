@@ -8,10 +8,9 @@ from fifo import commands as c
 from fifo.effects import Ok, Pinned
 from quorum.api.bulk_calls import BulkCalls, load, query_replica, retry_until_answered, stream_blocks
 from quorum.api.bulk_columns import wanted
-from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields
 from quorum.api.handlers import Context, streaming, unary
-from quorum.api.owners import owner_of
+from quorum.api.owners import client_address, owner_of
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import BrowsePinned

@@ -20,12 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import ipaddress
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -36,6 +34,7 @@ from google.protobuf.message import DecodeError
 
 from quorum.api import request_limits, status
 from quorum.api.handlers import Context
+from quorum.api.owners import client_address
 from quorum.api.rpc_status import abort
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.node.wire.batches import BatchLimits
@@ -70,29 +69,6 @@ REQUEST_LIMIT_S = 30.0
 UNCOUNTED_BYTES = UNWALKED_BYTES
 """A request up to this size takes nothing from the window, so a consumer's dispositions do not wait behind publishes.
 All calls together have at most 43 MiB of such requests."""
-IPV6_PREFIX = 64
-"""Prefix length of the IPv6 network that counts as one client."""
-
-
-@lru_cache(maxsize=4096)
-def network_of(host: str) -> str:
-    """Return the key that counts a host's calls and connections: its IPv4 address, or its IPv6 network."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if address.version == 4:
-        return host
-    return str(ipaddress.ip_network((int(address), IPV6_PREFIX), strict=False))
-
-
-def client_address(peer: str) -> str:
-    """Return `network_of` the host in gRPC's name of a peer, such as ipv4:10.0.0.7:41822; other names unchanged."""
-    scheme, _, rest = peer.partition(":")
-    if scheme not in ("ipv4", "ipv6"):
-        return peer
-    host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]").partition("%")[0]
-    return network_of(host)
 
 
 class Places:

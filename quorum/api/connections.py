@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from quorum.api.calls import network_of
+from quorum.api.owners import network_of
 
 SHARE_OF_DESCRIPTORS = 4
 """Part of a process's descriptors for connections to one listening address: a host name may resolve to two addresses,

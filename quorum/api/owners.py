@@ -1,32 +1,22 @@
-"""The owner of a session, for shares: it is derived from the client's address."""
+"""Whose a call or session is, for shares: connections from one IPv4 address or one IPv6 network count together."""
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
+from functools import lru_cache
 from urllib.parse import unquote
 
 from fifo.commands import UNKNOWN
 
 IPV6_PREFIX = 64
-"""Prefix length of the IPv6 network that counts as one owner: a client may use any address of its network."""
+"""Prefix length of the IPv6 network that counts as one client: a client may use any address of its network."""
 
 
-def owner_of(peer: str) -> int:
-    """Return the owner in `RegisterProducer` for gRPC's name of a peer.
-
-    peer: such as "ipv4:10.0.0.7:51234" or "ipv6:%5B::1%5D:51234". The owner is the same at every member, for all
-    connections from one IPv4 address or one IPv6 network. It is a 64-bit number above UNKNOWN.
-    """
-    place = unquote(peer)
-    kind, _, rest = place.partition(":")
-    if kind in ("ipv4", "ipv6"):
-        place = _network(rest.rpartition(":")[0].strip("[]"))
-    digest = hashlib.blake2b(place.encode(), digest_size=8).digest()
-    return max(int.from_bytes(digest, "little"), UNKNOWN + 1)
-
-
-def _network(host: str) -> str:
+@lru_cache(maxsize=4096)
+def network_of(host: str) -> str:
+    """Return the key of a host: its IPv4 address, also if IPv6 carries it, or its IPv6 network; other names
+    unchanged."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -36,3 +26,19 @@ def _network(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(ipaddress.IPv6Network((address, IPV6_PREFIX), strict=False))
+
+
+def client_address(peer: str) -> str:
+    """Return `network_of` the host in gRPC's name of a peer, such as "ipv4:10.0.0.7:41822" or "ipv6:%5B::1%5D:41822";
+    other names unchanged."""
+    scheme, _, rest = peer.partition(":")
+    if scheme not in ("ipv4", "ipv6"):
+        return peer
+    return network_of(unquote(rest).rpartition(":")[0].strip("[]"))
+
+
+def owner_of(peer: str) -> int:
+    """Return the owner in `RegisterProducer` for gRPC's name of a peer: a 64-bit number above UNKNOWN that is the same
+    at every member for the same `client_address`."""
+    digest = hashlib.blake2b(client_address(peer).encode(), digest_size=8).digest()
+    return max(int.from_bytes(digest, "little"), UNKNOWN + 1)

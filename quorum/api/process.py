@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import random
@@ -18,6 +19,7 @@ import structlog
 from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
+from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
 from quorum.api.server import Server
 from quorum.config import NodeConfig
@@ -25,7 +27,6 @@ from quorum.errors import ConfigError, OperatorError
 from quorum.log import RESERVE_SEGMENTS, Log
 from quorum.log.files import NO_DESCRIPTORS, NO_ROOM, SPARE_DESCRIPTORS, Files, RealFiles
 from quorum.node import events as ev
-from quorum.node.cluster.membership import STANDINGS
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity.identity import FILE as IDENTITY
 from quorum.node.identity.identity import Founding, IdentityError, Life, begin_life
@@ -34,7 +35,7 @@ from quorum.node.maintenance.lost_log import open_log
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.member import Member
 from quorum.node.member_config import MemberConfig
-from quorum.node.queries import CheckHealth, HasHandedOver
+from quorum.node.queries import HasHandedOver
 from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
@@ -46,7 +47,7 @@ STOP_GRACE_S = 2.0
 HAND_OVER_S = 2.0
 """Maximum time that a stopping node waits until other members lead the groups that it led: the time of two leadership
 transfers. The operator should not have to wait longer."""
-READY_POLL_S = 0.05
+TRANSFER_POLL_S = 0.05
 MALLOC_SETTINGS = ((-8, 2), (-1, 256 << 10), (-3, 128 << 10))
 """M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)"""
 SEGMENT_BYTES = 64 << 20
@@ -203,7 +204,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
     logger.info(
         "started", clients=config.client_address, peers=config.members[config.name].peer, boot=life.boot
     )
-    watching = asyncio.create_task(_watch(hub, server))
+    watching = asyncio.create_task(watch_health(hub, server))
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
     if watching.done():
@@ -221,34 +222,10 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
 async def _hand_over(hub: Hub) -> None:
     """Transfer this node's leaderships to other members where possible, and wait up to HAND_OVER_S for that."""
     hub.submit(ev.Leave())
-    deadline = time.monotonic() + HAND_OVER_S
-    while time.monotonic() < deadline and not await hub.query(HasHandedOver()):
-        await asyncio.sleep(READY_POLL_S)
-
-
-async def _watch(hub: Hub, server: Server) -> None:
-    """Poll the member's health, publish it, and end sessions that this node should not serve.
-
-    The health service reports SERVING while the member says that it is ready (queries.CheckHealth). Sessions end if the
-    node's standing changes to anything but "member", if a lease has lapsed, or if the member names another reason to
-    leave. Each poll sends a single query, because an idle member makes a step for each query.
-    """
-    serving, standing = False, ""
-    logger = structlog.get_logger()
-    while True:
-        health = await hub.query(CheckHealth())
-        if health.standing != standing:
-            standing = health.standing
-            if standing != "member":
-                logger.warning("not serving", standing=standing, meaning=STANDINGS[standing])
-                hub.leave(standing)
-        if health.is_ready != serving:
-            serving = health.is_ready
-            server.set_serving(serving)
-        hub.check_leases()
-        if health.reason_to_leave:
-            hub.leave(health.reason_to_leave)
-        await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HAND_OVER_S):
+            while not await hub.query(HasHandedOver()):
+                await asyncio.sleep(TRANSFER_POLL_S)
 
 
 def _founding(config: NodeConfig) -> Founding:

@@ -10,10 +10,10 @@ import grpc
 from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
 from quorum.api import deliveries, status
-from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields, parse
 from quorum.api.handlers import streaming, unary
 from quorum.api.hub import Hub
+from quorum.api.owners import client_address
 from quorum.api.request_filters import filter_of
 from quorum.api.session_service import SessionCall
 from quorum.catalog.queues import CatalogQueue

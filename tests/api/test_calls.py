@@ -11,8 +11,9 @@ import pytest
 
 from quorum.api import calls as calls_module
 from quorum.api import request_limits, status
-from quorum.api.calls import Gate, Places, client_address
+from quorum.api.calls import Gate, Places
 from quorum.api.connections import close_peers
+from quorum.api.owners import client_address
 from quorum.api.rpc_status import abort
 from quorum.api.shares import ByteWindow, Shares
 from quorum.node.wire.batches import BatchLimits
@@ -381,4 +382,7 @@ def test_addresses_are_told_from_what_grpc_says() -> None:
     assert client_address("ipv6:%5B::1%5D:41822") == client_address("ipv6:[::1]:5")
     assert client_address("ipv6:%5B2001:db8::1%5D:1") == client_address("ipv6:%5B2001:db8::2%5D:2")
     assert client_address("ipv6:%5B2001:db8::1%5D:1") != client_address("ipv6:%5B2001:db9::1%5D:1")
+    assert client_address("ipv6:%5B::ffff:10.0.0.7%5D:1") == client_address("ipv4:10.0.0.7:2"), "IPv4 in IPv6"
+    assert client_address("ipv6:%5B::ffff:10.0.0.8%5D:1") != client_address("ipv4:10.0.0.7:2")
+    assert client_address("ipv6:%5Bfe80::1%25eth0%5D:1") == "fe80::/64"
     assert client_address("unix:/tmp/socket") == "unix:/tmp/socket"

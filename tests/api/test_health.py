@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2 as pb
 from grpc_health.v1 import health_pb2_grpc
 
-from quorum.api import process, server
+from quorum.api import health_watch, server
 from quorum.api.server import Server
 from quorum.api.shares import ByteWindow
 from quorum.node.queries import CheckHealth, Health
@@ -114,7 +114,7 @@ def test_a_watch_whose_client_does_not_read_delays_no_change_of_state_and_no_sto
 
 
 class Node:
-    """The hub as the process's watch sees it. The node is ready at every other look."""
+    """The hub as the health watch sees it. The node is ready at every other look."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -131,18 +131,67 @@ class Node:
             self.has_looked_often.set()
 
 
-def test_the_watch_of_the_process_is_not_held_by_a_client_that_does_not_read(
+def test_the_health_watch_is_not_held_by_a_client_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process, "READY_POLL_S", 0.0)
+    monkeypatch.setattr(health_watch, "STARTING_POLL_S", 0.0)
+    monkeypatch.setattr(health_watch, "SERVING_POLL_S", 0.0)
 
     async def run(made: Server, stub: Any, port: int) -> None:
         stalled = await StalledClient.connect(port)
         await stalled.call(WATCH, pb.HealthCheckRequest().SerializeToString())
         node: Any = Node()
-        watching = asyncio.create_task(process._watch(node, made))
+        watching = asyncio.create_task(health_watch.watch_health(node, made))
         await node.has_looked_often.wait()
         watching.cancel()
         stalled.close()
+
+    with_server(run)
+
+
+class StuckNode:
+    """The hub of a node whose Raft thread answers queries only while `runs` is set."""
+
+    def __init__(self) -> None:
+        self.runs = asyncio.Event()
+        self.runs.set()
+        self.waiting = 0
+        self.lease_checks = 0
+
+    async def query(self, query: CheckHealth) -> Health:
+        self.waiting += 1
+        await self.runs.wait()
+        self.waiting -= 1
+        return Health("member", True, "")
+
+    def leave(self, reason: str) -> None: ...
+
+    def check_leases(self) -> None:
+        self.lease_checks += 1
+
+
+def test_a_node_whose_raft_thread_is_stuck_does_not_serve_until_it_answers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health_watch, "SERVING_POLL_S", 0.01)
+    monkeypatch.setattr(health_watch, "UNANSWERED_S", 0.01)
+
+    async def run(made: Server, stub: Any, port: int) -> None:
+        async def until(expected: int) -> None:
+            while await state(stub) != expected:
+                await asyncio.sleep(0.01)
+
+        node: Any = StuckNode()
+        watching = asyncio.create_task(health_watch.watch_health(node, made))
+        await until(SERVING)
+        node.runs.clear()
+        await until(NOT_SERVING)
+        before = node.lease_checks
+        while node.lease_checks < before + 3:
+            await asyncio.sleep(0.01)
+        assert node.waiting == 1, "no further query waits behind the first"
+        node.runs.set()
+        await until(SERVING)
+        watching.cancel()
 
     with_server(run)

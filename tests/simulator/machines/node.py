@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from quorum.api.admin_service import AdminService
 from quorum.api.bulk_service import BulkService
+from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
-from quorum.api.process import _watch
 from quorum.api.queue_service import QueueService
 from quorum.config import MemberAddresses, NodeConfig
 from quorum.log.errors import LogError
@@ -183,7 +183,7 @@ class Node(Process):
         bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, _config(self.machine)), server)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.machine)), server)
         self.handlers = server.handlers
-        self.loop.create_task(_watch(hub, self))  # type: ignore[arg-type]
+        self.loop.create_task(watch_health(hub, self))
         return hub
 
     def set_serving(self, serving: bool) -> None:
