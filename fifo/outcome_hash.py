@@ -51,6 +51,8 @@ def digest(index: int, applied: Applied) -> bytes:
                 numbers += (11, offset, at, count, size_bytes, is_complete)
             case Pinned(pin, at, first, end, count):
                 numbers += (12, pin, at, first, end, count)
+            case _:
+                raise TypeError(f"no numbers for a {type(reply).__name__} in the running hash")
     for effect in applied.effects:
         if type(effect) is Deliver:
             numbers += (8, effect.queue, effect.attach, effect.first_tag)

@@ -13,9 +13,12 @@ An argument is one of three kinds:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from fifo.commands import QueueConfig
+from fifo.versions import CURRENT, FIRST
 from quorum_selectors.errors import FieldNameError
 from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES, resolve_field_names
 
@@ -76,34 +79,33 @@ def check_text(what: str, text: str, most_bytes: int) -> None:
             raise ArgumentError(f"{what} {text!r} has the control character {character!r}; none is allowed")
 
 
-def effective_config(name: str, arguments: Mapping[str, ArgumentValue]) -> QueueConfig:
-    """The queue's configuration with every default filled in. Raises ArgumentError for the first bad argument by
-    name."""
+def effective_config(
+    name: str, arguments: Mapping[str, ArgumentValue], version: int = CURRENT
+) -> QueueConfig:
+    """The queue's configuration with every default filled in. version: the machine version in use. Raises ArgumentError
+    for the first bad argument by name."""
     check_queue_name(name)
-    _check_names(arguments)
+    _check_names(arguments, version)
     checked = {
-        argument: check(argument, arguments[argument])
-        for argument, check in SUPPORTED.items()
+        argument: known.check(argument, arguments[argument])
+        for argument, known in SUPPORTED.items()
         if argument in arguments
     }
-    enabled = bool(checked.get("x-filter-enabled", False))
-    if not enabled:
+    if not checked.get("x-filter-enabled"):
         for argument in FILTERING:
             if argument in checked:
                 raise ArgumentError(f"argument {argument!r} needs 'x-filter-enabled' to be true as well")
-    names = checked.get("x-filter-field-names", DEFAULT_FIELD_NAMES if enabled else ())
-    assert isinstance(names, tuple)
-    return QueueConfig(
-        name=name,
-        filter_enabled=enabled,
-        filter_field_names=tuple(sorted(names)),
-        filter_max_in_memory_bytes_per_msg=_number(checked, "x-filter-max-in-memory-bytes-per-msg"),
-        max_length=_number(checked, "x-max-length"),
-        overflow=str(checked.get("x-overflow", "drop_head")),
-        message_ttl_ms=_number(checked, "x-message-ttl"),
-        delivery_limit=_number(checked, "x-delivery-limit"),
-        queue_mode=str(checked.get("x-queue-mode", "default")),
-    )
+    else:
+        names = checked.get("x-filter-field-names", DEFAULT_FIELD_NAMES)
+        assert isinstance(names, tuple)
+        checked["x-filter-field-names"] = tuple(sorted(names))
+    values: dict[str, Any] = {SUPPORTED[argument].attribute: value for argument, value in checked.items()}
+    return QueueConfig(name, **values)
+
+
+def needed_version(arguments: Iterable[str]) -> int:
+    """The machine version that the cluster has to use for these arguments; FIRST if any version will do."""
+    return max((SUPPORTED[each].since for each in arguments if each in SUPPORTED), default=FIRST)
 
 
 def check_size(arguments: Mapping[str, ArgumentValue]) -> None:
@@ -120,26 +122,26 @@ def check_size(arguments: Mapping[str, ArgumentValue]) -> None:
 def differences(wanted: QueueConfig, present: QueueConfig) -> str:
     """The changes that a second declaration would make, in the words of arguments; empty if there are none."""
     found = []
-    for argument, attribute in _ATTRIBUTES.items():
-        new, old = getattr(wanted, attribute), getattr(present, attribute)
+    for argument, known in SUPPORTED.items():
+        new, old = getattr(wanted, known.attribute), getattr(present, known.attribute)
         if new != old:
             found.append(f"{argument} is {_outward(old)}, not {_outward(new)}")
     return "; ".join(found)
 
 
-def check_policy_arguments(arguments: Mapping[str, ArgumentValue]) -> None:
-    """Check that a policy may set these arguments to these values. Raises ArgumentError for the first bad one by
-    name."""
+def check_policy_arguments(arguments: Mapping[str, ArgumentValue], version: int = CURRENT) -> None:
+    """Check that a policy may set these arguments to these values. version: the machine version in use. Raises
+    ArgumentError for the first bad one by name."""
     if not arguments:
         raise ArgumentError(f"a policy without arguments; it may set {', '.join(BY_POLICY)}")
-    _check_names(arguments)
+    _check_names(arguments, version)
     for argument in sorted(arguments):
         if argument not in BY_POLICY:
             raise ArgumentError(
                 f"argument {argument!r} is fixed when a queue is declared; "
                 f"a policy may set {', '.join(BY_POLICY)}"
             )
-        SUPPORTED[argument](argument, arguments[argument])
+        SUPPORTED[argument].check(argument, arguments[argument])
 
 
 def merged(own: Arguments, policy: Arguments) -> Arguments:
@@ -156,23 +158,23 @@ def merged(own: Arguments, policy: Arguments) -> Arguments:
 _Checked = bool | int | str | tuple[str, ...]
 
 
-def _check_names(arguments: Mapping[str, ArgumentValue]) -> None:
+def _check_names(arguments: Mapping[str, ArgumentValue], version: int) -> None:
     for argument in sorted(arguments):
         if argument in UNSUPPORTED_ARGUMENTS:
             raise ArgumentError(f"argument {argument!r} is not supported by this version")
         if argument not in SUPPORTED:
             raise ArgumentError(f"unknown argument {argument!r}{_nearest(argument)}")
+        if SUPPORTED[argument].since > version:
+            # a build that does not know the argument gives the same reason, so that all members reply alike
+            raise ArgumentError(
+                f"argument {argument!r} needs machine version {SUPPORTED[argument].since}, "
+                f"and the cluster uses {version}"
+            )
 
 
 def _nearest(argument: str) -> str:
     close = difflib.get_close_matches(argument, sorted((*SUPPORTED, *UNSUPPORTED_ARGUMENTS)), n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(SUPPORTED))}"
-
-
-def _number(checked: Mapping[str, _Checked], argument: str) -> int:
-    value = checked.get(argument, -1)
-    assert isinstance(value, int)
-    return value
 
 
 def _kind(value: ArgumentValue) -> str:
@@ -224,18 +226,6 @@ def _field_names(argument: str, value: ArgumentValue) -> _Checked:
     return names
 
 
-SUPPORTED: dict[str, Callable[[str, ArgumentValue], _Checked]] = {
-    "x-delivery-limit": _integer(-1, MAX_COUNT),
-    "x-filter-enabled": _boolean,
-    "x-filter-field-names": _field_names,
-    "x-filter-max-in-memory-bytes-per-msg": _integer(0, MAX_FILTER_BYTES),
-    "x-max-length": _integer(1, MAX_COUNT),
-    "x-message-ttl": _integer(0, MAX_TTL_MS),
-    "x-overflow": _overflow,
-    "x-queue-mode": _queue_mode,
-}
-"""Argument -> the function that checks its value."""
-
 _Choice = Callable[[ArgumentValue, ArgumentValue], ArgumentValue]
 
 
@@ -254,28 +244,37 @@ def _smaller(own: ArgumentValue, policy: ArgumentValue) -> ArgumentValue:
     return min(limits, default=-1)
 
 
-BY_POLICY: dict[str, _Choice] = {
-    "x-delivery-limit": _smaller,
-    "x-filter-field-names": _own,
-    "x-filter-max-in-memory-bytes-per-msg": _smaller,
-    "x-max-length": _smaller,
-    "x-message-ttl": _smaller,
-    "x-overflow": _policys,
-    "x-queue-mode": _own,
-}
-"""The arguments that a policy may set, because they may change while a queue is in use. Argument -> function that
-chooses from (the queue's own value, the policy's), as RabbitMQ does."""
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """attribute: of QueueConfig, which has the default, too. check: returns the checked value, or raises ArgumentError.
+    by_policy: chooses from (the queue's own value, the policy's), as RabbitMQ does; None if no policy may set the
+    argument. since: the machine version that it came with; entries of earlier versions cannot use it."""
 
-_ATTRIBUTES = {
-    "x-delivery-limit": "delivery_limit",
-    "x-filter-enabled": "filter_enabled",
-    "x-filter-field-names": "filter_field_names",
-    "x-filter-max-in-memory-bytes-per-msg": "filter_max_in_memory_bytes_per_msg",
-    "x-max-length": "max_length",
-    "x-message-ttl": "message_ttl_ms",
-    "x-overflow": "overflow",
-    "x-queue-mode": "queue_mode",
+    attribute: str
+    check: Callable[[str, ArgumentValue], _Checked]
+    by_policy: _Choice | None
+    since: int = FIRST
+
+
+SUPPORTED = {
+    "x-delivery-limit": Argument("delivery_limit", _integer(-1, MAX_COUNT), _smaller),
+    "x-filter-enabled": Argument("filter_enabled", _boolean, None),
+    "x-filter-field-names": Argument("filter_field_names", _field_names, _own),
+    "x-filter-max-in-memory-bytes-per-msg": Argument(
+        "filter_max_in_memory_bytes_per_msg", _integer(0, MAX_FILTER_BYTES), _smaller
+    ),
+    "x-max-length": Argument("max_length", _integer(1, MAX_COUNT), _smaller),
+    "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_TTL_MS), _smaller),
+    "x-overflow": Argument("overflow", _overflow, _policys),
+    "x-queue-mode": Argument("queue_mode", _queue_mode, _own),
 }
+"""All supported arguments, by name. To add one: a line here, a field with the same default in QueueConfig, and a line
+with the same version at the end of CONFIG (fifo/layouts.py). docs/queues.md lists the arguments."""
+
+BY_POLICY = {
+    argument: known.by_policy for argument, known in SUPPORTED.items() if known.by_policy is not None
+}
+"""The arguments that a policy may set, because they may change while a queue is in use, with their choices."""
 
 
 def _outward(value: object) -> str:

@@ -195,7 +195,7 @@ class CatalogMachine:
     def _declare(self, command: DeclareQueue, version: int) -> Reply:
         arguments = dict(command.arguments)
         try:
-            config = effective_config(command.name, arguments)
+            config = effective_config(command.name, arguments, version)
         except ArgumentError as error:
             return Refused("bad_argument", str(error))
         known = self._by_name.get(command.name)
@@ -246,7 +246,7 @@ class CatalogMachine:
         arguments = dict(command.arguments)
         try:
             check_policy(command.name, command.pattern, command.priority)
-            check_policy_arguments(arguments)
+            check_policy_arguments(arguments, version)
         except ArgumentError as error:
             return Refused("bad_argument", str(error))
         known = self.policies.by_name.get(command.name)

@@ -6,16 +6,24 @@ import re
 
 import pytest
 
+from fifo import commands as c
 from fifo.commands import QueueConfig
+from fifo.effects import Refused
+from fifo.versions import CURRENT, FIRST
+from quorum.catalog import commands as cat
 from quorum.catalog.arguments import (
     BY_POLICY,
     SUPPORTED,
     UNSUPPORTED_ARGUMENTS,
+    Argument,
     ArgumentError,
     ArgumentValue,
+    check_policy_arguments,
     differences,
     effective_config,
 )
+from quorum.catalog.machine import CatalogMachine
+from quorum.node.wire.operations import needed_version
 from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
 
 
@@ -134,3 +142,49 @@ def test_the_queues_page_names_every_argument() -> None:
     assert sorted(policies) == sorted(BY_POLICY)
     for argument in UNSUPPORTED_ARGUMENTS:
         assert f"`{argument}`" in page
+
+
+# ---- an argument that came with a later version of the machine
+
+NEWER = {"x-max-length": 5}
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = SUPPORTED["x-max-length"]
+    monkeypatch.setitem(
+        SUPPORTED, "x-max-length", Argument(known.attribute, known.check, known.by_policy, since=CURRENT + 1)
+    )
+
+
+@pytest.mark.usefixtures("newer")
+def test_an_argument_is_refused_before_the_version_that_it_came_with() -> None:
+    for check in (check_policy_arguments, lambda given, version: effective_config("q", given, version)):
+        with pytest.raises(ArgumentError, match=f"needs machine version {CURRENT + 1}.* uses {CURRENT}"):
+            check(NEWER, CURRENT)
+        check(NEWER, CURRENT + 1)
+        check({"x-message-ttl": 5}, CURRENT)
+
+
+@pytest.mark.usefixtures("newer")
+def test_commands_with_a_newer_argument_need_its_version() -> None:
+    pairs = tuple(NEWER.items())
+    for command in (cat.DeclareQueue("q", pairs), cat.SetPolicy("p", "q", 0, pairs)):
+        assert needed_version(command) == CURRENT + 1
+    assert needed_version(cat.DeclareQueue("q", (("x-message-ttl", 5),))) == CURRENT
+
+
+@pytest.mark.usefixtures("newer")
+@pytest.mark.parametrize("version", range(FIRST, CURRENT + 1))
+def test_the_catalog_answers_as_a_build_that_does_not_know_the_argument(version: int) -> None:
+    def reply(arguments: dict[str, ArgumentValue]) -> object:
+        session = b"p" * 16
+        operations = (
+            c.Operation(0, c.Origin(session, 1, 0), c.RegisterProducer(c.Address(1, 1, 1))),
+            c.Operation(0, c.Origin(session, 1, 1), cat.DeclareQueue("q", tuple(arguments.items()))),
+        )
+        return CatalogMachine([1]).apply(c.Meta(1, 1, 1, version), operations).replies[1]
+
+    newer, unknown = reply(NEWER), reply({"x-of-tomorrow": 5})
+    assert isinstance(newer, Refused) and isinstance(unknown, Refused)
+    assert newer.reason == unknown.reason

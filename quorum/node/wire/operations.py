@@ -30,6 +30,7 @@ from fifo import commands as c
 from fifo.layouts import COMMANDS, CONFIG
 from fifo.records import NAMED, Record
 from fifo.versions import BASE
+from quorum.catalog import arguments
 from quorum.catalog import commands as cat
 from quorum.catalog import layouts as catalog
 from quorum.catalog import lease_times as lt
@@ -343,7 +344,10 @@ def needed_version(command: c.Command | cat.CatalogCommand) -> int:
     if isinstance(command, c.CreateQueue | c.UpdateConfig):
         return CONFIG.needed_version(command.config)
     record = _RECORDS.get(type(command))
-    return BASE if record is None else record.needed_version(command)
+    needed = BASE if record is None else record.needed_version(command)
+    if isinstance(command, cat.DeclareQueue | cat.SetPolicy):
+        needed = max(needed, arguments.needed_version(argument for argument, _ in command.arguments))
+    return needed
 
 
 _KIND = {kind: number for number, kind, _, _ in _TABLE}
