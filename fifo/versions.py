@@ -1,28 +1,31 @@
 """Versions of the machines' behaviour.
 
-A build knows the versions up to CURRENT. A cluster uses the one that its groups have switched to, by a `SetVersion` in
-each group's log, which leaders propose once every member knows it (quorum/node/cluster/version_switch.py).
+A build of this software knows all versions up to CURRENT. A cluster uses the version that all its groups have switched
+to. A group switches with a `SetVersion` entry in its log. The group's leader proposes this entry once every member
+knows the version (quorum/node/cluster/version_switch.py).
 
-Every Raft entry states the version with which its leader proposed it (`Meta.version`). `apply` follows that version, so
-an old entry replays as it was applied. A change of what `apply` does for the same state and input is therefore a new
-version, and the old branch stays for as long as logs of that version may exist.
+Every Raft entry states the version with which its leader proposed it (`Meta.version`). `apply` handles the entry by the
+rules of that version, so an old entry has the same result when it is applied again. If `apply` is changed so that it
+does something else with the same state and input, this needs a new version. The code for the old version stays as long
+as there may be logs with entries of that version.
 
 | version | since then |
 |---|---|
 | 1 | the first release |
-| 2 | producers are forgotten at once or by time, never to make room; past a limit or a share new ones are refused |
+| 2 | producers are forgotten at once or after some time, never to make room for others |
+| 2 | above a limit, or above an owner's share of it, a group refuses new producers |
 | 2 | a group takes a producer's messages only in ascending order |
 | 2 | the catalog checks what a new member says of itself |
 | 2 | new queues and policies have at most 4 KiB of arguments |
-| 2 | the last staged batch of a producer is forgotten by time; past a limit new producers are refused |
-| 2 | the consumers of a queue are limited |
-| 2 | a subscription that lost what it held by its silence reserves again only once it has been told |
+| 2 | the last staged batch of a producer is forgotten after some time; above a limit, new producers are refused |
+| 2 | the number of consumers of a queue is limited |
+| 2 | a subscription that lost its messages because it was silent gets new ones only after it was told of the loss |
 | 2 | the catalog has a running hash |
 | 2 | the catalog keeps fences of sessions that have ended, and refuses commands that were made from an older state |
-| 2 | the queues of an entry share its budgets, and the runs that it hands out are limited |
-| 2 | owners share the consumers, subscriptions, pins and producers of staged batches of a queue |
-| 2 | an empty batch of a producer that has nothing staged and is not known is not remembered |
-| 2 | looking up arrivals has a budget, scans stop within blocks, and reading fields again counts as steps |
+| 2 | the queues that an entry touches share its budgets, and an entry hands out a limited number of runs |
+| 2 | one owner cannot take all of a queue's consumers, subscriptions, pins and producers of staged batches |
+| 2 | an empty batch is not remembered if its producer is unknown and has nothing staged |
+| 2 | matching new messages to selectors has a budget, scans can stop inside a block, reading fields again costs steps |
 | 2 | evaluating a message with long texts costs more steps, in proportion to their length |
 """
 
@@ -37,18 +40,18 @@ SHARED_PLACES = 2
 TIMED_BATCHES = 2
 TOLD_LOSSES = 2
 BASE = 2
-"""Leaders propose with this version at least. It needs no switch, because no build that knows less can speak to the
-other members (replication/network/handshake.py)."""
+"""The lowest version with which leaders propose. It needs no switch: a build that knows only lower versions cannot
+connect to the other members (replication/network/handshake.py)."""
 CURRENT = 2
 """The highest version that this build can apply."""
 
 
 class UnknownVersion(ValueError):
-    """An entry or a state is of a version that this build does not know: it has to be applied by a newer build."""
+    """An entry or a state has a version that this build does not know. Only a newer build can apply it."""
 
 
 def check_version(what: str, version: int, newest: int) -> None:
-    """UnknownVersion unless a build that knows the versions up to `newest` can apply this one."""
+    """Raises UnknownVersion if a build that knows the versions up to `newest` does not know this one."""
     if not FIRST <= version <= newest:
         raise UnknownVersion(
             f"{what} is of machine version {version}; this build knows {FIRST} to {newest}: start a newer release"

@@ -1,7 +1,8 @@
-"""The messages between the two threads of a member: the inputs of a step and its outputs.
+"""The messages between the two threads of a member, that of the API and the Raft thread. The inputs go from the API to
+`Member.step`, and the outputs go from there to the API.
 
-All of them are frozen and hold nothing that either thread changes later. A `token` belongs to the API; the answer
-returns it unchanged.
+All messages are frozen and hold nothing that either thread changes later. The API chooses the `token` of an input, and
+the answer to this input has the same token.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from quorum.node.queries import Query
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A client stream has been opened here. `number` is not used twice in a process. owner: as in RegisterProducer."""
+    """A client has opened a stream to this member. number: the session's; a process never uses a number twice.
+    owner: as in RegisterProducer (fifo/commands.py)."""
 
     number: int
     producer: bytes

@@ -1,4 +1,4 @@
-"""Pieces of selector text, written so that the service's parser reads back the same meaning."""
+"""Builds pieces of selector text from names and values. The service's parser reads each piece with the same meaning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def comparison(name: str, operator: str, value: Any) -> str | None:
 
 
 def one_of(name: str, values: Sequence[Any]) -> str | None:
-    """An IN condition for strings; for other values, comparisons with OR, because IN takes only strings."""
+    """An IN condition if all values are strings. Otherwise comparisons joined by OR, because IN takes only strings.
+    None if a selector cannot express one of the values, or if there are no values."""
     texts = [literal(each) for each in values]
     if not texts or None in texts:
         return None
@@ -35,7 +36,7 @@ def like(name: str, before: str, text: str, after: str) -> str:
 
 
 def is_sound(selector: str) -> bool:
-    """Whether the service accepts the selector: it is within the limits, and it is a condition."""
+    """Whether the service accepts the selector: it is within the limits, and it parses as a condition."""
     try:
         jms.parse(selector)
     except SelectorError:
@@ -44,7 +45,7 @@ def is_sound(selector: str) -> bool:
 
 
 def check(selector: str) -> None:
-    """Raise OptionError for a selector that the service would refuse, before any call."""
+    """Raise OptionError for a selector that the service would refuse, before the service is called."""
     from quorum.spark.errors import OptionError
 
     try:

@@ -1,11 +1,17 @@
-"""Holders: a message is held by one consumer at a time.
+"""Finds messages that were held twice: at any time, at most one consumer may hold a message.
 
-A delivery is held for certain from the time when the consumer got it. The hold ends when the consumer successfully
-asked to settle, return or discard it; else at the time in its record (`held_until_us`); else at the consumer's end. Two
-such holds of different consumers must not overlap.
+A consumer certainly holds a message from the time when it received the delivery. This hold ends at the first of these
+that applies:
 
-If the end of a delivery is unknown, only its beginning counts against a certain hold, and only if the certain hold is
-not marked as redelivered. Otherwise the two deliveries may have left their nodes in the other order.
+1. the time when the consumer sent its request to settle, return or discard the message, if the request succeeded
+2. the time in the record of the delivery (`held_until_us`)
+3. the consumer's end
+
+Two such holds of different consumers must not overlap.
+
+If none of the three applies, the end of the hold is unknown. Then only its beginning is checked: it must not be within
+a certain hold of another consumer. This check is made only if the certain hold is not marked as redelivered. Otherwise
+the delivery whose end is unknown may be the earlier one of the two, which its consumer read late.
 """
 
 from __future__ import annotations
@@ -24,8 +30,9 @@ PLACE = ("queue", "sequence")
 
 
 def held_twice(events: DataFrame, places: DataFrame) -> DataFrame:
-    """One row for each message that two consumers held at once, with the first such pair: queue, sequence, producer,
-    number, consumer, end_us (end of its certain hold), other_consumer, other_at_us (when the other one got it)."""
+    """One row for each message that two consumers held at the same time, with the first such pair of consumers.
+    Columns: queue, sequence, producer, number, consumer, end_us (when the certain hold of `consumer` ends),
+    other_consumer, other_at_us (when `other_consumer` received the message)."""
     from pyspark.sql import functions as F
 
     several = places.where("consumer <> other_consumer").select(*PLACE, "producer", "number")

@@ -1,10 +1,10 @@
-"""The members of a group compare their states (state_hashes.py). This module handles a state that differs from most
-voters' states, or that cannot be read.
+"""The members of a group compare hashes of their states (state_hashes.py). This module exchanges the hashes. It gives
+up this member's state if most voters have another state, or if the state here cannot be read.
 
-The replica's log is as good as the others', so it still votes and acknowledges. Its state is wrong, and its snapshots
-may be wrong too: it applies nothing more, answers no question about the group, lets this node deliver nothing and leads
-only as a last resort. The member remembers this over restarts, until another member's state is installed
-(state_requests.py).
+A replica whose state was given up still has a log as good as the others', so it votes and acknowledges as before. But
+its state is wrong or lost, and its snapshots may be wrong too. So it applies no further entries, answers no question
+about the group and leads only as a last resort, and this node delivers no messages of the group. The member remembers
+across restarts that the state was given up, until another member's state is installed (state_requests.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KIND_DIGEST = 4
 
 
 class StateComparison:
-    """One of a member."""
+    """The comparison of one member's states, for all its groups."""
 
     def __init__(
         self,
