@@ -36,7 +36,7 @@ def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:
     runnable = deque(groups.runnable())
     is_done = True
     while runnable and messages.ready_count:
-        if not left.may_hand_out:
+        if left.messages <= 0 or left.runs <= 0:  # left.may_hand_out, once a turn
             break
         group = runnable.popleft()
         consumer = group.next_consumer()

@@ -59,6 +59,11 @@ class CheckedOut:
         j = bisect_right(tags, last, i)
         if i == j:
             return []
+        if j == i + 1 and first <= tags[i] and tags[i] + counts[i] <= last + 1:  # one whole run, as usual
+            count = counts.pop(i)
+            del tags[i]
+            self.total -= count
+            return [(sequences.pop(i), count)]
         out = list(zip(sequences[i:j], counts[i:j], strict=True))
         kept: list[tuple[int, int, int]] = []
         ahead = first - tags[i]
@@ -79,6 +84,8 @@ class CheckedOut:
 
     def remove_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Removes the tags of many ranges (first, last); like `remove` of each."""
+        if len(ranges) == 1:
+            return self.remove(*ranges[0])
         if len(ranges) < MANY_RANGES or len(ranges) * 128 < len(self.tags):
             return [pair for first, last in ranges for pair in self.remove(first, last)]
         # One pass over everything: cheaper than moving the arrays' rest for every range.

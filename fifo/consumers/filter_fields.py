@@ -9,7 +9,7 @@ by one; many are evaluated together, column by column.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -128,8 +128,14 @@ class Fields:
             self._laid_key = key
         return self._laid, first
 
-    def _parts(self, block: Block, members: int) -> Iterator[tuple[BlockColumns, int]]:
+    def _parts(self, block: Block, members: int) -> Iterable[tuple[BlockColumns, int]]:
         """The columns of a block, with the fields of all these messages or of one part after the other."""
+        columns = block.columns
+        if columns is not None and not members & ~columns.filled:
+            return ((columns, members),)  # as usual: the fields are in memory
+        return self._read_parts(block, members)
+
+    def _read_parts(self, block: Block, members: int) -> Iterator[tuple[BlockColumns, int]]:
         while members:
             columns = self.columns(block, members)
             part = members & columns.filled

@@ -33,6 +33,8 @@ def pack(members: int, sparse: int) -> Packed:
     count = members.bit_count()
     if count > sparse:
         return members
+    if count == 1:
+        return (members.bit_length() - 1).to_bytes(2, "little")
     if count <= _FEW:
         return b"".join([slot.to_bytes(2, "little") for slot in bitsets.members(members)])
     flags = bitsets.as_flags(members, members.bit_length())
@@ -43,6 +45,8 @@ def unpack(packed: Packed) -> int:
     """The bit set of a packed set."""
     if isinstance(packed, int):
         return packed
+    if len(packed) == 2:
+        return 1 << int.from_bytes(packed, "little")
     if len(packed) <= 2 * _FEW:
         members = 0
         for at in range(0, len(packed), 2):
@@ -73,7 +77,8 @@ class MatchCache:
 
     def get(self, selector: bytes, number: int) -> int:
         """The matches of a selector in a block; EVICTED if they have to be computed again."""
-        packed = self._of[selector].get(number) if selector in self._of else None
+        own = self._of.get(selector)
+        packed = None if own is None else own.get(number)
         return 0 if packed is None else unpack(packed)
 
     def selectors(self, number: int) -> Iterable[bytes]:
@@ -92,12 +97,13 @@ class MatchCache:
         """Ends the exhaustion of a block for all selectors, because messages there are ready again."""
         self._exhausted.pop(number, None)
 
-    def add(self, selector: bytes, number: int, members: int) -> None:
-        """Adds matches in a block. A set that was evicted stays evicted."""
+    def add(self, selector: bytes, number: int, members: int, live: int) -> None:
+        """Adds matches in a block. live: the block's messages; earlier matches that are gone leave the set, so it stays
+        small. A set that was evicted stays evicted."""
         self._clear_exhausted(selector, number)
         before = self.get(selector, number)
         if before != EVICTED:
-            self.put(selector, number, before | members)
+            self.put(selector, number, before & live | members)
 
     def put(self, selector: bytes, number: int, members: int) -> None:
         """Sets all matches of a selector in a block."""

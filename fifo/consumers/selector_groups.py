@@ -275,8 +275,7 @@ class SelectorGroups:
     def _take_from(self, entry: Entry, delivery: Delivery, block: Block, matched: int, wanted: int) -> int:
         """Hands out matches of a block. Returns their number; -1 if the budget allows neither that nor expiring the
         block before."""
-        matched &= delivery.asked(block)
-        if not block.ready & matched:
+        if not block.ready & matched & delivery.asked(block):
             return 0
         budget = entry.budget(self.messages.queue)
         if not budget.left.runs:
@@ -307,10 +306,11 @@ class SelectorGroups:
             return number
         block = self.messages.blocks.get(number)
         first = max(group.evaluated_to - block.base, 0)
-        members = (block.ready | block.held) & bitsets.span(first, last - block.base - first)
+        live = block.ready | block.held
+        members = live & bitsets.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.decoded, members)
         if chosen:
-            self.match_cache.add(group.selector, number, chosen)
+            self.match_cache.add(group.selector, number, chosen, live)
         group.evaluated_to = last
         return number
 
@@ -399,14 +399,15 @@ class SelectorGroups:
             block = messages.blocks.get(number)
             first = max(self._followed - block.base, 0)
             last = min(end, (number + 1) << block_bits)
-            members = (block.ready | block.held) & bitsets.span(first, last - block.base - first)
+            live = block.ready | block.held
+            members = live & bitsets.span(first, last - block.base - first)
             for selector, named in self.fields.candidates(block, self._filed, members):
                 group = followers.get(selector)
                 if group is None:
                     continue
                 chosen = self.fields.select(block, group.decoded, named)
                 if chosen:
-                    self.match_cache.add(selector, number, chosen)
+                    self.match_cache.add(selector, number, chosen, live)
                     self._active[selector] = group
             self._followed = last
         self._followed = end

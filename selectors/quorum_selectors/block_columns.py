@@ -53,6 +53,7 @@ most."""
 
 _LOOKUP_ENTRY_BYTES = 130
 
+_HIGHEST: dict[Any, int] = {dtype: int(np.iinfo(dtype).max) for dtype in CODE_TYPES}
 _FIRST_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int8, APPROXIMATE: np.float64, STRING: np.uint8}
 
 
@@ -372,9 +373,8 @@ class BlockColumns:
             return
         if dense.dictionary is not None and column.strings is not None:
             values = dense.dictionary.merge(column.strings, values)
-            values = values.astype(
-                next(dtype for dtype in CODE_TYPES if dense.dictionary.count - 1 <= np.iinfo(dtype).max)
-            )
+            highest = dense.dictionary.count - 1
+            values = values.astype(next(dtype for dtype in CODE_TYPES if highest <= _HIGHEST[dtype]))
         if mask is not None:
             # Only the part with values, so that a rare field's column stays short.
             first, last = int(mask.argmax()), count - int(mask[::-1].argmax())

@@ -28,7 +28,7 @@ def test_bytes_are_counted_and_come_back() -> None:
     dense = (1 << 16_384) - 1
     for number in range(4):
         for selector in (b"a", b"b"):
-            found.add(selector, number, dense if selector == b"a" else 1 << number)
+            found.add(selector, number, dense if selector == b"a" else 1 << number, dense)
     assert 4 * 2_048 < found.size_bytes < 4 * 2_048 + 8 * 300
     assert found.numbers(b"b") == [0, 1, 2, 3]
     found.drop_block(1)
@@ -41,13 +41,20 @@ def test_bytes_are_counted_and_come_back() -> None:
     assert found.size_bytes == 0
 
 
+def test_matches_that_are_gone_leave_a_set_when_others_are_added() -> None:
+    found = MatchCache(PRODUCTION)
+    found.add(b"a", 0, 0b0111, 0b0111)
+    found.add(b"a", 0, 0b1000, 0b1100)
+    assert found.get(b"a", 0) == 0b1100
+
+
 def test_what_does_not_fit_is_forgotten_until_it_does() -> None:
     found = MatchCache(replace(PRODUCTION, matched_bytes=3_000))
     dense = (1 << 16_384) - 1
-    found.add(b"a", 0, dense)
-    found.add(b"b", 0, dense)
+    found.add(b"a", 0, dense, dense)
+    found.add(b"b", 0, dense, dense)
     assert (found.get(b"a", 0), found.get(b"b", 0)) == (dense, EVICTED)
-    found.add(b"b", 0, 1)
+    found.add(b"b", 0, 1, dense)
     assert found.get(b"b", 0) == EVICTED
     found.forget(b"a")
     found.put(b"b", 0, dense)
