@@ -184,7 +184,7 @@ class _Registering:
 
 
 class ClientSession:
-    """One client's session at this node (hub.SessionHandler)."""
+    """One client's session at this node (raft_thread.SessionHandler)."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -233,12 +233,12 @@ class ClientSession:
             )
         if epoch < 1:
             raise status.invalid("bad_session", "epoch must be 1 or more, and grow by 1 at each reconnect")
-        refusal = self._hub.refusal()
+        refusal = self._hub.node_state.refusal()
         if refusal is not None:
             raise status.of_ended(refusal)
         self._new_from = first_new or int(epoch == 1)
         self._origin = (producer, epoch)
-        self.number = self._hub.open_session(self, producer, epoch, owner)
+        self.number = self._hub.sessions.open(self, producer, epoch, owner)
 
     def client_closes(self) -> None:
         """The client says that it sends nothing again. The session ends cleanly if everything was decided by then."""
@@ -252,7 +252,7 @@ class ClientSession:
     def release(self) -> None:
         """The session is over for its client: gives back everything that it holds at this node."""
         if self.number:
-            self._hub.end_session(self.number, is_clean=self._is_clean)
+            self._hub.sessions.end(self.number, is_clean=self._is_clean)
         for group, size in self._bytes_of.items():
             if size:
                 self._hub.publishing.give(size, group)
@@ -281,7 +281,7 @@ class ClientSession:
             self._work.clear()
             for item in self._ready():
                 if isinstance(item, BodyUnreadable):
-                    await self._hub.repair(item)
+                    await self._hub.requests.repair(item)
                 else:
                     yield item
                     self._room.set()
@@ -318,7 +318,7 @@ class ClientSession:
                     continue
                 if not self._is_current(deliver):
                     return  # given back while the part before was on its way, or this one was repaired
-                if not self._hub.may_deliver(group):
+                if not self._hub.node_state.may_deliver(group):
                     raise status.of_ended("node_down")
                 if self._end is not None:
                     raise self._end
@@ -331,7 +331,7 @@ class ClientSession:
     def _getter(self, queue: int, group: int) -> Consumer:
         return self._getters.setdefault(queue, Consumer("", group, queue))
 
-    # ---- what the node says (hub.SessionHandler)
+    # ---- what the node says (raft_thread.SessionHandler)
 
     def answered(self, token: Token, reply: Reply | None) -> None:
         if self._is_outdated(token, reply):
@@ -346,7 +346,7 @@ class ClientSession:
             isinstance(reply, Refused)
             and reply.reason == "not_found"
             and token.queue is not None
-            and self._hub.is_outdated(token.queue)
+            and self._hub.catalog.is_outdated(token.queue)
         )
 
     def delivered(self, group: int, deliver: Deliver) -> None:
@@ -416,12 +416,12 @@ class ClientSession:
         self._is_clean = False
         queue = None
         try:
-            queue = await self._hub.queue(name)
+            queue = await self._hub.requests.queue(name)
             kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
             checked = batches.check(batch, self._hub.limits, kept, max_bytes)
             count = checked.count
             self._numbers.check(first, count, lowest_unconfirmed)
-            self._hub.check_room(queue.group)
+            self._hub.node_state.check_disks(queue.group)
         except batches.BatchError as error:
             await self._refuse_batch(batch, first, lowest_unconfirmed, queue, status.of_error(error))
             return
@@ -432,7 +432,7 @@ class ClientSession:
             return
         self._numbers.next = first + count
         size = len(batch)
-        await self._hub.take_room(queue.group, size)
+        await self._hub.publishing.take_room(size, queue.group)
         self._bytes += size
         self._bytes_of[queue.group] += size
         self._undecided += 1
@@ -452,7 +452,7 @@ class ClientSession:
     async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
         """What this session keeps of the messages it publishes to a queue: what the queue keeps when it begins."""
         if queue.config.filter_enabled:  # a change of policies that was answered elsewhere counts
-            kept = kept_fields(await self._hub.current_catalog(), queue)
+            kept = kept_fields(await self._hub.requests.current_catalog(), queue)
         else:
             kept = kept_fields(self._hub.catalog, queue)
         self._kept[queue.id] = kept
@@ -490,14 +490,14 @@ class ClientSession:
             return ()
         group = queue.group
         if queue.id not in self._taken_to:
-            current = (await self._hub.current_catalog()).queue(queue.name)
+            current = (await self._hub.requests.current_catalog()).queue(queue.name)
             if current is None or current.id != queue.id:
                 raise status.of_ended("outdated")  # another group may know of these messages
             registered: asyncio.Future[Reply | None] = self._hub.loop.create_future()
             self._under_way += 1
             self._hub.submit(events.Submit(self.number, group, c.Wake(), _Registering(registered)))
-            await self._hub.decided((group,), registered)
-        found = await self._hub.query(FindTaken(group, *self._origin, first, last))
+            await self._hub.requests.decided((group,), registered)
+        found = await self._hub.requests.query(FindTaken(group, *self._origin, first, last))
         if found is None:
             raise status.of_ended("resync")
         self._taken_to[queue.id] = found.highest
@@ -521,7 +521,7 @@ class ClientSession:
                 raise status.invalid("bad_argument", f"a consumer tag has 1..{MAX_TAG_BYTES} bytes")
             if tag not in self.consumers and len(self.consumers) >= MAX_CONSUMERS:
                 raise status.invalid("limit", f"a session has at most {MAX_CONSUMERS} consumers")
-            queue = await self._hub.queue(name)
+            queue = await self._hub.requests.queue(name)
             known = self.consumers.get(tag)
             if known is not None and known.queue != queue.id:
                 raise status.invalid(
@@ -595,7 +595,7 @@ class ClientSession:
     async def get(self, request_id: int, name: str, count: int, *, settled: bool) -> None:
         """Takes up to `count` messages that are ready. settled: they leave the queue at once."""
         try:
-            queue = await self._hub.queue(name)
+            queue = await self._hub.requests.queue(name)
             if not 1 <= count <= self._hub.limits.max_messages:
                 raise status.invalid(
                     "bad_argument", f"get {count} messages; allowed: 1..{self._hub.limits.max_messages}"

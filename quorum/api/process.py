@@ -216,7 +216,7 @@ async def _hand_over(hub: Hub) -> None:
     """Others lead what this node led, where they can, before it is gone."""
     hub.submit(ev.Leave())
     deadline = time.monotonic() + HAND_OVER_S
-    while time.monotonic() < deadline and not await hub.query(HasHandedOver()):
+    while time.monotonic() < deadline and not await hub.requests.query(HasHandedOver()):
         await asyncio.sleep(READY_POLL_S)
 
 
@@ -226,7 +226,7 @@ async def _watch(hub: Hub, server: Server) -> None:
     serving, standing = False, ""
     logger = structlog.get_logger()
     while True:
-        health = await hub.query(CheckHealth())
+        health = await hub.requests.query(CheckHealth())
         if health.standing != standing:
             standing = health.standing
             if standing != "member":

@@ -118,6 +118,7 @@ class Node:
 
     def __init__(self) -> None:
         self.looks = 0
+        self.requests = self
         self.has_looked_often = asyncio.Event()
 
     async def query(self, query: CheckHealth) -> Health:

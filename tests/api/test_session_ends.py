@@ -77,7 +77,7 @@ def new_hub() -> Hub:
     async def queue(name: str) -> CatalogQueue:
         return CatalogQueue(1, name, 1, (), c.QueueConfig(name, filter_enabled=name == "filtered"))
 
-    hub.queue = queue  # type: ignore[method-assign]
+    hub.requests.queue = queue  # type: ignore[method-assign]
     hub._dispatch([ev.StandingChanged("member")])
     return hub
 
@@ -168,7 +168,7 @@ def test_a_batch_taken_in_part_is_confirmed_and_rejected_in_part() -> None:
     async def scenario(session: ClientSession, driver: Driver) -> None:
         why = Refused("refused_earlier", "a later one was taken")
         full = Refused("queue_full", "full")
-        queue = await session._hub.queue("q1")
+        queue = await session._hub.requests.queue("q1")
         token = _Published(queue, 1, 9, 0)
         session.answered(token, Confirmed(1, 9, ((1, 2, why), (5, 5, why), (8, 9, full))))
         [confirms] = session.outbox.take()

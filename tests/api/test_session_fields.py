@@ -41,7 +41,7 @@ class Node:
         self.is_without_leader = False
         self.hub = Hub("n1", None, BatchLimits(10, 1_000, 10_000), 10_000, 10_000)  # type: ignore[arg-type]
         self.hub.attach(self)  # type: ignore[arg-type]
-        self.hub.query_current = self.query_current  # type: ignore[method-assign, assignment]
+        self.hub.requests.query_current = self.query_current  # type: ignore[method-assign, assignment]
         self.apply(c.RegisterProducer(c.Address(1, 1, 1)))
 
     def apply(self, command: Any) -> None:

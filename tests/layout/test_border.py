@@ -31,8 +31,12 @@ NEUTRAL = (
     "deliveries",
     "filters",
     "hub",
+    "member_requests",
+    "node_state",
     "outcomes",
+    "own_session",
     "producer_numbers",
+    "raft_thread",
     "status",
 )
 """Modules of quorum.api that any protocol's front can use."""
