@@ -68,7 +68,7 @@ async def publish(
     session: ClientSession, first: int, *, queue: str = "q1", lowest: int = 1
 ) -> Rejection | None:
     """The rejection, or None if it went to the group."""
-    await session.publish(queue, first, lowest, batch([b"a", b"b"]))
+    await session.publisher.publish(queue, first, lowest, batch([b"a", b"b"]))
     decisions = [each for each in session.outbox.take() if isinstance(each, Confirms)]
     return decisions[0].rejected[0] if decisions else None
 

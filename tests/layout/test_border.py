@@ -37,6 +37,9 @@ NEUTRAL = (
     "own_session",
     "producer_numbers",
     "raft_thread",
+    "session_commands",
+    "session_consumers",
+    "session_publisher",
     "status",
 )
 """Modules of quorum.api that any protocol's front can use."""

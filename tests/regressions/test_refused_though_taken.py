@@ -42,8 +42,8 @@ class Edge(Api):
         self, session: ClientSession, first: int, *bodies: bytes
     ) -> tuple[Ranges, Ranges, set[str]]:
         """(confirmed, rejected, why) when it is decided."""
-        await self.call(session.publish("orders", first, 1, batch(bodies)))
-        self.cluster.until(lambda: not session._undecided, "the batch is decided")
+        await self.call(session.publisher.publish("orders", first, 1, batch(bodies)))
+        self.cluster.until(lambda: not session.publisher.undecided, "the batch is decided")
         decided = [each for each in session.outbox.take() if isinstance(each, Confirms)]
         rejected = [each for confirms in decided for each in confirms.rejected]
         return (

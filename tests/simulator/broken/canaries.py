@@ -134,7 +134,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "deliveries of an ended attachment",
         "one consumer holds a message at a time",
-        quorum__api__client_session__ClientSession___is_current=broken.always_current,
+        quorum__api__session_consumers__SessionConsumers___is_current=broken.always_current,
     ),
     _patched(
         "unsettled messages forgotten",
