@@ -16,7 +16,7 @@ import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
@@ -29,9 +29,7 @@ from pydantic_settings import (
 
 from quorum.addresses import MAX_MEMBERS, check_name, host_port
 from quorum.errors import ConfigError
-
-if TYPE_CHECKING:
-    from quorum.replication.group import GroupConfig
+from quorum.replication.group_config import GroupConfig
 
 MIB = 1 << 20
 ENV_PREFIX = "QUORUM_"
@@ -247,8 +245,6 @@ class NodeConfig(BaseSettings):
 
     def raft_config(self) -> GroupConfig:
         """The timing of this member's Raft groups."""
-        from quorum.replication.group import GroupConfig
-
         return GroupConfig(
             election_min_s=self.election_timeout_min_ms / 1000,
             election_max_s=self.election_timeout_max_ms / 1000,

@@ -57,9 +57,11 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         if self._hub.catalog.queue(request.queue) is None:
             check_size(arguments)
         pairs = tuple(sorted(arguments.items()))
-        reply = await self._hub.change(lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals))
-        queue = await self._hub.queue(request.queue)
-        await self._hub.await_queue(queue.group, queue.id, present=True)
+        reply = await self._hub.own_session.change(
+            lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals)
+        )
+        queue = await self._hub.requests.queue(request.queue)
+        await self._hub.requests.await_queue(queue.group, queue.id, present=True)
         assert isinstance(reply, Ok)
         return pb.DeclareQueueResponse(created=bool(reply.count))
 
@@ -71,10 +73,13 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
     ) -> pb.DeleteQueueResponse:
         check_queue_name(request.queue)
         queue = await self._meant(request)
-        counts = await self._hub.query(q.QueueCounts(queue.group, queue.id))
-        if await self._hub.change(partial(_removal, name=request.queue, meant=request.id)) is None:
+        counts = await self._hub.requests.query(q.QueueCounts(queue.group, queue.id))
+        if (
+            await self._hub.own_session.change(partial(_removal, name=request.queue, meant=request.id))
+            is None
+        ):
             raise status.no_queue(request.queue, request.id)
-        await self._hub.await_queue(queue.group, queue.id, present=False)
+        await self._hub.requests.await_queue(queue.group, queue.id, present=False)
         return pb.DeleteQueueResponse(message_count=0 if counts is None else counts.total)
 
     @unary
@@ -89,17 +94,17 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         queue = await self._meant(request)
         before = request.before_sequence
         if not before:
-            counts = await self._hub.query_current(q.QueueCounts(queue.group, queue.id))
+            counts = await self._hub.requests.query_current(q.QueueCounts(queue.group, queue.id))
             before = 0 if counts is None else counts.next_sequence
-        reply = await self._hub.call(queue.group, c.Purge(queue.id, before))
+        reply = await self._hub.own_session.call(queue.group, c.Purge(queue.id, before))
         assert isinstance(reply, Ok)
         return pb.PurgeQueueResponse(message_count=reply.count)
 
     async def _meant(self, request: pb.DeleteQueueRequest | pb.PurgeQueueRequest) -> CatalogQueue:
         """Return the queue of this name and id (0: any id). Raises NOT_FOUND if there is none."""
-        queue: CatalogQueue | None = await self._hub.queue(request.queue)
+        queue: CatalogQueue | None = await self._hub.requests.queue(request.queue)
         if queue is not None and request.id not in (0, queue.id):  # this node may be behind
-            queue = (await self._hub.current_catalog()).queue(request.queue)
+            queue = (await self._hub.requests.current_catalog()).queue(request.queue)
         if queue is None or request.id not in (0, queue.id):
             raise status.no_queue(request.queue, request.id)
         return queue
@@ -111,7 +116,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[pb.ListQueuesRequest, pb.ListQueuesResponse],
     ) -> pb.ListQueuesResponse:
         response = pb.ListQueuesResponse()
-        known = await self._hub.current_catalog()
+        known = await self._hub.requests.current_catalog()
         found = await asyncio.to_thread(_page, known.queues(), request)
         if 0 < request.limit < len(found):
             del found[request.limit :]
@@ -119,7 +124,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         at, left = 0, LISTED_BYTES
         while at < len(found) and left > 0:
             part = tuple(found[at : at + PART_QUEUES])
-            shown = await self._hub.query_current(q.ListQueues(part, PART_BLOCKS))
+            shown = await self._hub.requests.query_current(q.ListQueues(part, PART_BLOCKS))
             for queue, each in zip(part, shown, strict=False):
                 at += 1
                 left -= self._show(response, queue, each)
@@ -146,10 +151,10 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         request: pb.DescribeQueueRequest,
         context: grpc.aio.ServicerContext[pb.DescribeQueueRequest, pb.DescribeQueueResponse],
     ) -> pb.DescribeQueueResponse:
-        queue = (await self._hub.current_catalog()).queue(request.queue)
+        queue = (await self._hub.requests.current_catalog()).queue(request.queue)
         if queue is None:
             raise status.no_queue(request.queue)
-        found = await self._hub.query_current(
+        found = await self._hub.requests.query_current(
             q.DescribeQueue(queue.group, queue.id, request.consumers_after, PART_CONSUMERS, PART_FILTER_BYTES)
         )
         if found is None:
@@ -196,10 +201,10 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         request: pb.ClusterStatusRequest,
         context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
     ) -> pb.ClusterStatusResponse:
-        response = _cluster_status(await self._hub.query(q.DescribeCluster()))
+        response = _cluster_status(await self._hub.requests.query(q.DescribeCluster()))
         for group in response.groups if request.with_state_hash else ():
             async with self._hashing:
-                found = await self._hub.query(q.HashState(group.group))
+                found = await self._hub.requests.query(q.HashState(group.group))
             group.applied_index, group.state_hash = found.index, found.crc
         own = self._config.members[self._config.name]
         response.answering_node = response.own.name = self._config.name

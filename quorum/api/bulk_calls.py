@@ -29,7 +29,7 @@ MOST_POLL_S = 0.1
 async def retry_until_answered(hub: Hub, group: int, command: Command, kind: type[T]) -> T:
     """Return the group's answer to an idempotent command, which is repeated if its answer was lost."""
     while True:
-        reply = await hub.call(group, command)
+        reply = await hub.own_session.call(group, command)
         found = answer(reply, kind)
         if found is not None:
             return found
@@ -50,7 +50,7 @@ async def wait_applied(hub: Hub, group: int, index: int) -> None:
     deadline = hub.loop.time() + BEHIND_S
     pause = POLL_S
     while True:
-        at = await hub.query(AppliedIndex(group))
+        at = await hub.requests.query(AppliedIndex(group))
         if at >= index:
             return
         if hub.loop.time() >= deadline:
@@ -64,12 +64,12 @@ async def wait_applied(hub: Hub, group: int, index: int) -> None:
 
 async def index_of(hub: Hub, group: int) -> int:
     """Return the applied index of this node's replica, which includes everything answered here."""
-    return await hub.query(AppliedIndex(group))
+    return await hub.requests.query(AppliedIndex(group))
 
 
 async def query_replica(hub: Hub, query: Query[T | Refused]) -> T:
     """Return the answer of this node's replica; StatusError if it is refused."""
-    found = await hub.query(query)
+    found = await hub.requests.query(query)
     if isinstance(found, Refused):
         raise status.StatusError(status.of_refused(found))
     return found
@@ -81,7 +81,7 @@ async def stream_blocks(
     """Yield the blocks. A thread makes them: reading may wait for the disk, and building takes some milliseconds."""
     while (block := await answer.step(steps, _size_of)) is not None:
         if isinstance(block, BodyUnreadable):
-            await hub.repair(block)
+            await hub.requests.repair(block)
         else:
             yield block
 
@@ -113,6 +113,6 @@ class BulkCalls:
 
     async def _queue(self, name: str, index: int = 0) -> CatalogQueue:
         """Return the queue once this node's replica of its group has applied `index`."""
-        queue = await self._hub.queue(name)
+        queue = await self._hub.requests.queue(name)
         await wait_applied(self._hub, queue.group, index)
         return queue

@@ -45,7 +45,7 @@ class BulkService(SubscriptionCalls, ViewCalls, StagingCalls, bulk_pb2_grpc.Bulk
         queue = await self._queue(request.queue, request.index)
 
         end_messages = SEEN_MESSAGES if request.with_fields else 0
-        found = await self._hub.query(DescribeForBulk(queue.group, queue.id, end_messages))
+        found = await self._hub.requests.query(DescribeForBulk(queue.group, queue.id, end_messages))
         if found is None:
             raise status.no_queue(request.queue)
         info = found.info
@@ -71,7 +71,7 @@ class BulkService(SubscriptionCalls, ViewCalls, StagingCalls, bulk_pb2_grpc.Bulk
         with self._hub.workers.answer(address, rows) as answer:
             while (step := await answer.step(steps, lambda _: 0)) is not None:
                 if isinstance(step, BodyUnreadable):
-                    await self._hub.repair(step)
+                    await self._hub.requests.repair(step)
         most = sorted(kinds, key=lambda name: -kinds[name].total())[:MAX_SEEN]
         return [
             pb.SeenField(name=name, kind=_kind_of(kinds[name]), messages=kinds[name].total())

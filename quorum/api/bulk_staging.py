@@ -78,7 +78,7 @@ class StagingCalls(BulkCalls):
         """Return the names of the batch's current parts. A command with these names drops no part that is staged later,
         even if the command arrives late or is repeated."""
 
-        return await self._hub.query_current(StagedParts(queue.group, queue.id, producer, batch))
+        return await self._hub.requests.query_current(StagedParts(queue.group, queue.id, producer, batch))
 
 
 class _Part:
@@ -128,7 +128,7 @@ class _Part:
         )
         self.next_chunk += 1
         self.size_bytes += checked.size_bytes
-        future = await self._hub.send(self._queue.group, command, checked.data)
+        future = await self._hub.own_session.send(self._queue.group, command, checked.data)
         self._under_way.append((command, checked.data, future))
         while len(self._under_way) > AHEAD:
             await self._await_first()
@@ -141,7 +141,7 @@ class _Part:
         command, data, future = self._under_way.popleft()
         while True:
             try:
-                found = answer(await self._hub.sent(self._queue.group, future), Ok)
+                found = answer(await self._hub.own_session.sent(self._queue.group, future), Ok)
             except status.StatusError as error:
                 if is_outdated(self._hub, self._queue, error):
                     raise status.of_ended("outdated") from error
@@ -149,7 +149,7 @@ class _Part:
             if found is not None:
                 self.rows = found.count
                 return
-            future = await self._hub.send(self._queue.group, command, data)
+            future = await self._hub.own_session.send(self._queue.group, command, data)
 
 
 def _next_checked(

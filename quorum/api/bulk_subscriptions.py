@@ -85,7 +85,7 @@ class SubscriptionCalls(BulkCalls):
         """Return the group's answer to a command built from its subscription; rebuild it if an answer was lost."""
         query = q.FindSubscription(queue.group, queue.id, name)
         while True:
-            found = answer(await self._hub.change_group(query, make), SubscriptionState)
+            found = answer(await self._hub.own_session.change_group(query, make), SubscriptionState)
             if found is not None:
                 return found
 
@@ -119,7 +119,7 @@ class SubscriptionCalls(BulkCalls):
         pause = POLL_S
         is_finished = True
         while True:
-            found = await self._hub.query(
+            found = await self._hub.requests.query(
                 q.PreviewReserve(
                     queue.group, queue.id, request.subscription, request.generation, request.after
                 )
@@ -135,7 +135,7 @@ class SubscriptionCalls(BulkCalls):
                     continue
             left = deadline - loop.time()
             if left <= 0:
-                if not self._hub.may_deliver(
+                if not self._hub.node_state.may_deliver(
                     queue.group
                 ):  # this node may be isolated while the queue has messages
                     raise status.unavailable(
@@ -155,7 +155,7 @@ class SubscriptionCalls(BulkCalls):
             return True
         start, rest = subscription.start_sequence, wanted_count
         while True:
-            page = await self._hub.query(
+            page = await self._hub.requests.query(
                 q.BrowseReady(queue.group, queue.id, start, rest, subscription.selector)
             )
             if isinstance(page, Refused):  # only this replica can no longer use the selector
@@ -168,7 +168,7 @@ class SubscriptionCalls(BulkCalls):
             start = page.next_sequence
 
     async def _reservation(self, queue: CatalogQueue, reply: Reserved) -> pb.Reservation:
-        counts = await self._hub.query(q.QueueCounts(queue.group, queue.id))
+        counts = await self._hub.requests.query(q.QueueCounts(queue.group, queue.id))
         return pb.Reservation(
             offset=reply.offset,
             count=reply.count,
@@ -183,7 +183,9 @@ class SubscriptionCalls(BulkCalls):
     ) -> pb.DescribeReservationsResponse:
         queue = await self._queue(request.queue, request.index)
 
-        found = await self._hub.query(q.DescribeSubscription(queue.group, queue.id, request.subscription))
+        found = await self._hub.requests.query(
+            q.DescribeSubscription(queue.group, queue.id, request.subscription)
+        )
         if found is None:
             raise status.not_found(f"queue {request.queue!r} has no subscription {request.subscription!r}")
         response = pb.DescribeReservationsResponse(
@@ -246,7 +248,7 @@ class SubscriptionCalls(BulkCalls):
 
     async def _check_settled(self, queue: CatalogQueue, request: pb.SettleRequest) -> None:
         """StatusError if the messages were requeued instead. This replica has applied everything that was answered."""
-        found = await self._hub.query(
+        found = await self._hub.requests.query(
             q.ReadReservation(queue.group, queue.id, request.subscription, request.to, first=0, count=0)
         )
         if isinstance(found, Refused) and found.reason == "released":
@@ -284,7 +286,7 @@ class SubscriptionCalls(BulkCalls):
     ) -> pb.DeleteSubscriptionResponse:
         _check_name(request.subscription)
         queue = await self._queue(request.queue)
-        subscription = await self._hub.query_current(
+        subscription = await self._hub.requests.query_current(
             q.FindSubscription(queue.group, queue.id, request.subscription)
         )
         if subscription is not None:
@@ -298,7 +300,7 @@ class SubscriptionCalls(BulkCalls):
     ) -> pb.ListSubscriptionsResponse:
         queue = await self._queue(request.queue, request.index)
 
-        found = await self._hub.query(q.ListSubscriptions(queue.group, queue.id))
+        found = await self._hub.requests.query(q.ListSubscriptions(queue.group, queue.id))
         response = pb.ListSubscriptionsResponse(index=found.index)
         for each in found.subscriptions:
             response.subscriptions.add(

@@ -1,7 +1,7 @@
 """The event loop's view of the catalog, built from the changes that the Raft thread publishes (events.CatalogChanged).
 
 The view belongs to the event loop, and only published changes modify it. It shows the node's applied state as of the
-received outputs. `Hub.current_catalog` waits until it shows everything that was answered anywhere before.
+received outputs. `MemberRequests.current_catalog` waits until it shows everything that was answered anywhere before.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class CatalogView:
     def was_deleted(self, queue: CatalogQueue) -> bool:
         """Whether the queue was removed from the catalog, or deleted by its group."""
         return queue.id in self._deleted or self._is_removed(queue.id)
+
+    def is_outdated(self, queue: CatalogQueue) -> bool:
+        """Whether the queue was deleted, as far as this node knows, and its name belongs to another one by now."""
+        return self.was_deleted(queue) and self.queue(queue.name) is not None
 
     def effective(self, queue: CatalogQueue) -> Effective:
         """Return the queue's configuration, its policy included. O(policies), and O(1) for a repeated call."""

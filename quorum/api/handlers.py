@@ -86,7 +86,7 @@ def _known(hub: Hub, request: Any) -> CatalogQueue | None:
 
 def is_outdated(hub: Hub, known: CatalogQueue | None, error: status.StatusError) -> bool:
     """Whether this error says that a queue was not found and its name may belong to another queue."""
-    return error.status.code == status.Code.NOT_FOUND and known is not None and hub.is_outdated(known)
+    return error.status.code == status.Code.NOT_FOUND and known is not None and hub.catalog.is_outdated(known)
 
 
 _ERRORS = (status.StatusError, BatchError, SelectorError, FilterError, ArgumentError, EncodingError)

@@ -8,8 +8,7 @@ from typing import Protocol
 import structlog
 
 from quorum.api.hub import Hub
-from quorum.node.cluster.membership import STANDINGS
-from quorum.node.queries import CheckHealth
+from quorum.node.queries import STANDINGS, CheckHealth
 
 STARTING_POLL_S, SERVING_POLL_S = 0.05, 0.5
 """Interval between two health queries, before this node serves and while it serves. An idle member makes a step for
@@ -36,7 +35,7 @@ async def watch_health(hub: Hub, service: HealthService) -> None:
     standing = ""
     logger = structlog.get_logger()
     while True:
-        query = asyncio.ensure_future(hub.query(CheckHealth()))
+        query = asyncio.ensure_future(hub.requests.query(CheckHealth()))
         while not query.done():
             await asyncio.wait({query}, timeout=UNANSWERED_S)
             hub.check_leases()

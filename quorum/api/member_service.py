@@ -49,7 +49,7 @@ class MemberService:
             new.id, new.name, new.peer_address, new.client_address, new.incarnation, request.replace
         )
         _checked(check_member, command)
-        reply = await self._hub.change(lambda catalog: replace(command, seen=catalog.changes))
+        reply = await self._hub.own_session.change(lambda catalog: replace(command, seen=catalog.changes))
         assert isinstance(reply, Ok)
         return pb.AddMemberResponse(added=bool(reply.count))
 
@@ -60,7 +60,7 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.RemoveMemberRequest, pb.RemoveMemberResponse],
     ) -> pb.RemoveMemberResponse:
         _checked(check_id, request.name)
-        await self._hub.change(lambda catalog: RemoveMember(request.name, catalog.changes))
+        await self._hub.own_session.change(lambda catalog: RemoveMember(request.name, catalog.changes))
         return pb.RemoveMemberResponse()
 
     @unary
@@ -70,7 +70,9 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.DrainMemberRequest, pb.DrainMemberResponse],
     ) -> pb.DrainMemberResponse:
         _checked(check_id, request.name)
-        await self._hub.change(lambda catalog: DrainMember(request.name, request.drained, catalog.changes))
+        await self._hub.own_session.change(
+            lambda catalog: DrainMember(request.name, request.drained, catalog.changes)
+        )
         return pb.DrainMemberResponse()
 
     @unary
@@ -90,7 +92,7 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.RebalanceLeadersRequest, pb.RebalanceLeadersResponse],
     ) -> pb.RebalanceLeadersResponse:
         response = pb.RebalanceLeadersResponse()
-        for group, name in await self._hub.query(q.PlanRebalance()):
+        for group, name in await self._hub.requests.query(q.PlanRebalance()):
             await self._transfer(group, name)
             response.moved.add(group=group, leader=name)
         return response
@@ -103,20 +105,20 @@ class MemberService:
     ) -> pb.SetLeaseTimesResponse:
         wanted = LeaseTimes(request.lease_times.lease_ms, request.lease_times.leader_fallback_ms)
         _checked(check_times, wanted)
-        reply = await self._hub.change(
+        reply = await self._hub.own_session.change(
             lambda catalog: SetLeaseTimes(wanted.lease_ms, wanted.step_down_ms, catalog.changes)
         )
         assert isinstance(reply, Ok)
         return pb.SetLeaseTimesResponse(changed=bool(reply.count))
 
     async def _transfer(self, group: int, name: str) -> None:
-        target = await self._hub.query(q.FindTransferTarget(group, name))
+        target = await self._hub.requests.query(q.FindTransferTarget(group, name))
         if target.problem:
             raise status.invalid("bad_argument", target.problem)
         for poll in range(int(TRANSFER_LIMIT_S / TRANSFER_POLL_S)):
             if poll % TRANSFER_ASK_EVERY == 0:
                 self._hub.submit(ev.Transfer(group, target.id))
-            if await self._hub.query(q.FindLeader(group)) == target.id:
+            if await self._hub.requests.query(q.FindLeader(group)) == target.id:
                 return
             await asyncio.sleep(TRANSFER_POLL_S)
         raise status.unavailable(

@@ -34,10 +34,10 @@ class PolicyService:
         if policy.name not in self._hub.catalog.policies.by_name:
             check_size(arguments)
         pairs = tuple(sorted(arguments.items()))
-        reply = await self._hub.change(
+        reply = await self._hub.own_session.change(
             lambda catalog: SetPolicy(policy.name, policy.pattern, policy.priority, pairs, catalog.changes)
         )
-        await self._hub.await_configured()
+        await self._hub.requests.await_configured()
         assert isinstance(reply, Ok)
         return pb.SetPolicyResponse(changed=bool(reply.count))
 
@@ -49,9 +49,9 @@ class PolicyService:
     ) -> pb.DeletePolicyResponse:
         check_text("policy name", request.name, MAX_NAME_BYTES)
         try:
-            await self._hub.change(lambda catalog: RemovePolicy(request.name, catalog.changes))
+            await self._hub.own_session.change(lambda catalog: RemovePolicy(request.name, catalog.changes))
         finally:
-            await self._hub.await_configured()  # an earlier attempt may have removed it
+            await self._hub.requests.await_configured()  # an earlier attempt may have removed it
         return pb.DeletePolicyResponse()
 
     @unary
@@ -60,7 +60,7 @@ class PolicyService:
         request: pb.ListPoliciesRequest,
         context: grpc.aio.ServicerContext[pb.ListPoliciesRequest, pb.ListPoliciesResponse],
     ) -> pb.ListPoliciesResponse:
-        policies = (await self._hub.current_catalog()).policies
+        policies = (await self._hub.requests.current_catalog()).policies
         response = pb.ListPoliciesResponse()
         for policy in policies.by_name.values():
             shown = response.policies.add(name=policy.name, pattern=policy.pattern, priority=policy.priority)

@@ -224,7 +224,7 @@ async def _hand_over(hub: Hub) -> None:
     hub.submit(ev.Leave())
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(HAND_OVER_S):
-            while not await hub.query(HasHandedOver()):
+            while not await hub.requests.query(HasHandedOver()):
                 await asyncio.sleep(TRANSFER_POLL_S)
 
 

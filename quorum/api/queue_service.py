@@ -59,7 +59,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         request: pb.PublishRequest,
         context: grpc.aio.ServicerContext[pb.PublishRequest, pb.PublishResponse],
     ) -> pb.PublishResponse:
-        queue = await self._hub.queue(request.queue)
+        queue = await self._hub.requests.queue(request.queue)
         kept, max_bytes = kept_fields(self._hub.catalog, queue)
         data = _as_batch(request).SerializeToString(deterministic=True)
         checked = batches.check(data, self._hub.limits, kept, max_bytes)
@@ -76,22 +76,22 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 checked.columns,
             )
 
-        await self._hub.publish(queue.group, make, data, checked.count)
+        await self._hub.own_session.publish(queue.group, make, data, checked.count)
         return pb.PublishResponse(count=checked.count)
 
     @unary
     async def Get(
         self, request: pb.GetRequest, context: grpc.aio.ServicerContext[pb.GetRequest, pb.GetResponse]
     ) -> pb.GetResponse:
-        queue = await self._hub.queue(request.queue)
+        queue = await self._hub.requests.queue(request.queue)
         count = request.count or 1
         if count > MAX_GET:
             raise status.invalid("bad_argument", f"get {count} messages; allowed: 1..{MAX_GET}")
         count = await self._fitting(queue, count)
-        deliver = await self._hub.get(queue.group, queue.id, count)
+        deliver = await self._hub.own_session.get(queue.group, queue.id, count)
         response = pb.GetResponse()
         if deliver is not None:
-            if not self._hub.may_deliver(queue.group):
+            if not self._hub.node_state.may_deliver(queue.group):
                 raise status.of_ended("node_down")
             await self._fill(response, queue.group, deliver)
         return response
@@ -99,7 +99,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
     async def _fill(self, response: pb.GetResponse, group: int, deliver: Deliver) -> None:
         failed = dict(deliver.delivery_counts)
         number = 0
-        async for message, _ in self._hub.readable(_stored(self._hub.reader, group, deliver.runs)):
+        async for message, _ in self._hub.requests.readable(_stored(self._hub.reader, group, deliver.runs)):
             message.redelivered = bool(deliver.redelivered >> number & 1)
             message.delivery_count = failed.get(number, 0)
             response.messages.append(message)
@@ -111,12 +111,12 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         A get settles the messages that it takes. A response that is too large to be sent, or a body that cannot be read
         here, would therefore lose them.
         """
-        page = await self._hub.query(_page(queue, 0, count))
+        page = await self._hub.requests.query(_page(queue, 0, count))
         if isinstance(page, Refused):
             return count
         size = 0
         found = 0
-        async for _, weight in self._hub.readable(_stored(self._hub.reader, queue.group, page.runs)):
+        async for _, weight in self._hub.requests.readable(_stored(self._hub.reader, queue.group, page.runs)):
             size += weight
             if found and size > GET_BYTES:
                 return found
@@ -129,9 +129,9 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         request: pb.BrowseRequest,
         context: grpc.aio.ServicerContext[pb.BrowseRequest, pb.BrowseResponse],
     ) -> AsyncIterator[pb.BrowseResponse]:
-        queue = await self._hub.queue(request.queue)
+        queue = await self._hub.requests.queue(request.queue)
         expression = parse(filter_of(request))
-        page = await self._hub.query_current(_page(queue, request.start_sequence))
+        page = await self._hub.requests.query_current(_page(queue, request.start_sequence))
         is_wanted = _every if expression is None else _wanted(expression)
         left = request.limit or -1
         reader = self._hub.body_reader(BROWSE_CACHED_BYTES)
@@ -142,13 +142,13 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 steps = _browsed(reader, queue.group, page.runs, is_wanted, left)
                 while (step := await answer.step(steps, _size_of)) is not None:
                     if isinstance(step, BodyUnreadable):
-                        await self._hub.repair(step)
+                        await self._hub.requests.repair(step)
                     elif step.messages:
                         yield step
                         left -= len(step.messages)
                 if left == 0 or page.next_sequence is None:
                     return
-                page = await self._hub.query(_page(queue, page.next_sequence))
+                page = await self._hub.requests.query(_page(queue, page.next_sequence))
 
 
 def _page(queue: CatalogQueue, start: int, count: int = BROWSE_MESSAGES) -> BrowseReady:

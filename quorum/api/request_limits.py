@@ -12,7 +12,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from fifo.limits import PRODUCTION
 from fifo.staging import PART_BYTES
-from quorum.api.client_session import MAX_RANGES
+from quorum.api.session_consumers import MAX_RANGES
 from quorum.node.wire.batches import FRAME_BYTES, PROPERTIES, BatchLimits
 from quorum.node.wire.wire_scan import DEFAULT_BYTES, Limit, Limits, Shape, shape_of
 from quorum_selectors.errors import MAX_SELECTOR_CHARACTERS

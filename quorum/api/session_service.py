@@ -11,13 +11,14 @@ from fifo import commands as c
 from fifo.limits import PRODUCTION
 from quorum.api import outcomes as o
 from quorum.api import status
-from quorum.api.client_session import ClientSession, Disposition
+from quorum.api.client_session import ClientSession
 from quorum.api.deliveries import DeliveredBatch
 from quorum.api.handlers import Context
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.request_filters import filter_of
 from quorum.api.rpc_status import abort, to_proto
+from quorum.api.session_consumers import Disposition
 from quorum.v1 import queue_pb2 as pb
 
 _OUTCOMES: dict[int, type[c.Settle]] = {
@@ -108,23 +109,26 @@ class SessionCall:
             await waiting
 
     async def _publish(self, request: pb.PublishBatch) -> None:
-        await self._session.publish(
+        await self._session.publisher.publish(
             request.queue, request.first_sequence, request.lowest_unconfirmed, request.batch
         )
 
     async def _attach(self, request: pb.Attach) -> None:
-        await self._session.attach(
+        await self._session.consumers.attach(
             request.request_id, request.consumer_tag, request.queue, filter_of(request), request.credit_to
         )
 
     def _credit(self, request: pb.Credit) -> None:
-        self._session.credit(request.request_id, request.consumer_tag, request.credit_to, drain=request.drain)
+        self._session.consumers.credit(
+            request.request_id, request.consumer_tag, request.credit_to, drain=request.drain
+        )
 
     def _disposition(self, request: pb.Disposition) -> None:
+        consumers = self._session.consumers
         if request.consumer_tag:
-            consumer = self._session.consumer(request.request_id, request.consumer_tag)
+            consumer = consumers.find(request.request_id, request.consumer_tag)
         else:
-            consumer = self._session.getter(request.request_id, request.queue)
+            consumer = consumers.find_getter(request.request_id, request.queue)
         if consumer is not None:
             disposition = Disposition(
                 _OUTCOMES.get(request.outcome),
@@ -134,13 +138,17 @@ class SessionCall:
                 request.delivery_failed,
                 request.undeliverable_here,
             )
-            self._session.settle(request.request_id, consumer, disposition)
+            consumers.settle(request.request_id, consumer, disposition)
 
     def _cancel(self, request: pb.Cancel) -> None:
-        self._session.cancel(request.request_id, request.consumer_tag, return_held=request.return_held)
+        self._session.consumers.cancel(
+            request.request_id, request.consumer_tag, return_held=request.return_held
+        )
 
     async def _get(self, request: pb.SessionGet) -> None:
-        await self._session.get(request.request_id, request.queue, request.count, settled=request.settled)
+        await self._session.consumers.get(
+            request.request_id, request.queue, request.count, settled=request.settled
+        )
 
     def _close(self, request: pb.Close) -> None:
         self._session.client_closes()

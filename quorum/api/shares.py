@@ -12,6 +12,8 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from quorum.api import status
+
 PATIENCE_S = 3.0
 """A waiting request fails if nothing of its owner was given back for this time, because waiting requests take memory,
 too."""
@@ -162,3 +164,19 @@ class ByteWindow:
         self._waiting.leave(owner, line.waiters.pop(waiter))
         if not line.waiters:
             del self._lines[owner]
+
+
+class PublishWindow(ByteWindow):
+    """Bytes of published batches that their groups have not answered yet. The owners are Raft groups."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit, always_one=True)
+
+    async def take_room(self, size: int, group: int) -> None:
+        """Takes a batch's bytes; `give` has to follow. UNAVAILABLE if the group has its share of the window and answers
+        nothing."""
+        try:
+            await self.take(size, group)
+        except WindowFull as error:
+            text = f"no room for a batch of {size} bytes to group {group}, which does not answer: {error}"
+            raise status.unavailable("overloaded", text) from error

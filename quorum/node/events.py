@@ -233,7 +233,7 @@ class QueueDeleted:
 
 @dataclass(frozen=True, slots=True)
 class StandingChanged:
-    """This node's current standing in its cluster: one of cluster/membership.STANDINGS."""
+    """This node's current standing in its cluster: one of queries.STANDINGS."""
 
     standing: str
 

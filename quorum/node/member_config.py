@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fifo.limits import PRODUCTION, Limits
 from quorum.node.maintenance.scrubbing import Pace
-from quorum.replication.group import GroupConfig
+from quorum.replication.group_config import GroupConfig
 
 APPLY_ENTRIES = 64
 SNAPSHOT_BYTES = 128 << 20

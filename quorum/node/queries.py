@@ -297,10 +297,20 @@ class DescribeForBulk(QueueQuery[BulkDescription | None]):
 
 # ---- the member and its cluster
 
+STANDINGS = {
+    "meeting": "the founding members have not all met yet; one that lost its data directory waits for ever: let it "
+    "join (join = true) and replace the old member (quorum cluster replace)",
+    "waiting": "quorum cluster add, or replace, with this node's client address makes it a member",
+    "removed": "it was removed; it may join again with an emptied data directory",
+    "drained": "quorum cluster undrain lets it work again",
+    "member": "a member",
+}
+"""The possible standings of a node in its cluster, and what each means to an operator."""
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """standing: this node's standing in its cluster (cluster/membership.STANDINGS). reason_to_leave: why clients have
+    """standing: this node's standing in its cluster (one of STANDINGS). reason_to_leave: why clients have
     to leave a node that is not ready; empty if they need not."""
 
     standing: str

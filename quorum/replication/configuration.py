@@ -6,7 +6,7 @@ again.
 
 Consecutive configurations differ in at most one voter, so any majority of the one has a member in common with any
 majority of the other. A leader begins a change only when the previous change is committed, and an entry of its own term
-too (the thesis' correction to §4.1); `Group.change_members` checks both.
+too (the thesis' correction to §4.1); `GroupMembers.change` checks both.
 
 Members are known by ids that are never reused, so two members of the same name need not be told apart here.
 

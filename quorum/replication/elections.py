@@ -17,7 +17,7 @@ from quorum.replication.configuration import majority
 from quorum.replication.engine import RaftEngine
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
-from quorum.replication.library import Timing
+from quorum.replication.library import RaftState, Timing
 from quorum.replication.outbox import Outbox
 from quorum.replication.quarantine import Quarantine
 
@@ -26,6 +26,8 @@ AT_ONCE = 0.0
 compares with an earlier reading would find that it is not yet time."""
 RETRY_PART = 0.5
 """A round without a majority is repeated after this part of the minimum election timeout."""
+CANDIDATE_PART = 0.5
+"""A candidate waits for votes for this part of an election timeout."""
 LAST_RESORT_TIMEOUTS = 5
 """A member that should not lead still campaigns when there was no leader for this many of the longest election
 timeouts, because it may be the only member with all committed entries."""
@@ -136,6 +138,22 @@ class Campaign:
             for voter in engine.voters:
                 self._outbox.queue(voter, request)
         return False
+
+    def follow(self, term: int) -> None:
+        """Become a follower in a higher term that was seen (Raft §5.1)."""
+        self.rounds.cancel()
+        self._engine.become_follower(term)
+
+    def role_changed(self, old: int, new: int) -> None:
+        """For the library: set the election timer for the new role."""
+        if new == RaftState.LEADER:
+            self.rounds.cancel()
+        elif new == RaftState.CANDIDATE:
+            # votes take a round trip, not a timeout: after a split vote the next attempt comes sooner
+            self._engine.restart_election_timer(CANDIDATE_PART)
+        elif old == RaftState.LEADER:
+            # the library leaves the election timer where it was when this member was elected: long past
+            self._engine.restart_election_timer()
 
     def _is_electable(self) -> bool:
         if self._view.unread or self._engine.me not in self._view.configurations.current.voters:

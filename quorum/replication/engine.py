@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from quorum.replication import library
@@ -25,9 +26,10 @@ _LEADER = RaftState.LEADER.value
 
 
 class RaftEngine:
-    """The library's object of one group."""
+    """The library's object of one group. `begin` makes it, because it calls parts of the group that use the engine."""
 
     __slots__ = (
+        "_build",
         "_clock",
         "_known",
         "_last_response",
@@ -36,6 +38,8 @@ class RaftEngine:
         "_node",
         "_view",
         "connected",
+        "is_tick_due",
+        "learners",
         "me",
         "others",
         "voters",
@@ -44,7 +48,6 @@ class RaftEngine:
     def __init__(
         self,
         node_class: type[LibraryNode],
-        owner: Owner,
         me: str,
         founders: Iterable[str],
         view: JournalView,
@@ -52,17 +55,25 @@ class RaftEngine:
         chance: random.Random,
         timing: Timing,
     ) -> None:
-        """The engine does nothing yet, over the journal view, and has no other members until `set_members`."""
+        """The engine has no other members until `set_members`."""
         self.me = me
         self._known = {name: Peer(name, number) for number, name in enumerate(founders, 1)}
         self.others: dict[str, Peer] = {}
         """The other members, voters and learners, by name."""
         self.voters: tuple[str, ...] = ()
         """The other voters."""
+        self.learners: tuple[str, ...] = ()
+        """The other learners."""
         self.connected: set[str] = set()
+        self.is_tick_due = False
+        """Whether the next tick has work and should come at once."""
         self._view = view
         self._clock = clock
-        node = self._node = library.build(node_class, owner, self._peer(me), view, clock, chance, timing)
+        self._build = partial(library.build, node_class, self._peer(me), view, clock, chance, timing)
+
+    def begin(self, owner: Owner) -> None:
+        """Make the library's object, once, before anything else is asked of the engine. It does nothing yet."""
+        node = self._node = self._build(owner)
         # the library changes these in place and never replaces them
         self._match_index = node._SyncObj__raftMatchIndex
         self._next_index = node._SyncObj__raftNextIndex
@@ -181,8 +192,13 @@ class RaftEngine:
 
     # ---- driving the library
 
+    def tick_soon(self) -> None:
+        """Note that the next tick has work."""
+        self.is_tick_due = True
+
     def tick(self) -> None:
         """Run elections, the commit index and appends; calls the owner back."""
+        self.is_tick_due = False
         self._node.doTick(0.0)
 
     def receive(self, name: str, message: dict[str, Any]) -> None:
@@ -201,9 +217,10 @@ class RaftEngine:
         """Set the members. New ones are sent entries from the end of the log, and answer where to begin."""
         self.others = {name: self._peer(name) for name in now.everybody if name != self.me}
         self.voters = tuple(name for name in now.voters if name != self.me)
+        self.learners = tuple(name for name in now.learners if name != self.me)
         members = set(self.others.values())
         self._node._SyncObj__otherNodes = {self.others[name] for name in self.voters}
-        self._node._SyncObj__readonlyNodes = {self.others[name] for name in now.learners if name != self.me}
+        self._node._SyncObj__readonlyNodes = {self.others[name] for name in self.learners}
         for known in (self._next_index, self._match_index, self._last_response):
             for gone in [peer for peer in known if peer not in members]:
                 del known[gone]

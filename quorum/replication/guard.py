@@ -188,6 +188,16 @@ class Guard:
         waiting[peer] = max(acknowledged, waiting.get(peer, 0))
         return durable
 
+    def take_waiting_acks(self) -> dict[str, int]:
+        """The acknowledgements that waited for this node's disk: peer -> index. They wait no more."""
+        waiting, self.acks_awaiting_local_sync = self.acks_awaiting_local_sync, {}
+        return waiting
+
+    def forget(self, peer: str) -> None:
+        """Forget what a peer has acknowledged, and its answers to what was sent before."""
+        self.acks_awaiting_local_sync.pop(peer, None)
+        self.note_rewind(peer)
+
     def keeps_next(self, before: int, after: int) -> int:
         """The next index after an acknowledgement: it never goes back over entries in flight, as the library would."""
         return max(before, after)

@@ -17,8 +17,14 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from quorum.log.errors import EntryMissing, LogDamaged
-from quorum.replication.configuration import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
-from quorum.replication.errors import ReplicationFailed
+from quorum.replication.configuration import (
+    CONFIGURATION,
+    CONFIGURATION_BYTES,
+    Configuration,
+    Configurations,
+    unwrap_state,
+)
+from quorum.replication.errors import ReplicationFailed, WireError
 from quorum.replication.storage import NodeLog
 
 QUARANTINED = ""
@@ -109,16 +115,28 @@ class JournalView:
         """The snapshot's state, until the group has taken it."""
         self.durable_index = self.journal.last_index
         self.last_lsn = log.last_lsn
+        self._founders = Configuration()
         self.configurations = Configurations(Configuration())
-        """The configurations in the log; `find_configurations` fills it."""
+        """The configurations in the log; `begin` fills it."""
         self.unread: dict[int, str] = {}
         """Unreadable entries that may be configurations, with the reason: see `read_again`."""
         self._unsynced: deque[tuple[int, int]] = deque()
         self.is_quarantined = self.journal.hard_state[1] == QUARANTINED
 
-    def find_configurations(self, first: Configuration) -> None:
-        """Find the configurations in the journal: before anything is appended, and after a return to an older snapshot.
-        first: the configuration in the snapshot, or the one that the group began with."""
+    def begin(self, founders: Configuration) -> None:
+        """Find the configurations in the journal, before anything is appended, and take the first one off the
+        snapshot's state. founders: the configuration that the group began with. WireError if the state is invalid."""
+        first = self._founders = founders
+        if self.snapshot_state is not None:
+            first, self.snapshot_state = unwrap_state(self.snapshot_state)
+        self._find_configurations(first)
+
+    def drop_state(self) -> None:
+        """Drop the snapshot's state, because the group has taken it."""
+        self.snapshot_state = None
+
+    def _find_configurations(self, first: Configuration) -> None:
+        """first: the configuration in the snapshot, or the one that the group began with."""
         known = self.configurations
         self.configurations = Configurations(first, max(1, self.snapshot_index))
         self.unread = {}
@@ -187,10 +205,17 @@ class JournalView:
 
     def load_again(self) -> bytes | None:
         """Load the newest readable snapshot, which may be older than the last one kept or installed. The view uses it
-        from now on; only the configurations do not change. None if there is none: everything is in the journal."""
+        from now on. Returns its state; None if there is no snapshot: everything is in the journal."""
         found = self.journal.load_snapshot()
         self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
-        return None if found is None else found[2]
+        first, state = self._founders, None
+        if found is not None:
+            try:
+                first, state = unwrap_state(found[2])
+            except WireError as error:
+                raise ReplicationFailed(f"group {self.group} has an invalid snapshot: {error}") from error
+        self._find_configurations(first)
+        return state
 
     def save_snapshot(self, index: int, state: bytes) -> None:
         """Save the state at an applied index, durably. LogFull changes nothing."""
@@ -225,6 +250,12 @@ class JournalView:
             self._unsynced.clear()
             self._unsynced.append((index, self.last_lsn))
             self.durable_index = min(self.durable_index, commit_index)
+
+    # ---- quarantine
+
+    def end_quarantine(self) -> None:
+        """Store votes again; the mark is removed with the next one."""
+        self.is_quarantined = False
 
     # ---- for the library
 

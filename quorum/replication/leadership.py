@@ -1,6 +1,7 @@
-"""A leader's work beside replication: it confirms reads, and hands its leadership to another voter.
+"""A leader's work: heartbeats, its part of a tick, current reads, and the transfer of its leadership to another voter.
 
-Both end when the leadership ends: `ReadIndex.refuse`, `LeadershipTransfer.end`.
+`Leadership` begins and ends with the leader's role. Reads and a transfer in progress end with it: `ReadIndex.refuse`,
+`LeadershipTransfer.end`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from quorum.replication import codec
 from quorum.replication.engine import RaftEngine
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
+from quorum.replication.library import RaftState, Timing
 from quorum.replication.outbox import Outbox
+from quorum.replication.replicator import Replicator
+from quorum.replication.storage import LogSpaceGate
 
 ReadCallback = Callable[[int | None], None]
 
@@ -32,6 +36,12 @@ class ReadIndex:
         """(seq, commit index, callback) of reads that wait for a majority, oldest first"""
         self.wants_round = False
         """Whether the next tick should send a heartbeat to every member."""
+
+    def begin_round(self) -> None:
+        """To be called before a tick: make a heartbeat due if the reads need one."""
+        if self.wants_round:
+            self.wants_round = False
+            self._engine.next_append_s = float("-inf")
 
     def add(self, callback: ReadCallback) -> None:
         """Add a read of what is committed now."""
@@ -126,3 +136,114 @@ class LeadershipTransfer:
     def end(self) -> None:
         """End the transfer: the leadership has ended, or begun."""
         self._transfer = None
+
+
+class Leadership:
+    """What this member does while it leads, beside answering messages."""
+
+    def __init__(
+        self,
+        engine: RaftEngine,
+        view: JournalView,
+        guard: Guard,
+        replicator: Replicator,
+        outbox: Outbox,
+        log_space: LogSpaceGate,
+        clock: Callable[[], float],
+        timing: Timing,
+    ) -> None:
+        self._engine = engine
+        self._view = view
+        self._guard = guard
+        self._replicator = replicator
+        self._log_space = log_space
+        self._clock = clock
+        self._heartbeat_s = timing.heartbeat_s
+        self._round_s = timing.election_min_s
+        self.reads = ReadIndex(engine, guard)
+        self._transfer = LeadershipTransfer(engine, view, guard, outbox, clock, timing.election_max_s)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this node leads and an entry of its own term is committed, so that it knows all committed entries
+        (Raft §8)."""
+        return self._engine.is_leader and self._engine.has_committed_in_term
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether this node transfers its leadership."""
+        return self._transfer.is_on
+
+    @property
+    def may_propose(self) -> bool:
+        return self._engine.is_leader and not self._transfer.is_on
+
+    # ---- a tick
+
+    def begin_tick(self) -> None:
+        """To be called before the engine's tick."""
+        self.reads.begin_round()
+
+    def end_tick(self) -> None:
+        """To be called after the engine's tick: answer reads, advance a transfer, and send to the followers."""
+        self.reads.confirm()
+        if self._engine.is_leader and self._engine.others:
+            self._replicator.watch_learners(self._round_s)
+            self._transfer.advance()
+            self._replicator.replicate()
+
+    @property
+    def awaits_own_commit(self) -> bool:
+        """Whether the next tick of a leader without other voters commits what its own disk has synced."""
+        engine = self._engine
+        return engine.is_leader and not engine.voters and engine.commit_index < self._view.durable_index
+
+    # ---- calls of the library
+
+    def role_changed(self, old: int, new: int) -> None:
+        """For the library: begin or end the leadership."""
+        self._transfer.end()
+        self._replicator.restart_catch_up()
+        if new == RaftState.LEADER:
+            self._log_space.mark_free()  # it was about a leader's entries
+            self._guard.become_leader()
+            self._replicator.become_leader()
+        if old == RaftState.LEADER:
+            self._replicator.step_down()
+            self.reads.refuse()
+        self._engine.tick_soon()
+
+    def replicate(self) -> None:
+        """For the library: a heartbeat is due, or the commit index has moved."""
+        now = self._clock()
+        is_heartbeat = now > self._engine.next_append_s
+        if is_heartbeat:
+            self._engine.next_append_s = now + self._heartbeat_s
+        self._replicator.update_all_match()
+        self._replicator.broadcast_heartbeat(is_quiet=not is_heartbeat)
+
+    def clamp_own_commit(self, commit_index: int, before: int) -> int:
+        """For the library: a leader that is the only voter commits what is on its own disk. It has no other voter's
+        acknowledgement to wait for, as it has with `Guard.park`."""
+        if self._engine.voters or not self._engine.is_leader:
+            return commit_index
+        return max(before, min(commit_index, self._view.note_synced()))
+
+    # ---- requests of the owner
+
+    def read(self, callback: ReadCallback) -> None:
+        """See Group.read_barrier."""
+        if not self.is_ready or self._transfer.is_on:
+            callback(None)
+        elif not self._engine.voters:
+            callback(self._engine.commit_index)
+        else:
+            self.reads.add(callback)
+
+    def transfer_to(self, peer: str) -> bool:
+        """See Group.transfer_leadership."""
+        if not self.is_ready or not self._transfer.begin(peer):
+            return False
+        self.reads.refuse()
+        self._engine.tick_soon()
+        return True

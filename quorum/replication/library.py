@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from types import FunctionType
 from typing import Any, NoReturn, Protocol, cast
@@ -83,6 +84,7 @@ class Timing(Protocol):
 
 class _Campaign(Protocol):
     def should_campaign(self) -> bool: ...
+    def role_changed(self, old: int, new: int) -> None: ...
 
 
 class _Installer(Protocol):
@@ -90,23 +92,28 @@ class _Installer(Protocol):
     def install(self) -> None: ...
 
 
+class _Leadership(Protocol):
+    def clamp_own_commit(self, commit_index: int, before: int) -> int: ...
+    def replicate(self) -> None: ...
+    def role_changed(self, old: int, new: int) -> None: ...
+
+
 class _Messages(Protocol):
     def send(self, peer: str, message: dict[str, Any]) -> bool: ...
 
 
-class Owner(Protocol):
-    """The functions that the library calls in its group."""
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The parts of the group that the library calls."""
 
-    @property
-    def campaign(self) -> _Campaign: ...
-    @property
-    def installer(self) -> _Installer: ...
-    @property
-    def messages(self) -> _Messages: ...
+    campaign: _Campaign
+    installer: _Installer
+    leadership: _Leadership
+    messages: _Messages
 
-    def clamp_own_commit(self, commit_index: int, before: int) -> int: ...
-    def replicate(self) -> None: ...
-    def on_state_changed(self, old: int, new: int) -> None: ...
+    def role_changed(self, old: int, new: int) -> None:
+        self.campaign.role_changed(old, new)
+        self.leadership.role_changed(old, new)
 
 
 class LibraryNode:
@@ -142,13 +149,15 @@ class LibraryNode:
     def _SyncObj__applyLogEntries(self) -> bool:
         """Note the commit index; True if it moved: the library then tells the followers at once."""
         before = self._SyncObj__raftLastApplied
-        self._SyncObj__raftCommitIndex = self.owner.clamp_own_commit(self._SyncObj__raftCommitIndex, before)
+        self._SyncObj__raftCommitIndex = self.owner.leadership.clamp_own_commit(
+            self._SyncObj__raftCommitIndex, before
+        )
         moved = self._SyncObj__raftCommitIndex > before
         self._SyncObj__raftLastApplied = self._SyncObj__raftCommitIndex
         return moved
 
     def _SyncObj__sendAppendEntries(self) -> None:
-        self.owner.replicate()
+        self.owner.leadership.replicate()
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         return self.owner.campaign.should_campaign()
@@ -282,12 +291,12 @@ def configuration(**settings: Any) -> Any:
 
 def build(
     node_class: type[LibraryNode],
-    owner: Owner,
     me: Peer,
     view: JournalView,
     clock: Callable[[], float],
     chance: random.Random,
     timing: Timing,
+    owner: Owner,
 ) -> LibraryNode:
     """The library's object over the journal view, without other members; it has sent nothing yet."""
     made = type(node_class.__name__, (node_class, _with_own_globals(clock, chance)), {"owner": owner})
@@ -298,7 +307,7 @@ def build(
         connectionTimeout=max(3.5, timing.election_max_s),
         appendEntriesPeriod=timing.heartbeat_s,
         leaderFallbackTimeout=timing.leader_fallback_s,
-        onStateChanged=owner.on_state_changed,
+        onStateChanged=owner.role_changed,
     )
     node = cast(
         LibraryNode, made(me, (), conf=settings, transport=_Transport(owner), nodeClass=lambda peer: peer)

@@ -52,8 +52,6 @@ class Messages:
         self._reads = reads
         self._log_space = log_space
         self._quarantine = quarantine
-        self.is_due = False
-        """Whether the next tick has work and should come at once."""
         self._handlers: Mapping[type, Callable[[str, Any], None]] = {
             codec.AppendEntries: self._on_append,
             codec.AppendAnswer: self._on_append_answer,
@@ -113,11 +111,6 @@ class Messages:
         return True
 
     # ---- messages of other members
-
-    def follow(self, term: int) -> None:
-        """Become a follower in a higher term that was seen (Raft §5.1)."""
-        self._rounds.cancel()
-        self._engine.become_follower(term)
 
     def _hear_leader(self, peer: str, term: int, seq: int) -> bool:
         """Note that an append or chunk arrived. If its term is over, answer that and return False."""
@@ -188,11 +181,20 @@ class Messages:
             after = guard.keeps_next(before, max(after, m.next_index))
             engine.set_next_index(peer, after)
         if message["success"] or after < before:
-            self.is_due = True
+            engine.tick_soon()
         self._reads.confirm()
 
-    def count_acknowledgement(self, peer: str, index: int) -> None:
-        """Count an acknowledgement that waited for this node's disk."""
+    def count_synced(self) -> bool:
+        """Count the acknowledgements that waited for this node's disk; returns whether there were any for a leader."""
+        waiting = self._guard.take_waiting_acks()
+        if not waiting or not self._engine.is_leader:
+            return False
+        for peer, index in waiting.items():
+            if peer in self._engine.others:
+                self._count_acknowledgement(peer, index)
+        return True
+
+    def _count_acknowledgement(self, peer: str, index: int) -> None:
         engine, guard = self._engine, self._guard
         before = engine.next_index(peer)
         answer = codec.AppendAnswer(engine.term, guard.seq, index + 1, codec.Outcome.MATCHES)
@@ -207,7 +209,7 @@ class Messages:
         outgoing = self._replicator.progress[peer].outgoing
         if outgoing is not None and outgoing.index == m.index:
             outgoing.answered(m.offset, self._clock())
-            self.is_due = True
+            self._engine.tick_soon()
 
     def _on_vote_request(self, peer: str, m: codec.VoteRequest) -> None:
         if self._quarantine.is_on or (not m.is_transfer and self._guard.hears_leader()):
@@ -238,16 +240,17 @@ class Messages:
     def _on_pre_vote(self, peer: str, m: codec.PreVote) -> None:
         if m.is_granted:
             self._rounds.take(peer, m.round)
-            self.is_due = self.is_due or self._rounds.is_won(self._engine.term)
+            if self._rounds.is_won(self._engine.term):
+                self._engine.tick_soon()
         elif m.term > self._engine.term:
-            self.follow(m.term)
+            self._campaign.follow(m.term)
 
     def _on_stale_term(self, peer: str, m: codec.StaleTerm) -> None:
         if m.term > self._engine.term:
-            self.follow(m.term)
+            self._campaign.follow(m.term)
 
     def _on_timeout_now(self, peer: str, m: codec.TimeoutNow) -> None:
         if self._quarantine.is_on:
             return
         self._engine.receive(peer, {"type": "timeout_now", "term": m.term})
-        self.is_due = True
+        self._engine.tick_soon()

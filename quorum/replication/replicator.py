@@ -8,7 +8,7 @@ is lost, the follower refuses the next heartbeat and says where to begin again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from quorum.log.errors import EntryMissing, LogDamaged
@@ -71,13 +71,11 @@ class Replicator:
         """Every member has all entries up to here; told by the leader, or computed as leader."""
         self.has_more = False
         """Whether a peer's turn ended early, so that there is more to send at once."""
-        self.open_snapshot: Callable[[], SnapshotSource | None] = view.journal.open_snapshot
-        """Opens the snapshot for a peer that is too far behind: canonical, the same bytes whichever member leads."""
+        self._open_snapshot: Callable[[], SnapshotSource | None] = view.journal.open_snapshot
         self.lacks_snapshot = False
         """Whether a peer needs a snapshot, and the newest readable one does not reach the journal: a new one has to be
         taken."""
-        self.unreadable: tuple[int, str] | None = None
-        """An entry that a peer needs and that cannot be read here, and the reason."""
+        self._unreadable: tuple[int, str] | None = None
         self._no_snapshot_before_s = float("-inf")
 
     # ---- members, leadership and connections
@@ -132,10 +130,10 @@ class Replicator:
         for progress in self.progress.values():
             progress.catch_up = None
 
-    def watch_learners(self, learners: Iterable[str], round_s: float) -> None:
+    def watch_learners(self, round_s: float) -> None:
         """To be called with every tick of a leader. round_s: see CatchUp."""
         now_s, last = self._clock(), self._view.last_index
-        for name in learners:
+        for name in self._engine.learners:
             progress = self.progress[name]
             if progress.catch_up is None:
                 progress.catch_up = CatchUp(last, now_s)
@@ -237,7 +235,7 @@ class Replicator:
             try:
                 body = view.read(index)
             except (EntryMissing, LogDamaged) as error:
-                self.unreadable = index, str(error)
+                self._unreadable = index, str(error)
                 break
             entries.append(Entry(view.term_at(index), body))
             size += len(body)
@@ -267,14 +265,24 @@ class Replicator:
         )
         self._outbox.queue_dependent(name, message)
 
+    def take_unreadable(self) -> tuple[int, str] | None:
+        """An entry that a peer needs and that could not be read here since the last call, and the reason."""
+        found, self._unreadable = self._unreadable, None
+        return found
+
     # ---- snapshots
+
+    def send_snapshots_from(self, source: Callable[[], SnapshotSource | None]) -> None:
+        """Set what opens the snapshot for a peer that is too far behind: canonical, the same bytes whichever member
+        leads."""
+        self._open_snapshot = source
 
     def _begin_snapshot(self, progress: Progress, least_index: int) -> None:
         progress.end_transfer()
         now_s = self._clock()
         if now_s < self._no_snapshot_before_s:
             return
-        source = self.open_snapshot()
+        source = self._open_snapshot()
         if source is not None and source.index < max(self._view.base, least_index):
             source.close()
             source = None

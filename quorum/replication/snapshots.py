@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from quorum.log.errors import LogFull
 from quorum.replication.codec import Outcome, SnapshotChunk
-from quorum.replication.configuration import Configuration, State, open_state, unwrap_state
+from quorum.replication.configuration import Configuration, State, open_state
 from quorum.replication.engine import RaftEngine
 from quorum.replication.errors import ReplicationFailed, WireError
 from quorum.replication.guard import Guard
@@ -184,8 +184,12 @@ class SnapshotInstaller:
         self._installed = installed
         self.incoming = Incoming(view.journal.receive_snapshot)
         self._received: tuple[int, int, SnapshotSource, int] | None = None
-        self.is_state_wanted = False
-        """The state here is lost, or is to be replaced: a snapshot of already applied entries is taken too."""
+        self._is_state_wanted = False
+
+    def want_state(self, *, is_wanted: bool) -> None:
+        """Note whether the state here is lost, or is to be replaced: a snapshot of already applied entries is taken
+        then, too."""
+        self._is_state_wanted = is_wanted
 
     def take_chunk(self, chunk: SnapshotChunk) -> bool:
         """For the library: take a chunk; True if it completes a snapshot that is to be installed."""
@@ -209,7 +213,7 @@ class SnapshotInstaller:
             self._log_space.mark_full()
             self._answers.answer(Outcome.ALIVE, 0)
             return False
-        self._log_space.is_full = False
+        self._log_space.mark_free()
         self._received = (chunk.index, chunk.snapshot_term, source, proven)
         self._guard.acknowledge_to = chunk.index
         return True
@@ -218,7 +222,7 @@ class SnapshotInstaller:
         """Whether the journal continues from this snapshot, and no newer one is here. It is not above the commit
         index."""
         return (
-            self.is_state_wanted
+            self._is_state_wanted
             and chunk.index >= self.state_from
             and self._view.term_at(chunk.index) == chunk.snapshot_term
         )
@@ -243,12 +247,6 @@ class SnapshotInstaller:
     def _opened(self, source: SnapshotSource) -> tuple[Configuration, State]:
         try:
             return open_state(source)
-        except WireError as error:
-            raise ReplicationFailed(f"group {self._group} was sent an invalid snapshot: {error}") from error
-
-    def unwrapped(self, data: bytes) -> tuple[Configuration, bytes]:
-        try:
-            return unwrap_state(data)
         except WireError as error:
             raise ReplicationFailed(f"group {self._group} was sent an invalid snapshot: {error}") from error
 

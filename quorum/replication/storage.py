@@ -138,6 +138,10 @@ class LogSpaceGate:
         """Whether there was no space, and it is not yet time to look again."""
         return self.is_full and self._clock() < self._look_s
 
+    def mark_free(self) -> None:
+        """Note that the log has space, or that a new leader's entries are another matter."""
+        self.is_full = False
+
     def mark_full(self) -> None:
         """Note that the log had no space now."""
         self.is_full = True
@@ -147,7 +151,7 @@ class LogSpaceGate:
         """Whether the log, which ends at last_index, has space for this append or, after a refused one, for the entries
         that the leader will send again. If False, the leader sends at most one window again."""
         if not m.entries and m.prev_index <= last_index:
-            self.is_full = False  # the leader has nothing more, or begins again
+            self.mark_free()  # the leader has nothing more, or begins again
             return True
         if not m.entries and not self.is_full:
             return True
@@ -157,7 +161,7 @@ class LogSpaceGate:
             self._wanted = sum(len(entry.body) for entry in m.entries), len(m.entries)
         size, count = self._wanted
         if self._log.make_room(size, count + BESIDE_ENTRIES):
-            self.is_full = False
+            self.mark_free()
         else:
             self.mark_full()
         return not self.is_full

@@ -21,7 +21,7 @@ from quorum.v1 import bulk_pb2 as pb
 
 
 class FakeHub:
-    """A group that gives the answers it was told to."""
+    """A hub and its parts, over a group that gives the answers it was told to."""
 
     def __init__(self, answers: list[Reply | None], indexes: tuple[int, ...] = (9,)) -> None:
         self.answers = list(answers)
@@ -31,6 +31,8 @@ class FakeHub:
         self.workers = Workers()
         self._indexes = list(indexes)
         self.catalog: Any = None
+        self.requests: Any = self
+        self.own_session = self.node_state = self
 
     async def call(self, group: int, command: c.Command) -> Reply | None:
         self.commands.append(command)
@@ -171,7 +173,7 @@ async def filtering(name: str) -> Any:
 
 
 def service_of(hub: FakeHub) -> bulk_service.BulkService:
-    hub.queue = filtering  # type: ignore[attr-defined]
+    hub.requests.queue = filtering
     service = bulk_service.BulkService.__new__(bulk_service.BulkService)
     service._hub = hub  # type: ignore[assignment]
     return service
@@ -243,7 +245,7 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
         config = SimpleNamespace(config=SimpleNamespace(message_ttl_ms=-1))
         hub.catalog = SimpleNamespace(effective=lambda queue: config)
         hub.body_reader = lambda: SimpleNamespace(held_bytes=0)  # type: ignore[attr-defined]
-        hub.query = reserved  # type: ignore[method-assign]
+        hub.requests.query = reserved
         request = pb.ReadReservedRequest(subscription="g", offset=1, count=count)
         assert [block async for block in service_of(hub).ReadReserved(request, Context())] == []  # type: ignore[arg-type]
 
@@ -267,7 +269,7 @@ def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.Monk
             assert isinstance(query, BrowsePinned)
             return CountedPage(pages[query.start], ())
 
-        hub.query = page  # type: ignore[method-assign]
+        hub.requests.query = page
         columns = pb.Columns(names=["sequence", "fields"], fields=[pb.Field(name="a", kind=pb.Field.TEXT)])
         request = pb.BrowseViewRequest(start_sequence=1, columns=columns)
         found = [block async for block in service_of(hub).Browse(request, Context())]  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""A client's session without any protocol (quorum/api/client_session.py, outcomes.py, producer_numbers.py)."""
+"""A client's session without any protocol (quorum/api/client_session.py, session_*.py, outcomes.py,
+producer_numbers.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Deliver, Notify, Ok, Refused, Run
 from fifo.limits import PRODUCTION
-from quorum.api import client_session
-from quorum.api.client_session import ClientSession, Disposition
+from quorum.api import session_consumers
+from quorum.api.client_session import ClientSession
 from quorum.api.deliveries import DeliveredBatch
 from quorum.api.filters import SelectorText
 from quorum.api.hub import Hub
@@ -30,6 +31,7 @@ from quorum.api.outcomes import (
     merged,
 )
 from quorum.api.producer_numbers import ProducerNumbers
+from quorum.api.session_consumers import Disposition
 from quorum.api.status import Code, StatusError, make
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
@@ -88,7 +90,7 @@ class Node:
         return [each for each in self.session._ready() if not isinstance(each, Exception)]
 
     async def attach(self, tag: str = "c") -> None:
-        await self.session.attach(1, tag, "orders", None, 10)
+        await self.session.consumers.attach(1, tag, "orders", None, 10)
         self.answer(AttachedReply(5))
         assert self.told() == [Attached(1, tag, 5)]
 
@@ -106,7 +108,7 @@ def on_node(scenario: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
 def test_decisions_are_merged_into_ranges_in_whatever_order_they_come() -> None:
     async def scenario(node: Node) -> None:
         for first in (1, 3, 5):
-            await node.session.publish("orders", first, 1, batch([b"x", b"y"]))
+            await node.session.publisher.publish("orders", first, 1, batch([b"x", b"y"]))
         full = Refused("queue_full", "full")
         node.answer(Confirmed(5, 6), 2)
         node.answer(Confirmed(1, 2), 0)
@@ -122,17 +124,17 @@ def test_decisions_are_merged_into_ranges_in_whatever_order_they_come() -> None:
 
 def test_a_batch_that_is_wrong_in_itself_is_rejected_and_uses_its_numbers() -> None:
     async def scenario(node: Node) -> None:
-        await node.session.publish("orders", 1, 1, batch([b"x", bytes(1_001)]))
+        await node.session.publisher.publish("orders", 1, 1, batch([b"x", bytes(1_001)]))
         [confirms] = node.told()
         assert isinstance(confirms, Confirms)
         assert [(each.span, each.why.reason) for each in confirms.rejected] == [
             (Span(1, 2), "message_too_large")
         ]
-        await node.session.publish("orders", 2, 1, batch([b"x"]))
+        await node.session.publisher.publish("orders", 2, 1, batch([b"x"]))
         [confirms] = node.told()
         assert isinstance(confirms, Confirms)
         assert confirms.rejected[0].why.reason == "wrong_sequence"
-        await node.session.publish("orders", 3, 3, batch([b"x"]))
+        await node.session.publisher.publish("orders", 3, 3, batch([b"x"]))
         assert len(node.submitted) == 1
 
     on_node(scenario)
@@ -142,7 +144,7 @@ def test_batches_that_nobody_decides_fill_the_session_and_are_given_back_with_it
     async def scenario(node: Node) -> None:
         first = 1
         while not node.session.is_full:
-            await node.session.publish("orders", first, 1, batch([bytes(900)]))
+            await node.session.publisher.publish("orders", first, 1, batch([bytes(900)]))
             first += 1
         waiting = asyncio.create_task(node.session.room())
         await asyncio.sleep(0)
@@ -191,13 +193,13 @@ def test_a_consumer_is_attached_delivered_to_settled_and_cancelled() -> None:
         node.deliver("c", 5)
         [delivered] = node.told()
         assert delivered == DeliveredBatch("c", 5, 1, 2, batch([b"a", b"b"]), ((30, 31),))
-        consumer = session.consumer(2, "c")
+        consumer = session.consumers.find(2, "c")
         assert consumer is not None
-        session.settle(2, consumer, Disposition(c.Modify, 5, ((1, 2),), 12, delivery_failed=True))
+        session.consumers.settle(2, consumer, Disposition(c.Modify, 5, ((1, 2),), 12, delivery_failed=True))
         assert node.submitted[-1].command == c.Modify(7, "c", 5, ((1, 2),), 12, True, False)
         node.answer(Ok(2))
         assert node.told() == [Done((2,))]
-        session.cancel(3, "c", return_held=True)
+        session.consumers.cancel(3, "c", return_held=True)
         assert session.consumed_groups() == set()
         node.deliver("c", 5, 3)
         assert node.told() == [], "it has been given back"
@@ -215,7 +217,7 @@ def test_what_a_consumer_is_told_beside_deliveries() -> None:
         [cancelled] = node.told()
         assert isinstance(cancelled, Cancelled)
         assert cancelled.why.reason == "queue_deleted"
-        node.session.credit(4, "c", 50, drain=False)
+        node.session.consumers.credit(4, "c", 50, drain=False)
         [failed] = node.told()
         assert isinstance(failed, Failed)
         assert (failed.request_id, failed.why.reason) == (4, "not_attached")
@@ -226,19 +228,19 @@ def test_what_a_consumer_is_told_beside_deliveries() -> None:
 def test_a_get_is_done_when_its_messages_have_been_told() -> None:
     async def scenario(node: Node) -> None:
         session = node.session
-        assert session.getter(1, "orders") is None
+        assert session.consumers.find_getter(1, "orders") is None
         [refused] = node.told()
         assert isinstance(refused, Failed)
-        await session.get(2, "orders", 2, settled=False)
+        await session.consumers.get(2, "orders", 2, settled=False)
         node.answer(Ok(2))
         assert node.told() == []
         node.deliver("", 9)
         [delivered, done] = node.told()
         assert isinstance(delivered, DeliveredBatch)
         assert done == Done((2,))
-        getter = session.getter(3, "orders")
+        getter = session.consumers.find_getter(3, "orders")
         assert getter is not None and getter.attach == 9
-        await session.get(4, "orders", 2, settled=True)
+        await session.consumers.get(4, "orders", 2, settled=True)
         node.answer(Ok(0))
         assert node.told() == [Done((4,))], "the queue was empty"
 
@@ -251,16 +253,16 @@ def test_a_get_is_done_when_its_messages_have_been_told() -> None:
         (Disposition(None, 5, ((1, 2),)), "outcome is not set"),
         (Disposition(c.Settle, 5, ((2, 1),)), r"ranges \[\(2, 1\)\]"),
         (Disposition(c.Settle, 5, ((0, 1),)), r"ranges \[\(0, 1\)\]"),
-        (Disposition(c.Settle, 5, ((1, 1),) * (client_session.MAX_RANGES + 1)), "10001 ranges"),
+        (Disposition(c.Settle, 5, ((1, 1),) * (session_consumers.MAX_RANGES + 1)), "10001 ranges"),
     ],
 )
 def test_a_disposition_that_is_wrong_does_not_reach_the_group(disposition: Disposition, problem: str) -> None:
     async def scenario(node: Node) -> None:
         await node.attach()
-        consumer = node.session.consumer(2, "c")
+        consumer = node.session.consumers.find(2, "c")
         assert consumer is not None
         before = len(node.submitted)
-        node.session.settle(2, consumer, disposition)
+        node.session.consumers.settle(2, consumer, disposition)
         [failed] = node.told()
         assert isinstance(failed, Failed)
         with pytest.raises(AssertionError, match=problem):
@@ -272,7 +274,7 @@ def test_a_disposition_that_is_wrong_does_not_reach_the_group(disposition: Dispo
 
 def test_a_selector_for_a_queue_that_keeps_no_fields_is_refused() -> None:
     async def scenario(node: Node) -> None:
-        await node.session.attach(1, "c", "orders", SelectorText("colour = 'red'"), 10)
+        await node.session.consumers.attach(1, "c", "orders", SelectorText("colour = 'red'"), 10)
         [failed] = node.told()
         assert isinstance(failed, Failed)
         assert failed.why.reason == "filter_not_enabled"
@@ -287,7 +289,7 @@ def test_a_selector_for_a_queue_that_keeps_no_fields_is_refused() -> None:
 def test_the_outcomes_end_when_the_requests_are_over_and_everything_is_decided() -> None:
     async def scenario(node: Node) -> None:
         session = node.session
-        await session.publish("orders", 1, 1, batch([b"x"]))
+        await session.publisher.publish("orders", 1, 1, batch([b"x"]))
         told: list[Outcome] = []
 
         async def listen() -> None:
@@ -308,7 +310,7 @@ def test_the_outcomes_end_when_the_requests_are_over_and_everything_is_decided()
 
 def test_a_request_that_was_wrong_ends_the_outcomes_after_what_was_decided_before() -> None:
     async def scenario(node: Node) -> None:
-        await node.session.publish("orders", 1, 1, batch([b"x"]))
+        await node.session.publisher.publish("orders", 1, 1, batch([b"x"]))
         node.answer(Confirmed(1, 1))
         node.session.input_over(ValueError("wrong"))
         outcomes = node.session.outcomes()

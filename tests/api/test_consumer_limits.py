@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from quorum.api.client_session import MAX_CONSUMERS, ClientSession, Consumer
+from quorum.api.client_session import ClientSession
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Failed
+from quorum.api.session_consumers import MAX_CONSUMERS, Consumer
 from quorum.node.wire.batches import BatchLimits
 
 
@@ -15,11 +16,11 @@ def test_a_session_has_at_most_a_thousand_consumers() -> None:
         hub = Hub("n1", None, BatchLimits(10, 1_000, 10_000), 10_000, 10_000)  # type: ignore[arg-type]
         session = ClientSession(hub)
         for number in range(MAX_CONSUMERS):
-            session.consumers[f"c{number}"] = Consumer(f"c{number}", 1, 1)
-        await session.attach(7, "one more", "q", None, 0)
+            session.consumers.by_tag[f"c{number}"] = Consumer(f"c{number}", 1, 1)
+        await session.consumers.attach(7, "one more", "q", None, 0)
         [refusal] = session.outbox.take()
         assert isinstance(refusal, Failed)
         assert f"a session has at most {MAX_CONSUMERS} consumers" in refusal.why.message
-        assert len(session.consumers) == MAX_CONSUMERS
+        assert len(session.consumers.by_tag) == MAX_CONSUMERS
 
     asyncio.run(scenario())

@@ -118,6 +118,7 @@ class Node:
 
     def __init__(self) -> None:
         self.looks = 0
+        self.requests = self
         self.has_looked_often = asyncio.Event()
 
     async def query(self, query: CheckHealth) -> Health:
@@ -155,6 +156,7 @@ class StuckNode:
     def __init__(self) -> None:
         self.runs = asyncio.Event()
         self.runs.set()
+        self.requests = self
         self.waiting = 0
         self.lease_checks = 0
 

@@ -11,7 +11,7 @@ from google.rpc import code_pb2
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Ok, Refused
-from quorum.api import hub as hub_module
+from quorum.api import member_requests, own_session
 from quorum.api.hub import Hub
 from quorum.api.status import StatusError
 from quorum.catalog.members import DrainMember
@@ -85,7 +85,7 @@ def test_a_command_that_the_raft_thread_could_not_write_does_not_reach_it(
 ) -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
         with pytest.raises(StatusError, match=problem):
-            await hub.call(1, command)
+            await hub.own_session.call(1, command)
         assert driver.submitted == []
 
     with_hub(run)
@@ -98,10 +98,10 @@ async def settle_down() -> None:
 
 def test_a_publish_nobody_waits_for_any_more_still_counts_until_it_is_answered() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        first = asyncio.create_task(hub.publish(1, make, bytes(600), 1))
+        first = asyncio.create_task(hub.own_session.publish(1, make, bytes(600), 1))
         await settle_down()
         first.cancel()
-        second = asyncio.create_task(hub.publish(1, make, bytes(600), 1))
+        second = asyncio.create_task(hub.own_session.publish(1, make, bytes(600), 1))
         await settle_down()
         assert len(driver.submitted) == 1, "the window holds one of them"
         submit = driver.submitted[0]
@@ -119,9 +119,9 @@ def test_a_publish_nobody_waits_for_any_more_still_counts_until_it_is_answered()
 
 def test_publishes_to_a_group_that_does_not_answer_leave_room_for_the_other_groups() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        stuck = [asyncio.create_task(hub.publish(1, make, bytes(100), 1)) for _ in range(20)]
+        stuck = [asyncio.create_task(hub.own_session.publish(1, make, bytes(100), 1)) for _ in range(20)]
         await settle_down()
-        other = asyncio.create_task(hub.publish(2, make, bytes(200), 1))
+        other = asyncio.create_task(hub.own_session.publish(2, make, bytes(200), 1))
         await settle_down()
         assert [submit.group for submit in driver.submitted] == [1] * 5 + [2], (
             "half of the window is one group's"
@@ -139,10 +139,10 @@ def test_a_publish_does_not_wait_for_a_group_that_answers_nothing(monkeypatch: p
     monkeypatch.setattr("quorum.api.shares.PATIENCE_S", 0)
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        first = asyncio.create_task(hub.publish(1, make, bytes(600), 1))
+        first = asyncio.create_task(hub.own_session.publish(1, make, bytes(600), 1))
         await settle_down()
         with pytest.raises(StatusError, match="no room for a batch of 600 bytes to group 1") as caught:
-            await hub.publish(1, make, bytes(600), 1)
+            await hub.own_session.publish(1, make, bytes(600), 1)
         assert caught.value.status.code == code_pb2.UNAVAILABLE
         first.cancel()
 
@@ -152,22 +152,22 @@ def test_a_publish_does_not_wait_for_a_group_that_answers_nothing(monkeypatch: p
 def test_calls_beyond_a_groups_share_are_refused_even_if_their_callers_have_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub_module, "MAX_CALLS", 6)
+    monkeypatch.setattr(own_session, "MAX_CALLS", 6)
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
         for _ in range(3):
-            task = asyncio.create_task(hub.call(1, c.Wake()))
+            task = asyncio.create_task(hub.own_session.call(1, c.Wake()))
             await settle_down()
             task.cancel()
         with pytest.raises(StatusError, match="3 calls at this node wait for group 1"):
-            await hub.call(1, c.Wake())
+            await hub.own_session.call(1, c.Wake())
         with pytest.raises(StatusError, match="wait for group 1"):
-            await hub.publish(1, make, bytes(10), 1)
+            await hub.own_session.publish(1, make, bytes(10), 1)
         with pytest.raises(StatusError, match="wait for group 1"):
-            await hub.get(1, 7, 1)
+            await hub.own_session.get(1, 7, 1)
         submit = driver.submitted[0]
         hub._dispatch([ev.Answered(submit.session, submit.token, Ok())])
-        again = asyncio.create_task(hub.call(1, c.Wake()))
+        again = asyncio.create_task(hub.own_session.call(1, c.Wake()))
         await settle_down()
         assert len(driver.submitted) == 4
         hub._dispatch([ev.Answered(submit.session, driver.submitted[3].token, Refused("not_found", "x"))])
@@ -180,13 +180,13 @@ def test_calls_beyond_a_groups_share_are_refused_even_if_their_callers_have_give
 def test_calls_to_a_group_that_does_not_answer_leave_room_for_the_other_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub_module, "MAX_CALLS", 6)
+    monkeypatch.setattr(own_session, "MAX_CALLS", 6)
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        stuck = [asyncio.create_task(hub.call(1, c.Wake())) for _ in range(10)]
+        stuck = [asyncio.create_task(hub.own_session.call(1, c.Wake())) for _ in range(10)]
         await settle_down()
         for group in (0, 2, 0, 2):
-            other = asyncio.create_task(hub.call(group, c.Wake()))
+            other = asyncio.create_task(hub.own_session.call(group, c.Wake()))
             await settle_down()
             submit = driver.submitted[-1]
             assert submit.group == group
@@ -200,10 +200,10 @@ def test_calls_to_a_group_that_does_not_answer_leave_room_for_the_other_groups(
 
 def test_a_message_that_its_group_does_not_confirm_holds_up_no_numbers_of_the_other_groups() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        stuck = asyncio.create_task(hub.publish(1, make, bytes(10), 1))
+        stuck = asyncio.create_task(hub.own_session.publish(1, make, bytes(10), 1))
         await settle_down()
         for expected in (1, 2, 3):
-            other = asyncio.create_task(hub.publish(2, make, bytes(10), 1))
+            other = asyncio.create_task(hub.own_session.publish(2, make, bytes(10), 1))
             await settle_down()
             submit = driver.submitted[-1]
             command = submit.command
@@ -218,8 +218,8 @@ def test_a_message_that_its_group_does_not_confirm_holds_up_no_numbers_of_the_ot
 
 def test_the_nodes_own_session_begins_anew_and_hears_nothing_of_the_old_one() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        call = asyncio.create_task(hub.get(1, 7, 5))
-        publish = asyncio.create_task(hub.publish(1, make, bytes(600), 1))
+        call = asyncio.create_task(hub.own_session.get(1, 7, 5))
+        publish = asyncio.create_task(hub.own_session.publish(1, make, bytes(600), 1))
         await settle_down()
         old = driver.submitted[0]
         hub._dispatch([ev.Ended(old.session, "node_down"), ev.Answered(old.session, old.token, Ok(5))])
@@ -228,7 +228,7 @@ def test_the_nodes_own_session_begins_anew_and_hears_nothing_of_the_old_one() ->
                 await task
         assert hub.publishing.used == 0
         assert any(isinstance(item, ev.EndSession) and item.number == old.session for item in driver.items)
-        again = asyncio.create_task(hub.get(1, 7, 1))
+        again = asyncio.create_task(hub.own_session.get(1, 7, 1))
         await settle_down()
         new = driver.submitted[-1]
         assert new.session != old.session
@@ -240,7 +240,7 @@ def test_the_nodes_own_session_begins_anew_and_hears_nothing_of_the_old_one() ->
 
 def test_a_call_whose_session_was_silent_for_a_day_may_be_repeated() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        call = asyncio.create_task(hub.call(0, c.Wake()))
+        call = asyncio.create_task(hub.own_session.call(0, c.Wake()))
         await settle_down()
         hub._dispatch([ev.Ended(driver.submitted[-1].session, "expired")])
         with pytest.raises(StatusError) as failed:
@@ -254,11 +254,11 @@ def test_a_lapsed_lease_ends_who_may_hold_something_and_a_renewal_does_not_undo_
     async def run(hub: Hub, driver: FakeDriver) -> None:
         holder, other = FakeStream({3}), FakeStream({4})
         for stream in (holder, other):
-            hub.open_session(stream, bytes(16), 1)  # type: ignore[arg-type]
+            hub.sessions.open(stream, bytes(16), 1)  # type: ignore[arg-type]
         hub._dispatch([ev.LeaseGranted(3, 1 << 60), ev.LeaseGranted(4, 1 << 60)])
-        assert hub.may_deliver(3)
+        assert hub.node_state.may_deliver(3)
         hub._dispatch([ev.LeaseLapsed(3), ev.LeaseGranted(3, 1 << 61)])
-        assert hub.may_deliver(3)
+        assert hub.node_state.may_deliver(3)
         assert (holder.reasons, other.reasons) == (["node_down"], [])
 
     with_hub(run)
@@ -267,8 +267,8 @@ def test_a_lapsed_lease_ends_who_may_hold_something_and_a_renewal_does_not_undo_
 def test_a_defect_in_one_stream_does_not_swallow_what_others_wait_for() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
         broken = FakeStream(set())
-        number = hub.open_session(broken, bytes(16), 1)  # type: ignore[arg-type]
-        call = asyncio.create_task(hub.call(0, c.Wake()))
+        number = hub.sessions.open(broken, bytes(16), 1)  # type: ignore[arg-type]
+        call = asyncio.create_task(hub.own_session.call(0, c.Wake()))
         await settle_down()
         submit = driver.submitted[0]
         hub._dispatch([ev.Answered(number, object(), Ok()), ev.Answered(submit.session, submit.token, Ok(3))])
@@ -293,17 +293,17 @@ async def answer_ask(hub: Hub, driver: FakeDriver, leader: str | None, disputed:
 def test_a_call_to_a_group_without_a_leader_is_told_so_instead_of_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub_module, "NO_LEADER_POLL_S", 0.0)
+    monkeypatch.setattr(member_requests, "NO_LEADER_POLL_S", 0.0)
     leaders = [None, None, "n1", None, None, None]
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        call = asyncio.create_task(hub.call(2, c.Wake()))
+        call = asyncio.create_task(hub.own_session.call(2, c.Wake()))
         for leader in leaders:
             assert not call.done(), "an election may be under way"
             await answer_ask(hub, driver, leader)
         with pytest.raises(StatusError, match="group 2 has no leader that n3 knows of"):
             await call
-        late = asyncio.create_task(hub.call(2, c.Wake()))
+        late = asyncio.create_task(hub.own_session.call(2, c.Wake()))
         await settle_down()
         submit = driver.submitted[-1]
         hub._dispatch([ev.Answered(submit.session, submit.token, Ok())])
@@ -316,11 +316,11 @@ def test_a_call_to_a_group_without_a_leader_is_told_so_instead_of_waiting(
 def test_a_call_to_a_group_that_nobody_serves_is_told_why_instead_of_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub_module, "NO_LEADER_POLL_S", 0.0)
+    monkeypatch.setattr(member_requests, "NO_LEADER_POLL_S", 0.0)
     seen = ["entry 9: differ", "entry 9: differ", "", *["entry 9: no majority"] * 3]
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        call = asyncio.create_task(hub.publish(2, make, bytes(600), 1))
+        call = asyncio.create_task(hub.own_session.publish(2, make, bytes(600), 1))
         await settle_down()
         for disputed in seen:
             assert not call.done(), "the hash of one more voter may decide it"
@@ -337,12 +337,12 @@ def forgotten(driver: FakeDriver) -> list[object]:
 
 
 def test_a_question_without_an_answer_is_given_up_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "NO_LEADER_POLL_S", 0.0)
-    monkeypatch.setattr(hub_module, "ANSWER_WAIT_S", 0.0)
+    monkeypatch.setattr(member_requests, "NO_LEADER_POLL_S", 0.0)
+    monkeypatch.setattr(member_requests, "ANSWER_WAIT_S", 0.0)
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
         with pytest.raises(StatusError, match="this node could not answer within 0 s; ask another node"):
-            await hub.query(AppliedIndex(2))
+            await hub.requests.query(AppliedIndex(2))
         [asked] = [item for item in driver.items if isinstance(item, ev.RunQuery)]
         assert forgotten(driver) == [asked.token]
 
@@ -352,11 +352,11 @@ def test_a_question_without_an_answer_is_given_up_and_forgotten(monkeypatch: pyt
 def test_what_a_caller_that_is_gone_waited_for_is_forgotten() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
         waits: list[Coroutine[Any, Any, Any]] = [
-            hub.query(CheckHealth()),
-            hub.query(AppliedIndex(2)),
-            hub.query_current(ReadBarrier((0, 2))),
-            hub.await_queue(2, 7, present=True),
-            hub.repair(BodyUnreadable(2, 9, "damaged")),
+            hub.requests.query(CheckHealth()),
+            hub.requests.query(AppliedIndex(2)),
+            hub.requests.query_current(ReadBarrier((0, 2))),
+            hub.requests.await_queue(2, 7, present=True),
+            hub.requests.repair(BodyUnreadable(2, 9, "damaged")),
         ]
         for wait in waits:
             driver.items.clear()
@@ -372,7 +372,7 @@ def test_what_a_caller_that_is_gone_waited_for_is_forgotten() -> None:
 
 def test_nothing_is_forgotten_that_was_answered() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        call = asyncio.create_task(hub.query_current(AppliedIndex(2)))
+        call = asyncio.create_task(hub.requests.query_current(AppliedIndex(2)))
         await settle_down()
         asked = driver.items[-1]
         assert isinstance(asked, ev.RunQuery)
@@ -386,7 +386,7 @@ def test_nothing_is_forgotten_that_was_answered() -> None:
 
 def test_a_call_that_nobody_waits_for_is_not_sent_again() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        for call in (lambda: hub.call(0, c.Wake()), lambda: hub.get(1, 7, 1)):
+        for call in (lambda: hub.own_session.call(0, c.Wake()), lambda: hub.own_session.get(1, 7, 1)):
             task = asyncio.create_task(call())
             await settle_down()
             submit = driver.submitted[-1]
@@ -401,7 +401,9 @@ def test_a_call_that_nobody_waits_for_is_not_sent_again() -> None:
 
 def test_a_change_of_the_catalog_is_made_again_where_it_was_outdated() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        task = asyncio.create_task(hub.change(lambda found: DrainMember("n1", True, found.changes)))
+        task = asyncio.create_task(
+            hub.own_session.change(lambda found: DrainMember("n1", True, found.changes))
+        )
         await settle_down()
         first = driver.submitted[0]
         assert first.command == DrainMember("n1", True, 0)

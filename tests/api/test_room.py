@@ -55,7 +55,7 @@ def with_session(
             number = int(name[-1])
             return CatalogQueue(number, name, number, (), c.QueueConfig(name))
 
-        hub.queue = queue  # type: ignore[method-assign]
+        hub.requests.queue = queue  # type: ignore[method-assign]
         hub._dispatch([ev.StandingChanged("member")])
         session = ClientSession(hub)
         session.open(bytes(16), epoch, owner=7, first_new=first_new)
@@ -68,7 +68,7 @@ async def publish(
     session: ClientSession, first: int, *, queue: str = "q1", lowest: int = 1
 ) -> Rejection | None:
     """The rejection, or None if it went to the group."""
-    await session.publish(queue, first, lowest, batch([b"a", b"b"]))
+    await session.publisher.publish(queue, first, lowest, batch([b"a", b"b"]))
     decisions = [each for each in session.outbox.take() if isinstance(each, Confirms)]
     return decisions[0].rejected[0] if decisions else None
 
@@ -115,12 +115,12 @@ def test_a_unary_publish_is_refused_before_it_is_numbered() -> None:
     async def run(hub: Hub, driver: Driver, session: ClientSession) -> None:
         hub._dispatch([LOW])
         with pytest.raises(StatusError) as refused:
-            await hub.publish(1, lambda first, lowest: c.Enqueue(1, first, lowest, 1, 1), b"x", 1)
+            await hub.own_session.publish(1, lambda first, lowest: c.Enqueue(1, first, lowest, 1, 1), b"x", 1)
         assert refused.value.status.code == code_pb2.RESOURCE_EXHAUSTED
         assert not isinstance(from_status(to_proto(refused.value.status)), PublishRejected)
         hub._dispatch([WELL])
         task = asyncio.create_task(
-            hub.publish(1, lambda first, lowest: c.Enqueue(1, first, lowest, 1, 1), b"x", 1)
+            hub.own_session.publish(1, lambda first, lowest: c.Enqueue(1, first, lowest, 1, 1), b"x", 1)
         )
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -132,7 +132,7 @@ def test_a_unary_publish_is_refused_before_it_is_numbered() -> None:
 
 def test_a_node_that_its_disk_leaves_behind_sends_its_sessions_and_calls_elsewhere() -> None:
     async def run(hub: Hub, driver: Driver, session: ClientSession) -> None:
-        call = asyncio.create_task(hub.call(1, c.Wake()))
+        call = asyncio.create_task(hub.own_session.call(1, c.Wake()))
         await asyncio.sleep(0)
         hub.leave("disk_full")
         with pytest.raises(StatusError) as ended:

@@ -11,11 +11,12 @@ from google.rpc import code_pb2
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused
-from quorum.api.client_session import ClientSession, _Published
+from quorum.api.client_session import ClientSession
 from quorum.api.filters import SelectorText
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Confirms, Failed, Span
 from quorum.api.owners import owner_of
+from quorum.api.session_publisher import _Published
 from quorum.api.session_service import SessionCall
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
@@ -77,7 +78,7 @@ def new_hub() -> Hub:
     async def queue(name: str) -> CatalogQueue:
         return CatalogQueue(1, name, 1, (), c.QueueConfig(name, filter_enabled=name == "filtered"))
 
-    hub.queue = queue  # type: ignore[method-assign]
+    hub.requests.queue = queue  # type: ignore[method-assign]
     hub._dispatch([ev.StandingChanged("member")])
     return hub
 
@@ -168,8 +169,8 @@ def test_a_batch_taken_in_part_is_confirmed_and_rejected_in_part() -> None:
     async def scenario(session: ClientSession, driver: Driver) -> None:
         why = Refused("refused_earlier", "a later one was taken")
         full = Refused("queue_full", "full")
-        queue = await session._hub.queue("q1")
-        token = _Published(queue, 1, 9, 0)
+        queue = await session._hub.requests.queue("q1")
+        token = _Published(session.publisher, queue, 1, 9, 0)
         session.answered(token, Confirmed(1, 9, ((1, 2, why), (5, 5, why), (8, 9, full))))
         [confirms] = session.outbox.take()
         assert isinstance(confirms, Confirms)
@@ -189,7 +190,7 @@ def test_a_selector_too_large_for_its_encoding_is_refused_and_the_session_goes_o
     monkeypatch.setattr("quorum_selectors.canonical.MAX_ENCODED_BYTES", 10)
 
     async def scenario(session: ClientSession, driver: Driver) -> None:
-        await session.attach(1, "t", "filtered", SelectorText("colour = 'very red'"), 0)
+        await session.consumers.attach(1, "t", "filtered", SelectorText("colour = 'very red'"), 0)
         [failed] = session.outbox.take()
         assert isinstance(failed, Failed)
         assert (failed.request_id, failed.why.code) == (1, code_pb2.INVALID_ARGUMENT)

@@ -11,9 +11,10 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Refused
 from fifo.versions import CURRENT
-from quorum.api.client_session import ClientSession, Consumer, _Attaching
+from quorum.api.client_session import ClientSession
 from quorum.api.filters import SelectorText, kept_fields
 from quorum.api.hub import Hub
+from quorum.api.session_consumers import Consumer, _Attaching
 from quorum.api.status import StatusError
 from quorum.api.status import unavailable as no_leader
 from quorum.catalog.commands import DeclareQueue, SetPolicy
@@ -41,7 +42,7 @@ class Node:
         self.is_without_leader = False
         self.hub = Hub("n1", None, BatchLimits(10, 1_000, 10_000), 10_000, 10_000)  # type: ignore[arg-type]
         self.hub.attach(self)  # type: ignore[arg-type]
-        self.hub.query_current = self.query_current  # type: ignore[method-assign, assignment]
+        self.hub.requests.query_current = self.query_current  # type: ignore[method-assign, assignment]
         self.apply(c.RegisterProducer(c.Address(1, 1, 1)))
 
     def apply(self, command: Any) -> None:
@@ -65,7 +66,7 @@ class Node:
 
     async def publish(self, session: ClientSession, queue: str) -> dict[str, Any] | None:
         """The fields that went along; None if the queue keeps none."""
-        await session.publish(queue, session._numbers.next, 1, BATCH)
+        await session.publisher.publish(queue, session.publisher._numbers.next, 1, BATCH)
         command = self.sent[-1].command
         assert isinstance(command, c.Enqueue)
         return dict(decode(command.columns, 1).row(0)) if command.columns else None
@@ -142,14 +143,18 @@ def test_a_consumer_whose_attaching_again_is_refused_stays_attached() -> None:
         session = ClientSession(node.hub)
         queue = node.catalog.queue("plain")
         assert queue is not None
-        consumer = session.consumers["t"] = Consumer("t", 1, 1, attaching=2)
-        session._under_way = 3
-        session.answered(_Attaching(queue, 1, consumer), AttachedReply(7))
-        session.answered(_Attaching(queue, 2, consumer), Refused("field_not_kept", "no such field"))
-        assert session.consumers == {"t": consumer}
-        fresh = session.consumers["u"] = Consumer("u", 1, 1, attaching=1)
-        session.answered(_Attaching(queue, 3, fresh), Refused("field_not_kept", "no such field"))
-        assert list(session.consumers) == ["t"]
+        consumer = session.consumers.by_tag["t"] = Consumer("t", 1, 1, attaching=2)
+        session._commands.under_way = 3
+        session.answered(_Attaching(session.consumers, queue, 1, consumer), AttachedReply(7))
+        session.answered(
+            _Attaching(session.consumers, queue, 2, consumer), Refused("field_not_kept", "no such field")
+        )
+        assert session.consumers.by_tag == {"t": consumer}
+        fresh = session.consumers.by_tag["u"] = Consumer("u", 1, 1, attaching=1)
+        session.answered(
+            _Attaching(session.consumers, queue, 3, fresh), Refused("field_not_kept", "no such field")
+        )
+        assert list(session.consumers.by_tag) == ["t"]
 
     on_node(scenario)
 
@@ -158,13 +163,13 @@ def test_a_consumer_whose_attaching_again_is_refused_stays_attached() -> None:
 def test_a_refused_attaching_leaves_the_one_that_was_asked_for_after_it(is_cancelled: bool) -> None:
     async def scenario(node: Node) -> None:
         session = ClientSession(node.hub)
-        await session.attach(1, "t", "f1", SelectorText("gone = 1"), 0)
+        await session.consumers.attach(1, "t", "f1", SelectorText("gone = 1"), 0)
         if is_cancelled:
-            session.cancel(0, "t", return_held=True)
-        await session.attach(2, "t", "f1", None, 0)
+            session.consumers.cancel(0, "t", return_held=True)
+        await session.consumers.attach(2, "t", "f1", None, 0)
         refused, *_, taken = [item.token for item in node.sent]
         session.answered(refused, Refused("field_not_kept", "no such field"))
         session.answered(taken, AttachedReply(7))
-        assert session.consumers["t"].attach == 7, "what is delivered to it is dropped"
+        assert session.consumers.by_tag["t"].attach == 7, "what is delivered to it is dropped"
 
     on_node(scenario)

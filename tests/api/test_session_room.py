@@ -69,7 +69,7 @@ def on_session(
         async def queue(name: str) -> CatalogQueue:
             return CatalogQueue(1, name, 1, (), c.QueueConfig(name))
 
-        hub.queue = queue  # type: ignore[method-assign]
+        hub.requests.queue = queue  # type: ignore[method-assign]
         hub._dispatch([ev.StandingChanged("member")])
         driver, call = Driver(), Call(requests)
         hub.attach(driver)  # type: ignore[arg-type]

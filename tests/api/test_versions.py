@@ -11,7 +11,7 @@ from google.rpc import code_pb2
 from fifo import commands as c
 from fifo.effects import Ok
 from fifo.versions import BASE
-from quorum.api import hub as hub_module
+from quorum.api import node_state
 from quorum.api.status import StatusError
 from quorum.cli.cluster import _versions
 from quorum.client.records import ClusterStatus
@@ -29,7 +29,7 @@ async def shown(api: Api) -> ClusterStatus:
 
 def test_a_command_waits_for_the_version_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     needed: dict[type, int] = {c.Purge: NEW}
-    monkeypatch.setattr(hub_module, "needed_version", lambda command: needed.get(type(command), BASE))
+    monkeypatch.setattr(node_state, "needed_version", lambda command: needed.get(type(command), BASE))
     cluster = Cluster(3, is_started=False)
     cluster.known_versions = {"n1": NEW, "n2": NEW, "n3": BASE}
     for name in cluster.names:
@@ -42,7 +42,7 @@ def test_a_command_waits_for_the_version_that_it_needs(monkeypatch: pytest.Monke
         with pytest.raises(
             StatusError, match=f"Purge needs machine version {NEW}, and the cluster uses {BASE}"
         ) as e:
-            await api.call(api.hub.call(group, c.Purge(queue)))
+            await api.call(api.hub.own_session.call(group, c.Purge(queue)))
         assert e.value.status.code == code_pb2.FAILED_PRECONDITION
         seen = await shown(api)
         assert {each.name: each.known_version for each in seen.members} == cluster.known_versions
@@ -52,7 +52,7 @@ def test_a_command_waits_for_the_version_that_it_needs(monkeypatch: pytest.Monke
         cluster.known_versions["n3"] = NEW
         cluster.start("n3")
         cluster.until(lambda: cluster.members["n1"].version == NEW, "the switch")
-        assert isinstance(await api.call(api.hub.call(group, c.Purge(queue))), Ok)
+        assert isinstance(await api.call(api.hub.own_session.call(group, c.Purge(queue))), Ok)
         seen = await shown(api)
         assert {each.version for each in seen.groups} == {NEW}
         assert _versions(seen) == ""

@@ -31,8 +31,15 @@ NEUTRAL = (
     "deliveries",
     "filters",
     "hub",
+    "member_requests",
+    "node_state",
     "outcomes",
+    "own_session",
     "producer_numbers",
+    "raft_thread",
+    "session_commands",
+    "session_consumers",
+    "session_publisher",
     "status",
 )
 """Modules of quorum.api that any protocol's front can use."""

@@ -12,7 +12,7 @@ from fifo.queries import group as queries
 from quorum.node.queries import CheckHealth
 from quorum.node.replica import state_hashes as digests
 from quorum.node.replica.replica import SYSTEM_GROUP
-from quorum.replication.group import GroupConfig
+from quorum.replication.group_config import GroupConfig
 from support.cluster import Cluster, Session, batch, enqueue
 
 

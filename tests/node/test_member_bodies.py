@@ -23,7 +23,7 @@ from quorum.node import queries as q
 from quorum.node.repair import body_transfer as bodies
 from quorum.node.replica.replica import state_of
 from quorum.node.wire.frames import Frame, Send
-from quorum.replication.group import GroupConfig
+from quorum.replication.group_config import GroupConfig
 from quorum_selectors import canonical, columns, jms
 from support.cluster import Cluster, Session, batch
 

@@ -14,7 +14,7 @@ from quorum.node.replica import checkpoints, replica
 from quorum.node.replica.checkpoints import ExportedSnapshot, LogPages
 from quorum.node.replica.replica import TIME_BYTES
 from quorum.replication.configuration import unwrap_state
-from quorum.replication.group import GroupConfig
+from quorum.replication.group_config import GroupConfig
 from quorum.replication.snapshots import WINDOW_CHUNKS
 from support.cluster import Cluster, Session
 from support.log_usage import usage

@@ -17,7 +17,8 @@ from quorum.node import events as ev
 from quorum.node.maintenance.lost_log import begin_again, open_log, quarantine
 from quorum.node.replica.bootstrap import Bootstrap
 from quorum.replication.errors import WireError
-from quorum.replication.group import Group, GroupConfig
+from quorum.replication.group import Group
+from quorum.replication.group_config import GroupConfig
 from quorum.replication.quarantine import Quarantine, Standing, StandingQuestion
 from support.cluster import Cluster, Session
 from support.disk import SimDisk

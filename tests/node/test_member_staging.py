@@ -8,7 +8,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok, Published, Refused
 from quorum.log import EntryMissing
-from quorum.replication.group import GroupConfig
+from quorum.replication.group_config import GroupConfig
 from quorum_selectors import canonical, columns, jms
 from support.cluster import Cluster, Session, batch
 

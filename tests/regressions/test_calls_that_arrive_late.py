@@ -120,7 +120,7 @@ def test_a_late_discard_of_a_whole_batch_leaves_the_parts_that_were_staged_after
 
     async def discard_and_leave() -> None:
         api = Api(cluster, other)
-        await api.call(api.hub.queue("orders"))
+        await api.call(api.hub.requests.queue("orders"))
         cluster.carry = hold  # type: ignore[method-assign]
         request = bulk_pb2.DiscardStagedRequest(queue="orders", producer="writer", batch=1)
         call = asyncio.ensure_future(api.bulk.Discard(request, Context()))  # type: ignore[arg-type]

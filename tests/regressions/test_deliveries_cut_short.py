@@ -8,9 +8,10 @@ import pytest
 
 from fifo.effects import Deliver, Run
 from quorum.api import deliveries
-from quorum.api.client_session import ClientSession, Consumer
+from quorum.api.client_session import ClientSession
 from quorum.api.deliveries import DeliveredBatch
 from quorum.api.hub import Hub
+from quorum.api.session_consumers import Consumer
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.batches import BatchLimits
 
@@ -35,13 +36,13 @@ def test_what_was_given_back_between_two_parts_of_a_delivery_is_not_sent(
 
     async def body() -> None:
         hub = Hub("n1", None, BatchLimits(10, 100, 1_000), 1_000, 1_000)  # type: ignore[arg-type]
-        monkeypatch.setattr(hub, "may_deliver", lambda group: True)
+        monkeypatch.setattr(hub.node_state, "may_deliver", lambda group: True)
         session = ClientSession(hub)
-        session.consumers["c"] = Consumer("c", 1, 7, attach=5)
+        session.consumers.by_tag["c"] = Consumer("c", 1, 7, attach=5)
         session.delivered(1, Deliver((1, 1, 1), 7, "c", 5, 1, (Run(1, 2, 2, 0, 0),)))
         going_out = session._ready()
         next(going_out)
-        del session.consumers["c"]
+        del session.consumers.by_tag["c"]
         assert list(going_out) == []
 
     asyncio.run(body())

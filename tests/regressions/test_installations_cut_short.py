@@ -7,7 +7,7 @@ import pytest
 
 from fifo.persistence import checkpoint
 from quorum.log import EntryMissing
-from quorum.replication.group import GroupConfig
+from quorum.replication.group_config import GroupConfig
 from quorum.replication.journal_view import JournalView
 from support.cluster import Cluster, Session
 from support.disk import Crashed

@@ -12,7 +12,7 @@ import pytest
 from google.rpc import code_pb2
 
 from fifo.queries import group as queries
-from quorum.api import hub as hub_module
+from quorum.api import member_requests
 from quorum.api.client_session import ClientSession
 from quorum.api.outcomes import Confirms
 from quorum.api.status import StatusError
@@ -42,8 +42,8 @@ class Edge(Api):
         self, session: ClientSession, first: int, *bodies: bytes
     ) -> tuple[Ranges, Ranges, set[str]]:
         """(confirmed, rejected, why) when it is decided."""
-        await self.call(session.publish("orders", first, 1, batch(bodies)))
-        self.cluster.until(lambda: not session._undecided, "the batch is decided")
+        await self.call(session.publisher.publish("orders", first, 1, batch(bodies)))
+        self.cluster.until(lambda: not session.publisher.undecided, "the batch is decided")
         decided = [each for each in session.outbox.take() if isinstance(each, Confirms)]
         rejected = [each for confirms in decided for each in confirms.rejected]
         return (
@@ -152,7 +152,7 @@ def test_a_client_that_calls_its_messages_old_is_refused_where_a_disk_is_low(
 def test_nothing_is_refused_for_good_while_nobody_can_tell_what_was_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub_module, "NO_LEADER_POLL_S", 0.0)
+    monkeypatch.setattr(member_requests, "NO_LEADER_POLL_S", 0.0)
 
     async def scenario(world: World) -> None:
         world.take(LONG)
@@ -174,12 +174,12 @@ def test_a_node_that_takes_the_name_for_a_deleted_queue_refuses_nothing_for_good
     async def scenario(world: World) -> None:
         world.take(LONG)
         session = world.edge.open(2, first_new=2)
-        present = await world.edge.hub.queue("orders")
+        present = await world.edge.hub.requests.queue("orders")
 
         async def deleted(name: str) -> CatalogQueue:
             return replace(present, id=present.id + 1)
 
-        world.edge.hub.queue = deleted  # type: ignore[method-assign]
+        world.edge.hub.requests.queue = deleted  # type: ignore[method-assign]
         with pytest.raises(StatusError, match="its name may belong to another one now"):
             await world.edge.publish(session, 1, LONG)
         assert len(session.outbox) == 0

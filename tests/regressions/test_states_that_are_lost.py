@@ -6,7 +6,7 @@ from __future__ import annotations
 from fifo import commands as c
 from fifo.effects import AttachedReply
 from quorum.node.queries import BrowseReady
-from quorum.replication.group import GroupConfig
+from quorum.replication.group_config import GroupConfig
 from support.cluster import Cluster, Session
 
 BATCHES, BATCH = 70, 1_000

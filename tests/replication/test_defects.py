@@ -447,7 +447,7 @@ def test_d9_the_librarys_pieces_never_leave() -> None:
     world = World(1)
     group = world.nodes["n1"].group
     with pytest.raises(ReplicationFailed, match="pieces"):
-        group.messages.send("n2", {"type": "append_entries", "transmission": "start", "data": b""})
+        group._messages.send("n2", {"type": "append_entries", "transmission": "start", "data": b""})
     assert sent == []
     world = World(2, group_class=GroupLibrarySends)
     with pytest.raises((ReplicationFailed, WireError)):

@@ -20,6 +20,7 @@ from quorum.replication.configuration import (
 )
 from quorum.replication.errors import ReplicationFailed, WireError
 from quorum.replication.group import Group
+from quorum.replication.group_members import GroupMembers
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import QUARANTINED
 from support.raft_ablations import guarded_by
@@ -573,11 +574,15 @@ def test_raft_holds_while_members_come_and_go() -> None:
     assert changes > 100
 
 
+class ChangesAtOnce(GroupMembers):
+    def _may_change(self) -> bool:
+        return self._engine.is_leader
+
+
 class OverlappingChanges(Group):
     """Without the rule: a change does not wait for the one before (D10)."""
 
-    def _may_change(self) -> bool:
-        return self.is_leader
+    members_class = ChangesAtOnce
 
 
 def test_the_fuzz_finds_overlapping_changes() -> None:

@@ -26,7 +26,8 @@ from quorum.replication.codec import (
     VoteRequest,
 )
 from quorum.replication.errors import ReentryError, ReplicationFailed, UnsupportedLibrary, WireError
-from quorum.replication.group import Group, GroupConfig
+from quorum.replication.group import Group
+from quorum.replication.group_config import GroupConfig
 from support.raft_log import ModelDisk, ModelLog
 from support.raft_world import GROUP, QUICK, Node, RealLogWorld, World, as_kept, pack, unpack
 
@@ -458,7 +459,7 @@ def test_a_transfer_goes_on_where_it_was_after_the_receiver_crashed(monkeypatch:
     behind(world)
     world.heal()
     for _ in range(400):
-        here = world.nodes["n3"].group.installer.incoming._here
+        here = world.nodes["n3"].group._installer.incoming._here
         if here is not None and here.received > 2_600:
             break
         world.run(0.01)
@@ -776,7 +777,7 @@ def test_a_call_from_inside_a_call_is_refused() -> None:
     lone = Lone()
     lone.become_leader()
     lone.group._guard.answered["n2"] = 5
-    lone.group._reads.waiting.append((5, 1, lambda _: lone.group.tick()))
+    lone.group._leadership.reads.waiting.append((5, 1, lambda _: lone.group.tick()))
     with pytest.raises(ReentryError):
         lone.group.tick()
     with pytest.raises(ReplicationFailed):

@@ -75,7 +75,7 @@ class LeaseChanges:
     async def _ask(self, node: Node, command: SetLeaseTimes) -> None:
         try:
             async with asyncio.timeout(ANSWER_S):
-                await node.hub.change(lambda catalog: replace(command, seen=catalog.changes))
+                await node.hub.own_session.change(lambda catalog: replace(command, seen=catalog.changes))
         except TimeoutError:
             return
         except StatusError as error:

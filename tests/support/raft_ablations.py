@@ -24,6 +24,7 @@ from quorum.replication.codec import (
     VoteRequest,
 )
 from quorum.replication.group import Group
+from quorum.replication.group_members import GroupMembers
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
 from quorum.replication.library import LibraryNode
@@ -40,7 +41,7 @@ def stock(name: str) -> Callable[..., Any]:
 
 def unfit(found: Iterable[object]) -> list[str]:
     """The methods of classes over the product's, or over others here, that do not fit what they replace."""
-    product = (Group, Guard, JournalView, LibraryNode, Messages, Outbox)
+    product = (Group, GroupMembers, Guard, JournalView, LibraryNode, Messages, Outbox)
     return [
         each
         for made in found
@@ -250,11 +251,15 @@ class GroupLibrarySends(Group):
     library_class = LibrarySends
 
 
+class ChangesAtOnce(GroupMembers):
+    def _may_change(self) -> bool:
+        return self._leadership.may_propose
+
+
 class OverlappingChanges(Group):
     """D10: a change of members begins before the one before it is committed."""
 
-    def _may_change(self) -> bool:
-        return self.is_leader and not self._transfer.is_on
+    members_class = ChangesAtOnce
 
 
 class BelievesTheEnd(JournalView):

@@ -22,7 +22,8 @@ from statistics import median_high
 
 from quorum.replication import codec
 from quorum.replication.errors import ReplicationFailed
-from quorum.replication.group import Group, GroupConfig
+from quorum.replication.group import Group
+from quorum.replication.group_config import GroupConfig
 from support.raft_ablations import ABLATIONS, RULES, Rule
 from support.raft_checks import Violation
 from support.raft_log import ModelLog

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from quorum.log import Log
 from quorum.replication.configuration import Configuration, State, wrap_state
-from quorum.replication.group import Group, GroupConfig
+from quorum.replication.group import Group
+from quorum.replication.group_config import GroupConfig
 from support.disk import SimDisk
 from support.raft_checks import Checks
 from support.raft_log import ModelDisk, ModelLog

@@ -38,16 +38,6 @@ KIND_MET, KIND_TRANSFER = 5, 6
 """Frame kinds: the incarnation under which the sender remembers the receiver; a request that the receiver hands a
 group's leadership to a member."""
 
-STANDINGS = {
-    "meeting": "the founding members have not all met yet; one that lost its data directory waits for ever: let it "
-    "join (join = true) and replace the old member (quorum cluster replace)",
-    "waiting": "quorum cluster add, or replace, with this node's client address makes it a member",
-    "removed": "it was removed; it may join again with an emptied data directory",
-    "drained": "quorum cluster undrain lets it work again",
-    "member": "a member",
-}
-"""The possible standings of a node in its cluster, and what each means to an operator."""
-
 
 @dataclass(frozen=True, slots=True)
 class Changed:
@@ -97,7 +87,7 @@ class Membership:
 
     @property
     def standing(self) -> str:
-        """This node's standing in its cluster: one of STANDINGS."""
+        """This node's standing in its cluster: one of queries.STANDINGS."""
         if self.roster.me in self.catalog.members.removed:
             return "removed"
         own = self.roster.own

@@ -134,7 +134,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "deliveries of an ended attachment",
         "one consumer holds a message at a time",
-        quorum__api__client_session__ClientSession___is_current=broken.always_current,
+        quorum__api__session_consumers__SessionConsumers___is_current=broken.always_current,
     ),
     _patched(
         "unsettled messages forgotten",
@@ -173,7 +173,7 @@ CANARIES: tuple[Canary, ...] = (
             patches={
                 "quorum.node.member.Heartbeats": broken.ForgetsLapses,
                 "quorum.api.hub.Hub.check_leases": broken.never_lapsed,
-                "quorum.api.hub.Hub.may_deliver": broken.always_leased,
+                "quorum.api.node_state.NodeState.may_deliver": broken.always_leased,
             },
         ),
         is_quick=True,
@@ -200,7 +200,7 @@ CANARIES: tuple[Canary, ...] = (
         "no barrier before reads",
         "reads are linearizable",
         is_quick=True,
-        quorum__api__hub__Hub__query_current=broken.from_what_is_here,
+        quorum__api__member_requests__MemberRequests__query_current=broken.from_what_is_here,
     ),
     # ---- what may leave a queue
     _patched(

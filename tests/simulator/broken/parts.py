@@ -21,6 +21,8 @@ from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription, Subscriptions
 from quorum.api.hub import Hub
+from quorum.api.member_requests import MemberRequests
+from quorum.api.node_state import NodeState
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.log import Log, record
 from quorum.log.files import write_fully
@@ -224,14 +226,14 @@ def never_lapsed(hub: Hub) -> None:
     """In the place of Hub.check_leases, which looks after a member that is stuck."""
 
 
-def always_leased(hub: Hub, group: int) -> bool:
-    """In the place of Hub.may_deliver."""
+def always_leased(state: NodeState, group: int) -> bool:
+    """In the place of NodeState.may_deliver."""
     return True
 
 
-async def from_what_is_here(hub: Hub, query: Query[T]) -> T:
-    """In the place of Hub.query_current: the answer shows what this node happens to have applied."""
-    return await hub.query(query)
+async def from_what_is_here(member: MemberRequests, query: Query[T]) -> T:
+    """In the place of MemberRequests.query_current: the answer shows what this node happens to have applied."""
+    return await member.query(query)
 
 
 def down_after_a_moment(leases: Leases, group: int, node: int, boot: int, now_ms: int) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fifo.limits import PRODUCTION, Limits
-from quorum.replication.group import GroupConfig
+from quorum.replication.group_config import GroupConfig
 
 if TYPE_CHECKING:
     from simulator.machines.node import Node

@@ -1,0 +1,79 @@
+"""The common part of a session's publishing and consuming sides: its commands at the groups, and its outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from fifo import commands as c
+from fifo.effects import Refused, Reply
+from quorum.api import status
+from quorum.api.hub import Hub
+from quorum.api.outcomes import Failed, Outbox
+from quorum.api.raft_thread import SessionHandler
+from quorum.catalog.queues import CatalogQueue
+from quorum.node import events
+
+
+class Token(Protocol):
+    """What a command's answer means. queue: the one that its request named, None if no queue can be outdated."""
+
+    @property
+    def queue(self) -> CatalogQueue | None: ...
+
+    def answered(self, reply: Reply | None) -> None: ...
+
+
+class SessionCommands:
+    """The commands of one session."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.number = 0
+        """0 until the session is open"""
+        self.outbox = Outbox()
+        self.under_way = 0
+        """requests, publishing apart, that their groups have not answered"""
+        self.is_clean = False
+        """the client has said that nothing is unconfirmed, and has sent nothing since"""
+        self.work = asyncio.Event()
+        """set when there is something to tell, or the session ends"""
+        self.room = asyncio.Event()
+        """set when something is decided or told"""
+
+    def open(self, handler: SessionHandler, producer: bytes, epoch: int, owner: int) -> None:
+        self.number = self._hub.sessions.open(handler, producer, epoch, owner)
+
+    def close(self, *, is_clean: bool) -> None:
+        """The client says that it sends nothing again."""
+        self.is_clean = is_clean
+
+    def resume(self) -> None:
+        """The client sends something all the same."""
+        self.is_clean = False
+
+    def submit(self, group: int, command: c.Command, token: Token) -> None:
+        """Send a command; `answered` has to follow."""
+        self.under_way += 1
+        self._hub.submit(events.Submit(self.number, group, command, token))
+
+    def publish(self, group: int, command: c.Enqueue, token: Token, batch: bytes) -> None:
+        """Send a command with its batch, which is not counted here."""
+        self._hub.submit(events.Submit(self.number, group, command, token, batch))
+
+    def answered(self) -> None:
+        """A request that is no batch is not under way any more."""
+        self.under_way -= 1
+        self.room.set()
+
+    def finish(self, request_id: int, reply: Reply | None) -> None:
+        """A request is done, or refused by its group."""
+        if isinstance(reply, Refused) and request_id:
+            self.outbox.add(Failed(request_id, status.of_refused(reply)))
+        else:
+            self.outbox.done(request_id)
+
+    def refuse(self, request_id: int, error: status.StatusError) -> None:
+        """A request is refused here."""
+        self.outbox.add(Failed(request_id, error.status))
+        self.work.set()

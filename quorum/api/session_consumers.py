@@ -1,0 +1,284 @@
+"""The consuming side of a client's session: its consumers and gets, their credit, deliveries and dispositions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from fifo import commands as c
+from fifo.effects import AttachedReply, Deliver, Notify, Ok, Reply
+from quorum.api import deliveries, status
+from quorum.api.filters import Filter, expression_bytes
+from quorum.api.hub import Hub
+from quorum.api.outcomes import Attached, Cancelled, Drained, PendingDelivery
+from quorum.api.session_commands import SessionCommands, Token
+from quorum.catalog.arguments import ArgumentError
+from quorum.catalog.queues import CatalogQueue
+from quorum.log import LogError
+from quorum.node.errors import BodyUnreadable
+from quorum_selectors.errors import EncodingError, FilterError, SelectorError
+
+MAX_CONSUMERS = 1_000
+MAX_RANGES = 10_000
+MAX_TAG_BYTES = 255
+
+
+@dataclass(slots=True)
+class Consumer:
+    tag: str
+    group: int
+    queue: int
+    attach: int = 0
+    attaching: int = 0
+    """requests to attach it that are not answered"""
+
+
+@dataclass(frozen=True, slots=True)
+class Disposition:
+    """What becomes of delivered messages. kind: None if the client has not said. tags: ranges (first, last) of
+    delivery tags of the attachment `attach`. delivery_failed, undeliverable_here: of Modify only."""
+
+    kind: type[c.Settle] | None
+    attach: int
+    tags: tuple[tuple[int, int], ...]
+    credit_to: int = 0
+    delivery_failed: bool = False
+    undeliverable_here: bool = False
+
+    def command(self, kind: type[c.Settle], consumer: Consumer) -> c.Settle:
+        if kind is c.Modify:
+            return c.Modify(
+                consumer.queue,
+                consumer.tag,
+                self.attach,
+                self.tags,
+                self.credit_to,
+                self.delivery_failed,
+                self.undeliverable_here,
+            )
+        return kind(consumer.queue, consumer.tag, self.attach, self.tags, self.credit_to)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attaching:
+    consumers: SessionConsumers
+    queue: CatalogQueue
+    request_id: int
+    consumer: Consumer
+
+    def answered(self, reply: Reply | None) -> None:
+        self.consumers.attach_answered(self.request_id, self.consumer, reply)
+
+
+@dataclass(frozen=True, slots=True)
+class _Requested:
+    """A request that is done or refused. request_id 0: no answer is wanted."""
+
+    commands: SessionCommands
+    request_id: int
+    queue: None = None
+
+    def answered(self, reply: Reply | None) -> None:
+        self.commands.answered()
+        self.commands.finish(self.request_id, reply)
+
+
+@dataclass(frozen=True, slots=True)
+class _Getting:
+    consumers: SessionConsumers
+    queue: CatalogQueue
+    request_id: int
+
+    def answered(self, reply: Reply | None) -> None:
+        self.consumers.get_answered(self.request_id, self.queue, reply)
+
+
+class SessionConsumers:
+    """The consumers of one session."""
+
+    def __init__(self, hub: Hub, commands: SessionCommands) -> None:
+        self._hub = hub
+        self._commands = commands
+        self._outbox = commands.outbox
+        self.by_tag: dict[str, Consumer] = {}
+        self._getters: dict[int, Consumer] = {}
+        """by queue id: the holder of got messages"""
+        self._gets: dict[int, deque[int]] = {}
+        """by queue id: requests whose messages are about to come"""
+
+    def groups(self) -> set[int]:
+        """The groups in which the session holds messages, or may come to hold some."""
+        return {each.group for holders in (self.by_tag, self._getters) for each in holders.values()}
+
+    # ---- consumers
+
+    async def attach(self, request_id: int, tag: str, name: str, wanted: Filter, credit_to: int) -> None:
+        """A consumer of the queue of this name; one of the same tag is attached again. Attached or Failed follows."""
+        try:
+            if not 1 <= len(tag.encode()) <= MAX_TAG_BYTES:
+                raise status.invalid("bad_argument", f"a consumer tag has 1..{MAX_TAG_BYTES} bytes")
+            if tag not in self.by_tag and len(self.by_tag) >= MAX_CONSUMERS:
+                raise status.invalid("limit", f"a session has at most {MAX_CONSUMERS} consumers")
+            queue = await self._hub.requests.queue(name)
+            known = self.by_tag.get(tag)
+            if known is not None and known.queue != queue.id:
+                raise status.invalid(
+                    "in_use", f"consumer {tag!r} of this session is attached to another queue"
+                )
+            selector = expression_bytes(wanted, queue)
+        except status.StatusError as error:
+            self._commands.refuse(request_id, error)
+            return
+        except (SelectorError, FilterError, ArgumentError, EncodingError) as error:
+            self._commands.refuse(request_id, status.StatusError(status.of_error(error)))
+            return
+        consumer = known or Consumer(tag, queue.group, queue.id)
+        self.by_tag[tag] = consumer
+        consumer.attaching += 1
+        command = c.Attach(queue.id, tag, selector, credit_to)
+        self._submit(consumer, command, _Attaching(self, queue, request_id, consumer))
+
+    def attach_answered(self, request_id: int, consumer: Consumer, reply: Reply | None) -> None:
+        """A refused consumer is forgotten, unless it is attached already or another request may attach it. A consumer
+        of the same tag may have taken its place."""
+        self._commands.answered()
+        consumer.attaching -= 1
+        if isinstance(reply, AttachedReply):
+            consumer.attach = reply.attach
+            self._outbox.add(Attached(request_id, consumer.tag, reply.attach))
+            return
+        is_known = self.by_tag.get(consumer.tag) is consumer
+        if is_known and not consumer.attach and not consumer.attaching:
+            del self.by_tag[consumer.tag]
+        self._commands.finish(request_id, reply)
+
+    def find(self, request_id: int, tag: str) -> Consumer | None:
+        """The consumer of this tag; None, and the request is refused, if there is none."""
+        consumer = self.by_tag.get(tag)
+        if consumer is None:
+            text = f"this session has no consumer {tag!r}; attached: {len(self.by_tag)} others"
+            self._commands.refuse(request_id, status.invalid("not_attached", text))
+        return consumer
+
+    def credit(self, request_id: int, tag: str, credit_to: int, *, drain: bool) -> None:
+        """The consumer may be delivered tags up to `credit_to`. drain: give back the credit that finds no message."""
+        consumer = self.find(request_id, tag)
+        if consumer is not None:
+            command = c.Credit(consumer.queue, consumer.tag, credit_to, drain)
+            self._submit(consumer, command, _Requested(self._commands, request_id))
+
+    def cancel(self, request_id: int, tag: str, *, return_held: bool) -> None:
+        """End a consumer. return_held: the messages that it holds return to the queue; otherwise they may still be
+        settled."""
+        consumer = self.find(request_id, tag)
+        if consumer is not None:
+            command = c.Cancel(consumer.queue, consumer.tag, return_held)
+            self._submit(consumer, command, _Requested(self._commands, request_id))
+            if return_held:
+                del self.by_tag[consumer.tag]
+
+    def notified(self, notify: Notify) -> None:
+        """A consumer's credit was given back, or its queue was deleted."""
+        if notify.event == "drained":
+            self._outbox.add(Drained(notify.consumer_tag, notify.value))
+        else:
+            self.by_tag.pop(notify.consumer_tag, None)
+            self._outbox.add(Cancelled(notify.consumer_tag, status.QUEUE_DELETED))
+
+    # ---- gets
+
+    async def get(self, request_id: int, name: str, count: int, *, settled: bool) -> None:
+        """Take up to `count` messages that are ready. settled: they leave the queue at once."""
+        try:
+            queue = await self._hub.requests.queue(name)
+            if not 1 <= count <= self._hub.limits.max_messages:
+                raise status.invalid(
+                    "bad_argument", f"get {count} messages; allowed: 1..{self._hub.limits.max_messages}"
+                )
+        except status.StatusError as error:
+            self._commands.refuse(request_id, error)
+            return
+        command = c.Get(queue.id, count, settled)
+        self._submit(self._getter(queue.id, queue.group), command, _Getting(self, queue, request_id))
+
+    def get_answered(self, request_id: int, queue: CatalogQueue, reply: Reply | None) -> None:
+        """The messages that a get has taken are about to be delivered, or there are none."""
+        self._commands.answered()
+        if isinstance(reply, Ok) and reply.count:
+            self._gets.setdefault(queue.id, deque()).append(request_id)
+        else:
+            self._commands.finish(request_id, reply)
+
+    def find_getter(self, request_id: int, name: str) -> Consumer | None:
+        """The holder of got messages of the queue of this name; None, and the request is refused, if there are none."""
+        queue = self._hub.catalog.queue(name)
+        getter = None if queue is None else self._getters.get(queue.id)
+        if getter is None:
+            text = f"nothing was got from queue {name!r} in this session"
+            self._commands.refuse(request_id, status.invalid("not_attached", text))
+        return getter
+
+    def _getter(self, queue: int, group: int) -> Consumer:
+        return self._getters.setdefault(queue, Consumer("", group, queue))
+
+    # ---- dispositions
+
+    def settle(self, request_id: int, consumer: Consumer, disposition: Disposition) -> None:
+        """Settle, return, discard or modify messages that the consumer holds."""
+        tags, kind = disposition.tags, disposition.kind
+        bad = [pair for pair in tags if pair[0] > pair[1] or pair[0] < 1]
+        if kind is None or bad or len(tags) > MAX_RANGES:
+            what = (
+                "outcome is not set"
+                if kind is None
+                else f"ranges {bad[:3]}"
+                if bad
+                else f"{len(tags)} ranges"
+            )
+            text = f"disposition of {consumer.tag!r}: {what}; allowed: up to {MAX_RANGES} ranges, first <= last, from 1"
+            self._commands.refuse(request_id, status.invalid("bad_argument", text))
+            return
+        command = disposition.command(kind, consumer)
+        self._submit(consumer, command, _Requested(self._commands, request_id))
+
+    def _submit(self, consumer: Consumer, command: c.Command, token: Token) -> None:
+        self._commands.resume()
+        self._commands.submit(consumer.group, command, token)
+
+    # ---- deliveries
+
+    def delivered(self, group: int, deliver: Deliver) -> None:
+        """Queue a delivery; its bodies are read when it is its turn."""
+        request_id = 0
+        if not deliver.consumer_tag and self._gets.get(deliver.queue):
+            request_id = self._gets[deliver.queue].popleft()
+        self._outbox.deliver(PendingDelivery(group, deliver, request_id))
+
+    def read(self, item: PendingDelivery) -> Iterator[deliveries.DeliveredBatch | BodyUnreadable]:
+        """The batches of a delivery. StatusError if this node may not deliver them, or cannot read them."""
+        group, deliver = item.group, item.deliver
+        if not self._is_current(deliver):
+            return
+        if not deliver.consumer_tag:
+            self._getter(deliver.queue, group).attach = deliver.attach
+        try:
+            for batch in deliveries.delivered_batches(self._hub.reader, group, deliver):
+                if not isinstance(batch, BodyUnreadable):
+                    if not self._is_current(deliver):
+                        return  # given back while the part before was on its way, or this one was repaired
+                    if not self._hub.node_state.may_deliver(group):
+                        raise status.of_ended("node_down")
+                yield batch
+        except LogError as error:
+            structlog.get_logger().error("a body cannot be read", group=group, error=str(error))
+            raise status.of_ended("unreadable") from error
+        self._outbox.done(item.request_id)
+
+    def _is_current(self, deliver: Deliver) -> bool:
+        """Whether messages that waited here are still held by the attachment that they were delivered to. A consumer
+        that was cancelled, or attached again, has returned them, and another consumer may have them."""
+        consumer = self.by_tag.get(deliver.consumer_tag)
+        return not deliver.consumer_tag or (consumer is not None and consumer.attach == deliver.attach)
