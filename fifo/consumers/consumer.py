@@ -144,14 +144,17 @@ class Consumer:
     held: CheckedOut = field(default_factory=CheckedOut)
     owner: int = UNKNOWN  # of its session
 
-    @property
-    def key(self) -> tuple[bytes, str]:
-        return self.producer, self.tag
+    key: Key = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = self.producer, self.tag
 
     @property
     def credit(self) -> int:
         """The number of messages that it may receive now."""
-        return max(0, min(self.credit_to + 1 - self.next_tag, self.max_held - self.held.total))
+        allowed, free = self.credit_to + 1 - self.next_tag, self.max_held - self.held.total
+        least = allowed if allowed < free else free
+        return least if least > 0 else 0
 
 
 class SelectorGroup:

@@ -46,24 +46,22 @@ class RaftState(IntEnum):
     LEADER = 2
 
 
-class Peer:
-    """A member as the library sees one. Its hash is a counter of the order in which members became known, so that sets
-    of peers have the same order in every run."""
+class Peer(int):
+    """A member as the library sees one: a number from 1 on, in the order in which members became known, so that sets of
+    peers have the same order in every run. It is an int because the library looks peers up in dicts all the time, and
+    then no Python code runs for hash and equality."""
 
-    __slots__ = ("id", "number")
+    id: str
 
-    def __init__(self, name: str, number: int) -> None:
+    def __new__(cls, name: str, number: int) -> Peer:
+        self = super().__new__(cls, number)
         self.id = name
-        self.number = number
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Peer) and other.id == self.id
-
-    def __hash__(self) -> int:
-        return self.number
+        return self
 
     def __repr__(self) -> str:
         return f"Peer({self.id})"
+
+    __str__ = __repr__
 
     def _destroy(self) -> None:
         """Does nothing: a peer holds no resource."""
