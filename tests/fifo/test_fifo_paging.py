@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fifo.commands import Enqueue, Get, Meta, Operation, Origin, Purge, Settle
+from fifo.commands import Enqueue, Get, Meta, Operation, Origin, Pin, Purge, Settle
 from fifo.consumers.selector import decoded
+from fifo.effects import Pinned
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import PIECE, IndexSet, Piece, pack, unpack
 from fifo.limits import PRODUCTION, SMALL
@@ -334,6 +335,21 @@ def test_a_look_with_a_selector_does_not_read_what_it_rules_out() -> None:
         place = page.next_sequence
     assert sum(run.count for run in runs) == 29
     assert world.machine.memory.loads <= 5
+
+
+@pytest.mark.parametrize("terms", [1, 3, 8, 30])
+def test_a_ruled_out_block_costs_the_steps_of_one_message_in_every_look(terms: int) -> None:
+    world = World(SMALL)
+    name = sized(world, 400)
+    made = world.do(name, Pin(1, 3_600_000))
+    assert isinstance(made, Pinned)
+    page_out_all(world.machine)
+    wanted = selector(" AND ".join(f"size > {1_000 + term}" for term in range(terms)))
+    passed = min(SMALL.block_budget, -(-SMALL.step_budget // decoded(wanted).steps))
+    expected = BrowsePage((), passed << SMALL.block_bits)
+    assert queries.browse(world.machine, 1, 0, 1_000, wanted) == expected
+    assert queries.pinned(world.machine, 1, made.pin, 0, made.end_sequence, 1_000, wanted) == expected
+    assert world.machine.memory.loads == 0
 
 
 def test_a_summary_goes_with_the_block_and_through_a_checkpoint() -> None:
