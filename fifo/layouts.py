@@ -11,7 +11,7 @@ member's daily work. A test compares those layouts with the descriptions.
 from __future__ import annotations
 
 from fifo import commands as c
-from fifo.producers import Fence
+from fifo.numbering import Fence
 from fifo.records import (
     BYTES,
     FLAG,

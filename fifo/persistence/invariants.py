@@ -28,14 +28,15 @@ PLACES = tuple(place for place in Place if place.value)
 def check(group: GroupMachine) -> None:
     """Raises AssertionError if an invariant is broken."""
     sessions, limits = group.sessions, group.limits
+    fences = sessions.fences.by_name
     owners = [producer.owner for producer in sessions.producers.values()]
     _expect(len(owners) - owners.count(NODE) <= limits.max_producers, "too many producers")
     _expect(sessions.owned == {owner: owners.count(owner) for owner in owners}, "owners are counted")
-    _expect(len(sessions.fences) <= limits.max_fences, "too many fences")
-    _expect(not sessions.fences.keys() & sessions.producers.keys(), "a remembered producer has no fence")
-    fenced = [fence.ended_ms for fence in sessions.fences.values()]
+    _expect(len(fences) <= limits.max_fences, "too many fences")
+    _expect(not fences.keys() & sessions.producers.keys(), "a remembered producer has no fence")
+    fenced = [fence.ended_ms for fence in fences.values()]
     _expect(fenced == sorted(fenced), "fences are listed in the order of forgetting")
-    _expect(not fenced or sessions.fences_lost_ms <= fenced[0], "the oldest fences go first")
+    _expect(not fenced or sessions.fences.lost_ms <= fenced[0], "the oldest fences go first")
     ended = [name for name, producer in sessions.producers.items() if producer.ended_ms >= 0]
     _expect(sorted(ended) == sorted(sessions.ended), "ended producers are listed")
     times = [sessions.producers[name].ended_ms for name in sessions.ended]
