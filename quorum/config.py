@@ -28,6 +28,7 @@ from pydantic_settings import (
 
 from quorum.addresses import MAX_MEMBERS, check_name, host_port
 from quorum.errors import ConfigError
+from quorum.replication.network.handshake import MIN_SECRET_BYTES
 
 if TYPE_CHECKING:
     from quorum.replication.group import GroupConfig
@@ -36,8 +37,6 @@ MIB = 1 << 20
 ENV_PREFIX = "QUORUM_"
 MAX_JOINING_NAME = 51
 """Longest name of a joining node: its data directory's mark takes 13 of the 64 bytes of the member's id."""
-MIN_SECRET_BYTES = 32
-"""A member proves to every peer that it knows the secret; a stranger could guess a short one from that proof."""
 
 
 def _address(value: str) -> str:

@@ -35,6 +35,7 @@ from google.protobuf.message import DecodeError
 
 from quorum.api import request_limits, status
 from quorum.api.handlers import Context
+from quorum.api.owners import IPV6_PREFIX
 from quorum.api.rpc_status import abort
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.node.wire.batches import BatchLimits
@@ -69,8 +70,6 @@ REQUEST_LIMIT_S = 30.0
 UNCOUNTED_BYTES = UNWALKED_BYTES
 """A request up to this size takes nothing from the window: all calls together have 40 MiB of such requests at most, and
 a consumer's answers do not wait behind publishes."""
-IPV6_PREFIX = 64
-"""Prefix length of the IPv6 network that counts as one client."""
 
 
 @lru_cache(maxsize=4096)

@@ -47,7 +47,6 @@ from quorum_selectors.wellknown import KeptFields
 PRODUCER_BYTES = 16
 MAX_CONSUMERS = 1_000
 MAX_RANGES = 10_000
-MAX_TAG_BYTES = 255
 MAX_UNSENT = 10_000
 """Outcomes that wait to be sent: past it, no further request is taken from a client that does not read."""
 MAX_UNSENT_BYTES = 1 << 20
@@ -517,8 +516,8 @@ class ClientSession:
     async def attach(self, request_id: int, tag: str, name: str, wanted: Filter, credit_to: int) -> None:
         """A consumer of the queue of this name; one of the same tag is attached again. Attached or Failed follows."""
         try:
-            if not 1 <= len(tag.encode()) <= MAX_TAG_BYTES:
-                raise status.invalid("bad_argument", f"a consumer tag has 1..{MAX_TAG_BYTES} bytes")
+            if not 1 <= len(tag.encode()) <= c.MAX_NAME_BYTES:
+                raise status.invalid("bad_argument", f"a consumer tag has 1..{c.MAX_NAME_BYTES} bytes")
             if tag not in self.consumers and len(self.consumers) >= MAX_CONSUMERS:
                 raise status.invalid("limit", f"a session has at most {MAX_CONSUMERS} consumers")
             queue = await self._hub.queue(name)

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from fifo.commands import UNKNOWN
 
 IPV6_PREFIX = 64
-"""A client commands the addresses of such a network."""
+"""Prefix length of the IPv6 network that counts as one client: a client commands all its addresses."""
 
 
 def owner_of(peer: str) -> int:

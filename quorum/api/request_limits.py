@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from fifo.commands import MAX_NAME_BYTES
 from fifo.limits import PRODUCTION
 from fifo.staging import PART_BYTES
 from quorum.api.client_session import MAX_RANGES
@@ -25,15 +26,13 @@ TAGS_A_MESSAGE = 4
 
 
 PACKAGE = "quorum.v1"
-NAME_BYTES = 255
-"""A name, as the catalog and the machines allow it."""
 ADDRESS_BYTES = 300
 """A host's name with a port."""
 SELECTOR_BYTES = 4 * MAX_SELECTOR_CHARACTERS
 TEXT_BYTES = {
-    **dict.fromkeys(("queue", "subscription", "producer", "consumer_tag"), NAME_BYTES),
-    **dict.fromkeys(("name", "id", "incarnation", "replaces", "to", "pattern"), NAME_BYTES),
-    **dict.fromkeys(("key", "names", "prefix", "after"), NAME_BYTES),
+    **dict.fromkeys(("queue", "subscription", "producer", "consumer_tag"), MAX_NAME_BYTES),
+    **dict.fromkeys(("name", "id", "incarnation", "replaces", "to", "pattern"), MAX_NAME_BYTES),
+    **dict.fromkeys(("key", "names", "prefix", "after"), MAX_NAME_BYTES),
     **dict.fromkeys(("client_address", "peer_address"), ADDRESS_BYTES),
     **dict.fromkeys(("part", "parts", "producer_id"), PART_BYTES),
     **dict.fromkeys(("selector", "ApplicationPropertiesEntry.key", "Field.name"), SELECTOR_BYTES),

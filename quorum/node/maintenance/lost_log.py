@@ -15,11 +15,11 @@ from typing import Any
 import structlog
 
 from quorum.log import Log, LogDamaged
+from quorum.log.manifest import MANIFEST
 from quorum.node.replica.bootstrap import quarantine
 
 LOG = "log"
 _NEW = "log.new"
-_MANIFEST = "MANIFEST"
 
 
 def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, **options: Any) -> Log:
@@ -29,7 +29,7 @@ def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, 
     """
     directory = data_dir / LOG
     logger = structlog.get_logger()
-    if has_begun and not (directory / _MANIFEST).exists() and not _has_records(directory):
+    if has_begun and not (directory / MANIFEST).exists() and not _has_records(directory):
         if not has_others:
             raise LogDamaged()
         logger.error("log missing", directory=str(directory))
