@@ -14,7 +14,7 @@ from fifo.messages import bitsets
 from fifo.messages.blocks import NEVER, ONE_EACH, Block
 from fifo.messages.messages import COUNTED, LIFE, PRIORITY, Place, by_number
 from fifo.messages.pages import encode_block
-from fifo.persistence import checkpoint, snapshot
+from fifo.persistence import snapshot
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import PART_BYTES
@@ -46,7 +46,6 @@ def check(group: GroupMachine) -> None:
     for queue in sorted(group.queues):
         machine = group.queues[queue]
         _check_queue(machine)
-        _check_section(machine, group.version)
         for name, tag in machine.consumers:
             _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
         owners = [consumer.owner for consumer in machine.consumers.values()]
@@ -192,14 +191,6 @@ def _check_pages(machine: QueueMachine) -> None:
         _expect(
             unpack(stored.references.packed).tolist() == sorted(live_indexes(block)),
             "a record refers to the bodies of live messages",
-        )
-
-
-def _check_section(machine: QueueMachine, version: int) -> None:
-    if machine.section is not None:
-        _expect(
-            machine.section.data == checkpoint.section(machine, version).data,
-            "a section carried over is as it would be",
         )
 
 
