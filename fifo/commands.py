@@ -13,7 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+MAX_NAME_BYTES = 255
+"""Bytes of the longest name, in UTF-8: of a queue, policy, subscription, consumer (its tag), or producer of staged
+batches."""
+MAX_MESSAGE_TTL_MS = 1 << 53
+"""The longest time to live of a message."""
+OVERFLOWS = ("drop_head", "reject_publish")
+"""What a full queue does. Stored by number, like the words below: more are added at the end."""
+QUEUE_MODES = ("default", "lazy")
+"""lazy: less stays in memory; it changes no reply or effect."""
+Start = Literal["earliest", "latest"]
+STARTS: tuple[Start, ...] = get_args(Start)
+OnExpiry = Literal["release", "discard", "keep"]
+ON_EXPIRY: tuple[OnExpiry, ...] = get_args(OnExpiry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +209,9 @@ class OpenSubscription:
     queue: int
     subscription: str
     selector: bytes
-    start: Literal["earliest", "latest"]
+    start: Start
     timeout_ms: int
-    on_expiry: Literal["release", "discard", "keep"]
+    on_expiry: OnExpiry
     owner: int = UNKNOWN
     found: int | None = None
 
@@ -331,10 +345,10 @@ class QueueConfig:
     filter_field_names: tuple[str, ...] = ()
     filter_max_in_memory_bytes_per_msg: int = -1
     max_length: int = -1
-    overflow: str = "drop_head"  # or "reject_publish"
+    overflow: str = "drop_head"  # of OVERFLOWS
     message_ttl_ms: int = -1
     delivery_limit: int = -1
-    queue_mode: str = "default"  # or "lazy": less stays in memory; it changes no reply or effect
+    queue_mode: str = "default"  # of QUEUE_MODES
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ class GroupMachine(GroupState):
         if machine is None:  # deleted
             self.set_wake(queue, None)
             return
-        machine.section = None
+        machine.changes += 1
         left = entry.budget(queue).left
         if entry.version < SHARED_BUDGETS or left.is_enough:
             left.finished += 1
@@ -491,7 +491,7 @@ class GroupMachine(GroupState):
         if command.version > self.version:
             self.version = command.version
             for machine in self.queues.values():
-                machine.section = None  # its records may have more fields now
+                machine.changes += 1  # its records may have more fields now
 
     # ---- local parts
 
@@ -499,7 +499,7 @@ class GroupMachine(GroupState):
         """Makes a block of a queue cold and drops its columns. To be called between entries only."""
         machine = self.queues[queue]
         machine.messages.blocks.page_out(block)
-        machine.section = None  # its record may have a summary now
+        machine.changes += 1  # its record may have a summary now
         machine.groups.fields.forget_laid()
 
     def drop_columns(self) -> None:
@@ -511,7 +511,7 @@ class GroupMachine(GroupState):
         """Drops the summaries of all blocks; a cold block must be read to make its summary again."""
         for machine in self.queues.values():
             machine.messages.blocks.forget_summaries()
-            machine.section = None
+            machine.changes += 1
 
     def drop_matches(self) -> None:
         """Drops all match sets."""

@@ -11,7 +11,7 @@ member's daily work. A test compares those layouts with the descriptions.
 from __future__ import annotations
 
 from fifo import commands as c
-from fifo.producers import Fence
+from fifo.numbering import Fence
 from fifo.records import (
     BYTES,
     FLAG,
@@ -45,10 +45,10 @@ CONFIG = Record(
         Field("filter_field_names", NAMES),
         Field("filter_max_in_memory_bytes_per_msg", I64),
         Field("max_length", I64),
-        Field("overflow", Choice("drop_head", "reject_publish")),
+        Field("overflow", Choice(*c.OVERFLOWS)),
         Field("message_ttl_ms", I64),
         Field("delivery_limit", I64),
-        Field("queue_mode", Choice("default", "lazy")),
+        Field("queue_mode", Choice(*c.QUEUE_MODES)),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
@@ -113,8 +113,8 @@ COMMANDS: tuple[Record, ...] = (
         c.OpenSubscription,
         Field("selector", BYTES),
         Field("timeout_ms", U64),
-        Field("start", Choice("earliest", "latest")),
-        Field("on_expiry", Choice("release", "discard", "keep")),
+        Field("start", Choice(*c.STARTS)),
+        Field("on_expiry", Choice(*c.ON_EXPIRY)),
         Field("owner", U64, since=2, default=c.UNKNOWN),
         Field("found", OPTIONAL, since=2, default=None),
     ),

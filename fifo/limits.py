@@ -54,7 +54,7 @@ class Limits:
     ended_per_entry: int = 256
     """Sessions of lost nodes that one entry ends."""
     forgotten_per_entry: int = 64
-    """Expired producers that one entry forgets."""
+    """Expired producers that one entry forgets; at the system group, one registration."""
     looked_up_messages: int = 65_536
     """The largest publication of staged messages whose fields are read and looked up in its own entry: with bodies of
     1 KiB some 50 ms."""
@@ -77,7 +77,7 @@ class Limits:
     fewest: int = 16
     """Evaluating a few messages costs about as much as evaluating this many."""
 
-    # ---- producers and sessions (producers.py)
+    # ---- producers and sessions (numbering.py, producers.py)
     window: int = 65_536
     """The most numbers of a producer from its lowest unconfirmed one on. It bounds the ranges remembered for it."""
     max_producers: int = 10_000

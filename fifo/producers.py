@@ -1,7 +1,6 @@
-"""The producers of a group: their epochs, their command numbers, and which of their messages were accepted.
+"""The producers of a group of queues: their sessions, and which of their messages were accepted.
 
-A session is a producer in one epoch. Its commands are numbered 1, 2, 3, ...: `admit` accepts the next one, says that a
-lower one was done, and refuses the others.
+`fifo.numbering` has the rule for the numbers of commands, for fences, and for the number of producers.
 
 Every message also has a number of the client's own. The group remembers the accepted numbers as ranges above the
 producer's lowest unconfirmed one, so a message that is sent twice is accepted once. New messages are accepted in
@@ -14,15 +13,7 @@ The time for which a producer is remembered, and why that is enough:
   time, which are at least 24 hours of true time. Its client resends unconfirmed messages for 23 hours at most.
 - A producer that will send nothing again is forgotten at once. That is so if its session was closed with nothing
   unconfirmed, if the session is a node's own, or if the group has accepted no message of the producer.
-- Operations of a producer's earlier session may arrive after that, because a paused node sends them when it runs again.
-  So every forgotten producer leaves a *fence*, its epoch: sessions up to that epoch cannot register. Above `max_fences`
-  the oldest fence is dropped, and the group keeps the time of the youngest dropped one. A session of an unknown
-  producer registers only if it was opened after that time, because a dropped fence may have been for an earlier
-  session. Each registration says the group time that the node knew when the session was opened. That is never later
-  than the true group time then, so it does not matter for how long a node was paused.
-- No producer is forgotten to make room for others. Above `max_producers` a new one is refused. An owner may have as
-  many as are left free: a single owner has half of all, the next one half of the rest. A few owners therefore do not
-  lock out the others. Sessions of the nodes themselves do not count.
+- Operations of a producer's earlier session may arrive after that. So every forgotten producer leaves a fence.
 
 A producer that is not known here may be new to the group in a late epoch, because sessions register with a group when
 they first need it, and message numbers run over all groups. So its epoch and its numbers prove nothing, and the rules
@@ -39,13 +30,9 @@ from itertools import islice
 from operator import itemgetter
 
 from fifo.commands import NODE, UNKNOWN, Address, Enqueue, Origin, RegisterProducer
-from fifo.effects import Done, Refused, Registered, Reply
+from fifo.effects import Refused, Registered, Reply
 from fifo.limits import Limits
-
-REMEMBERED_V1_MS = 24 * 3600 * 1000
-"""Group time for which a producer is remembered in entries of version 1."""
-
-DONE = Done()
+from fifo.numbering import DAY_MS, Fences, describe, refuse_command, refuse_ended, refuse_more, refuse_over
 
 _end = itemgetter(1)
 
@@ -143,14 +130,6 @@ class Producer:
         accepted[start:end] = [(first, last)]
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """The remains of a forgotten producer: sessions up to this epoch are over. ended_ms: when it was forgotten."""
-
-    epoch: int
-    ended_ms: int
-
-
 class Sessions:
     """The producers of a group by name."""
 
@@ -159,7 +138,6 @@ class Sessions:
         "departing",
         "ended",
         "fences",
-        "fences_lost_ms",
         "limits",
         "owned",
         "producers",
@@ -169,8 +147,7 @@ class Sessions:
         self.limits = limits
         self.producers: dict[bytes, Producer] = {}
         self.ended: dict[bytes, None] = {}  # those without a session, in the order of ending
-        self.fences: dict[bytes, Fence] = {}  # of forgotten producers, in that order
-        self.fences_lost_ms = -1  # the time of the youngest fence that went; -1 if none did
+        self.fences = Fences(limits)
         self.owned: dict[int, int] = {}  # owner -> how many producers; follows from them
         self.departed: dict[int, int] = {}  # node -> boot: that process and all before it have gone
         self.departing: dict[int, None] = {}  # nodes whose sessions have not all been ended yet
@@ -179,35 +156,13 @@ class Sessions:
         """The producer, if this is its next command; else the answer to the command."""
         producer = self.producers.get(origin.producer)
         if producer is None:
-            return self._refuse_unknown(origin)
-        if origin.epoch != producer.epoch or producer.ended_ms >= 0 or self.departing:
-            refused = self._refuse(origin, producer)
-            if refused is not None:
-                return refused
-        if origin.n == producer.last_n + 1:
-            return producer
-        if origin.n <= producer.last_n:
-            return DONE
-        return Refused("gap", f"operation {origin.n} of an epoch; expected: {producer.last_n + 1}")
-
-    def _refuse_unknown(self, origin: Origin) -> Refused:
-        name = f"producer {origin.producer.hex()}"
-        fence = self.fences.get(origin.producer)
-        if fence is not None and origin.epoch <= fence.epoch:
-            return Refused("fenced", f"epoch {origin.epoch} of {name} has ended")
-        if origin.n > 1:
-            return Refused("expired", f"{name} was forgotten")
-        return Refused("not_registered", f"{name} is not registered")
-
-    def _refuse(self, origin: Origin, producer: Producer) -> Refused | None:
-        name = f"epoch {origin.epoch} of producer {producer.name.hex()}"
-        if origin.epoch > producer.epoch:
-            return Refused("not_registered", f"{name} is not registered; the present one: {producer.epoch}")
-        if origin.epoch < producer.epoch:
-            return Refused("fenced", f"{name} is over; the present one: {producer.epoch}")
-        if producer.ended_ms >= 0 or self.is_departed(producer.address):
-            return Refused("fenced", f"{name} has ended; a higher one has to be registered")
-        return None
+            return self.fences.refuse_unknown(origin)
+        if origin.epoch == producer.epoch and (
+            producer.ended_ms >= 0 or (self.departing and self.is_departed(producer.address))
+        ):
+            return refuse_ended(origin)
+        refused = refuse_command(origin, producer.epoch, producer.last_n)
+        return producer if refused is None else refused
 
     def is_departed(self, address: Address) -> bool:
         return address.boot <= self.departed.get(address.node, -1)
@@ -218,18 +173,18 @@ class Sessions:
         """The refusal if this epoch cannot begin, else None."""
         address = command.address
         producer = self.producers.get(origin.producer)
-        name = f"epoch {origin.epoch} of producer {origin.producer.hex()}"
         if self.is_departed(address):
             return Refused("fenced", f"process {address.boot} of node {address.node} was declared gone")
         if producer is not None:
             if origin.epoch < producer.epoch:
-                return Refused("fenced", f"{name} is over; the present one: {producer.epoch}")
+                return refuse_over(origin, producer.epoch)
             if origin.epoch == producer.epoch and (producer.ended_ms >= 0 or producer.address != address):
-                return Refused("fenced", f"{name} was used by another session; a higher one is needed")
+                used = f"{describe(origin)} was used by another session; a higher one is needed"
+                return Refused("fenced", used)
             return None
-        fence = self.fences.get(origin.producer)
-        if fence is not None and origin.epoch <= fence.epoch:
-            return Refused("fenced", f"{name} has ended; a higher one has to be registered")
+        refused = self.fences.refuse(origin)
+        if refused is not None:
+            return refused
         if version < 2:
             if len(self.producers) < self.limits.max_producers or self.ended:
                 return None
@@ -237,8 +192,9 @@ class Sessions:
                 "limit",
                 f"{len(self.producers)} producers have sessions; allowed: {self.limits.max_producers}",
             )
-        if fence is None and owner != NODE and command.heard_ms <= self.fences_lost_ms:
-            return refuse_outdated(origin, command.heard_ms, self.fences_lost_ms)
+        refused = None if owner == NODE else self.fences.refuse_outdated(origin, command.heard_ms)
+        if refused is not None:
+            return refused
         clients, most = len(self.producers) - self.owned.get(NODE, 0), self.limits.max_producers
         return refuse_more(clients, self.owned.get(owner, 0), owner, most)
 
@@ -248,7 +204,7 @@ class Sessions:
         if producer is None:
             if version < 2 and len(self.producers) >= self.limits.max_producers:
                 self._forget(next(iter(self.ended)))
-            self.fences.pop(origin.producer, None)
+            self.fences.remove(origin.producer)
             self.add(Producer(origin.producer, origin.epoch, address, owner))
             return Registered((), known=False)
         if origin.epoch > producer.epoch:
@@ -277,7 +233,7 @@ class Sessions:
 
     def forget_idle(self, now_ms: int, version: int) -> None:
         """Forgets a bounded number of expired producers."""
-        remembered_ms = self.limits.remembered_ms if version >= 2 else REMEMBERED_V1_MS
+        remembered_ms = self.limits.remembered_ms if version >= 2 else DAY_MS
         for _ in range(self.limits.forgotten_per_entry):
             name = next(iter(self.ended), None)
             if name is None or self.producers[name].ended_ms + remembered_ms > now_ms:
@@ -290,9 +246,7 @@ class Sessions:
     def _fence(self, producer: Producer, now_ms: int) -> None:
         """Forgets the producer except for its epoch."""
         self._forget(producer.name)
-        self.fences[producer.name] = Fence(producer.epoch, now_ms)
-        if len(self.fences) > self.limits.max_fences:
-            self.fences_lost_ms = self.fences.pop(next(iter(self.fences))).ended_ms
+        self.fences.add(producer.name, producer.epoch, now_ms)
 
     def _forget(self, name: bytes) -> None:
         del self.ended[name]
@@ -302,29 +256,3 @@ class Sessions:
         self.owned[owner] = self.owned.get(owner, 0) + change
         if not self.owned[owner]:
             del self.owned[owner]
-
-
-def refuse_outdated(origin: Origin, heard_ms: int, lost_ms: int) -> Refused:
-    """The refusal of a session that was opened before the youngest dropped fence: it may have ended before."""
-    return Refused(
-        "outdated",
-        f"the session of epoch {origin.epoch} of producer {origin.producer.hex()} was opened at group time {heard_ms}; "
-        f"allowed: after {lost_ms}, up to which sessions that ended are no longer known",
-    )
-
-
-def refuse_more(clients: int, owned: int, owner: int, allowed: int) -> Refused | None:
-    """The refusal if no producer can be added for `owner`, else None. clients: the number of all clients' producers.
-    owned: the number of this owner's."""
-    if owner == NODE:
-        return None
-    free = allowed - clients
-    if free <= 0:
-        return Refused("limit", f"{clients} producers have sessions or are remembered; allowed: {allowed}")
-    if owned >= free:
-        return Refused(
-            "limit",
-            f"{owned} producers of this client address have sessions or are remembered; allowed: as many as are left "
-            f"free of {allowed}, {free} now",
-        )
-    return None

@@ -57,7 +57,6 @@ from fifo.messages import expiry, overflow
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import NEVER, ONE_EACH
 from fifo.messages.messages import Messages
-from fifo.messages.pages import Section
 from fifo.pins import Pins
 from fifo.producers import Producer
 from fifo.shares import Owned
@@ -74,6 +73,7 @@ class QueueMachine:
     """The state of one queue: its messages, and the parts that serve, reserve, pin and stage them."""
 
     __slots__ = (
+        "changes",
         "consumers",
         "groups",
         "limits",
@@ -82,7 +82,6 @@ class QueueMachine:
         "owned",
         "pins",
         "queue",
-        "section",
         "staging",
         "subscriptions",
         "unfinished",
@@ -102,9 +101,7 @@ class QueueMachine:
         self.pins = Pins(self.messages)
         self.staging = Staging(self.limits)
         self.unfinished = False  # a budget has cut `finish` short
-        self.section: Section | None = (
-            None  # local: its part of the last checkpoint, None once it was touched
-        )
+        self.changes = 0  # local: grows when what a checkpoint says of the queue may have changed
 
     # ---- publishing
 

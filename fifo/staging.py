@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from fifo.budgets import Entry
 from fifo.codec import Reader, Writer
-from fifo.commands import UNKNOWN, DiscardStaged, PublishStaged, Stage
+from fifo.commands import MAX_NAME_BYTES, UNKNOWN, DiscardStaged, PublishStaged, Stage
 from fifo.consumers.read_costs import text_factor
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Ok, Published, Refused, Reply
@@ -48,8 +48,6 @@ from quorum_selectors.errors import ColumnsError
 
 PART_BYTES = 16
 """Bytes of a part's name."""
-NAME_BYTES = 255
-"""The most bytes of a producer's name."""
 LAST_BATCH = (1 << 63) - 1
 
 CHUNK_MESSAGES = 65_536
@@ -358,8 +356,8 @@ def execute(
 
 def _refuse_names(command: Stage | PublishStaged | DiscardStaged, limits: Limits) -> Refused | None:
     size = len(command.producer.encode("utf-8", "surrogatepass"))
-    if not 0 < size <= NAME_BYTES:
-        return Refused("bad_argument", f"a producer's name of {size} bytes; allowed: 1..{NAME_BYTES}")
+    if not 0 < size <= MAX_NAME_BYTES:
+        return Refused("bad_argument", f"a producer's name of {size} bytes; allowed: 1..{MAX_NAME_BYTES}")
     if not 0 <= command.batch <= LAST_BATCH:
         return Refused("bad_argument", f"batch {command.batch}; allowed: 0..{LAST_BATCH}")
     if isinstance(command, Stage):

@@ -29,6 +29,9 @@ from enum import IntEnum
 
 from fifo.budgets import Entry, Left
 from fifo.commands import (
+    MAX_NAME_BYTES,
+    ON_EXPIRY,
+    STARTS,
     UNKNOWN,
     Address,
     DeleteSubscription,
@@ -50,12 +53,8 @@ from fifo.messages.messages import Messages
 from fifo.shares import Owned
 from fifo.versions import SHARED_PLACES, TOLD_LOSSES
 
-MAX_NAME_BYTES = 255
 MIN_TIMEOUT_MS = 1_000
 MAX_TIMEOUT_MS = 30 * 24 * 3600 * 1000
-
-STARTS = ("earliest", "latest")
-ON_EXPIRY = ("release", "discard", "keep")
 
 SubscriptionCommand = (
     OpenSubscription | Reserve | SettleReserved | KeepSubscription | ReleaseSubscription | DeleteSubscription

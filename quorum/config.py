@@ -30,15 +30,13 @@ from pydantic_settings import (
 from quorum.addresses import MAX_MEMBERS, check_name, host_port
 from quorum.errors import ConfigError
 from quorum.replication.group_config import GroupConfig
+from quorum.replication.network.handshake import MIN_SECRET_BYTES
 
 MIB = 1 << 20
 ENV_PREFIX = "QUORUM_"
 MAX_JOINING_NAME = 51
 """Maximum length of a joining node's name, in characters: the member's id has at most 64 bytes, and the part that tells
 data directories apart takes 13 of them."""
-MIN_SECRET_BYTES = 32
-"""Minimum length of the secret. A member proves to every peer that it knows the secret, and a stranger could guess a
-short secret from that proof."""
 
 
 def _address(value: str) -> str:

@@ -7,6 +7,9 @@ OperatorError       base: the text names the fault, the value, and what is allow
 
 from __future__ import annotations
 
+DEFECT = 70
+"""Exit status (EX_SOFTWARE) after a defect of Quorum, which no user can correct."""
+
 
 class OperatorError(Exception):
     """An error with a cause outside of the program, which the operator can correct."""

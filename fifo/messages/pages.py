@@ -8,12 +8,10 @@ Which blocks are cold is local: it never changes a reply, an effect or a snapsho
 from __future__ import annotations
 
 import zlib
-from array import array
-from dataclasses import dataclass
 from typing import Protocol
 
 from fifo.codec import Reader, Writer
-from fifo.index_sets import Piece, pack
+from fifo.index_sets import pack
 from fifo.messages.blocks import NEVER, Block, Stored
 
 
@@ -41,15 +39,6 @@ class MemoryPages:
 
     def read(self, page: int) -> bytes:
         return self.pages[page]
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One queue's part of a checkpoint, with the Raft indexes and the pages that it refers to."""
-
-    data: bytes
-    entries: tuple[Piece, ...]
-    pages: array[int]
 
 
 def write_page(pages: Pages, queue: int, block: Block) -> Stored:

@@ -26,7 +26,7 @@ from fifo.group_machine import GroupMachine
 from fifo.index_sets import IndexSet, Piece, pack
 from fifo.limits import PRODUCTION, Limits
 from fifo.messages.blocks import Block, Stored
-from fifo.messages.pages import Pages, Section, page_data
+from fifo.messages.pages import Pages, page_data
 from fifo.persistence import snapshot
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
@@ -38,6 +38,11 @@ FORMATS = (3, 4)
 SECTION_COST_BYTES = 4 << 10
 """The cost of making a section beside its bytes, counted as bytes of written blocks: a step of 1 MiB covers at most 256
 empty queues."""
+FEW_SECTIONS = 256
+"""The number of sections that one step may have to make when the checkpoint is taken."""
+MOST_PASSES = 4
+"""Passes over a group's queues before a checkpoint is taken. Entries touch queues meanwhile; if they have touched more
+than a few, those are prepared again in the next pass. The step that takes the checkpoint does the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,51 +55,99 @@ class Checkpoint:
     pages: array[int]
 
 
-def take(group: GroupMachine) -> Checkpoint:
-    """Writes the blocks that were changed since their pages were written. Returns the whole checkpoint."""
-    out = Writer()
-    out.data += MAGIC
-    out.number(FORMAT)
-    out.blob(snapshot.group_head(group))
-    found = []
-    for queue in sorted(group.queues):
-        machine = group.queues[queue]
-        if machine.section is None:
-            machine.section = section(machine, group.version)
-        found.append(machine.section)
-        out.blob(machine.section.data)
-    return Checkpoint(
-        bytes(out.data),
-        IndexSet(itertools.chain.from_iterable(each.entries for each in found)),
-        _sorted([each.pages for each in found]),
-    )
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A queue's part of a checkpoint. entries: the Raft indexes that its blocks and its staging refer to. pages: its
+    blocks' pages. changes: the queue's `changes` when it was made."""
+
+    data: bytes
+    entries: tuple[Piece, ...]
+    pages: array[int]
+    changes: int
 
 
-def write_ahead(group: GroupMachine, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
-    """Does part of the work of the next `take`: writes changed blocks and makes sections, about `most_bytes` of them.
-    place: the (queue, block) to begin at. Returns the place to continue from, None after the last queue."""
-    for queue in sorted(queue for queue in group.queues if queue >= place[0]):
-        machine = group.queues[queue]
-        if machine.section is not None:
-            continue
-        blocks = machine.messages.blocks
-        for number in blocks.numbers(place[1] if queue == place[0] else 0):
+class Checkpointer:
+    """Makes the checkpoints of one group. Sections are kept from one checkpoint to the next, until their queues
+    change."""
+
+    def __init__(self, group: GroupMachine) -> None:
+        self.group = group
+        self._sections: dict[int, Section] = {}
+        self._place = (0, 0)
+        """(queue, block): how far this pass has come"""
+        self._passes = 0
+
+    def take(self) -> Checkpoint:
+        """Writes the blocks that were changed since their pages were written. Returns the whole checkpoint."""
+        out = Writer()
+        out.data += MAGIC
+        out.number(FORMAT)
+        out.blob(snapshot.group_head(self.group))
+        queues = self.group.queues
+        sections = {
+            queue: self._known(queues[queue]) or self._make(queues[queue]) for queue in sorted(queues)
+        }
+        self._sections = sections  # without those of deleted queues
+        for each in sections.values():
+            out.blob(each.data)
+        return Checkpoint(
+            bytes(out.data),
+            IndexSet(itertools.chain.from_iterable(each.entries for each in sections.values())),
+            _sorted([each.pages for each in sections.values()]),
+        )
+
+    def write_ahead(self, most_bytes: int) -> bool:
+        """Does part of the work of the next `take`: writes changed blocks and makes sections, about `most_bytes` of
+        them. Returns False while a larger part of the work is left."""
+        if not self._write_ahead(most_bytes):
+            return False
+        self._passes += 1
+        if self._passes < MOST_PASSES and self._missing() > FEW_SECTIONS:
+            return False
+        self._passes = 0
+        return True
+
+    def check(self) -> None:
+        """Raises AssertionError if a section that is kept differs from the one that would be made."""
+        for machine in self.group.queues.values():
+            known = self._known(machine)
+            assert known is None or known.data == section(machine, self.group.version).data
+
+    def _known(self, machine: QueueMachine) -> Section | None:
+        """The queue's section if it is kept and still right."""
+        found = self._sections.get(machine.queue)
+        return found if found is not None and found.changes == machine.changes else None
+
+    def _make(self, machine: QueueMachine) -> Section:
+        made = self._sections[machine.queue] = section(machine, self.group.version)
+        return made
+
+    def _missing(self) -> int:
+        """The number of sections that `take` would have to make now."""
+        return sum(1 for machine in self.group.queues.values() if self._known(machine) is None)
+
+    def _write_ahead(self, most_bytes: int) -> bool:
+        """One step of a pass over the queues. Returns whether it was the last."""
+        first, first_block = self._place
+        for queue in sorted(queue for queue in self.group.queues if queue >= first):
+            machine = self.group.queues[queue]
+            if self._known(machine) is not None:
+                continue
+            blocks = machine.messages.blocks
+            for number in blocks.numbers(first_block if queue == first else 0):
+                if most_bytes <= 0:
+                    self._place = queue, number
+                    return False
+                block = blocks.find_warm(number)
+                if block is not None and block.stored is None:
+                    most_bytes -= block.memory_bytes()
+                    blocks.write(block)
+            most_bytes -= len(self._make(machine).data) + SECTION_COST_BYTES
             if most_bytes <= 0:
-                return queue, number
-            block = blocks.find_warm(number)
-            if block is not None and block.stored is None:
-                most_bytes -= block.memory_bytes()
-                blocks.write(block)
-        machine.section = section(machine, group.version)
-        most_bytes -= len(machine.section.data) + SECTION_COST_BYTES
-        if most_bytes <= 0:
-            return queue + 1, 0
-    return None
-
-
-def missing_sections(group: GroupMachine) -> int:
-    """The number of sections that `take` would have to make now."""
-    return sum(1 for machine in group.queues.values() if machine.section is None)
+                self._place = queue + 1, 0
+                return False
+        self._place = 0, 0
+        return True
 
 
 def section(machine: QueueMachine, version: int) -> Section:
@@ -105,7 +158,7 @@ def section(machine: QueueMachine, version: int) -> Section:
     records = [blocks.write(block) if isinstance(block, Block) else block for block in blocks.values()]
     for stored in records:
         out.blob(stored.record)
-    return Section(bytes(out.data), *_contents(machine.staging, records))
+    return Section(bytes(out.data), *_contents(machine.staging, records), machine.changes)
 
 
 def _contents(staging: Staging, records: list[Stored]) -> tuple[tuple[Piece, ...], array[int]]:

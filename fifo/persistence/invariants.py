@@ -14,7 +14,7 @@ from fifo.messages import bitsets
 from fifo.messages.blocks import NEVER, ONE_EACH, Block
 from fifo.messages.messages import COUNTED, LIFE, PRIORITY, Place, by_number
 from fifo.messages.pages import encode_block
-from fifo.persistence import checkpoint, snapshot
+from fifo.persistence import snapshot
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import PART_BYTES
@@ -28,14 +28,15 @@ PLACES = tuple(place for place in Place if place.value)
 def check(group: GroupMachine) -> None:
     """Raises AssertionError if an invariant is broken."""
     sessions, limits = group.sessions, group.limits
+    fences = sessions.fences.by_name
     owners = [producer.owner for producer in sessions.producers.values()]
     _expect(len(owners) - owners.count(NODE) <= limits.max_producers, "too many producers")
     _expect(sessions.owned == {owner: owners.count(owner) for owner in owners}, "owners are counted")
-    _expect(len(sessions.fences) <= limits.max_fences, "too many fences")
-    _expect(not sessions.fences.keys() & sessions.producers.keys(), "a remembered producer has no fence")
-    fenced = [fence.ended_ms for fence in sessions.fences.values()]
+    _expect(len(fences) <= limits.max_fences, "too many fences")
+    _expect(not fences.keys() & sessions.producers.keys(), "a remembered producer has no fence")
+    fenced = [fence.ended_ms for fence in fences.values()]
     _expect(fenced == sorted(fenced), "fences are listed in the order of forgetting")
-    _expect(not fenced or sessions.fences_lost_ms <= fenced[0], "the oldest fences go first")
+    _expect(not fenced or sessions.fences.lost_ms <= fenced[0], "the oldest fences go first")
     ended = [name for name, producer in sessions.producers.items() if producer.ended_ms >= 0]
     _expect(sorted(ended) == sorted(sessions.ended), "ended producers are listed")
     times = [sessions.producers[name].ended_ms for name in sessions.ended]
@@ -45,7 +46,6 @@ def check(group: GroupMachine) -> None:
     for queue in sorted(group.queues):
         machine = group.queues[queue]
         _check_queue(machine)
-        _check_section(machine, group.version)
         for name, tag in machine.consumers:
             _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
         owners = [consumer.owner for consumer in machine.consumers.values()]
@@ -191,14 +191,6 @@ def _check_pages(machine: QueueMachine) -> None:
         _expect(
             unpack(stored.references.packed).tolist() == sorted(live_indexes(block)),
             "a record refers to the bodies of live messages",
-        )
-
-
-def _check_section(machine: QueueMachine, version: int) -> None:
-    if machine.section is not None:
-        _expect(
-            machine.section.data == checkpoint.section(machine, version).data,
-            "a section carried over is as it would be",
         )
 
 

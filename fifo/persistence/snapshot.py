@@ -137,11 +137,11 @@ def group_head(group: GroupMachine) -> bytearray:
         out.blob(name)
     for producer in sessions.producers.values():
         out.number(producer.owner)
-    out.number(len(sessions.fences))
-    for name, fence in sessions.fences.items():
+    out.number(len(sessions.fences.by_name))
+    for name, fence in sessions.fences.by_name.items():
         out.blob(name)
         FENCE.write(out, fence, group.version)
-    out.signed(sessions.fences_lost_ms)
+    out.signed(sessions.fences.lost_ms)
     return out.data
 
 
@@ -168,9 +168,9 @@ def read_group_head(reader: Reader, group: GroupMachine) -> int:
         sessions.add(producer)
     for _ in range(0 if is_format_3 else reader.number()):
         name = reader.blob()
-        sessions.fences[name] = FENCE.read(reader, group.version)
+        sessions.fences.by_name[name] = FENCE.read(reader, group.version)
     if not is_format_3:
-        sessions.fences_lost_ms = reader.signed()
+        sessions.fences.lost_ms = reader.signed()
     return queue_count
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fifo.codec import Reader, Writer
-from fifo.commands import Address
+from fifo.commands import ON_EXPIRY, Address
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.limits import Limits
-from fifo.subscriptions import ON_EXPIRY, Disposition, Reservation, Subscription, Subscriptions
+from fifo.subscriptions import Disposition, Reservation, Subscription, Subscriptions
 
 
 def write_subscriptions(out: Writer, subscriptions: Subscriptions) -> None:

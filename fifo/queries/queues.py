@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.delivery import Delivery
@@ -58,41 +58,60 @@ def browse(
     machine: QueueMachine, start_sequence: int, limit: int, selector: bytes = b""
 ) -> BrowsePage | Refused:
     """A page of the ready messages that match, from a sequence on."""
+    messages = machine.messages
+    return page(machine, start_sequence, messages.next_sequence, limit, selector, lambda block: block.ready)
+
+
+def page(
+    machine: QueueMachine,
+    start_sequence: int,
+    end_sequence: int,
+    limit: int,
+    selector: bytes,
+    shown: Callable[[Block], int],
+    copied: Container[int] = (),
+) -> BrowsePage | Refused:
+    """A page of up to `limit` messages that match, start_sequence <= sequence < end_sequence.
+
+    shown: the messages of a block that may be on the page. copied: the numbers of blocks that may have such messages
+    although none is ready.
+
+    A page ends early after `Limits.block_budget` blocks, and when `Limits.step_budget` steps are spent. A block that is
+    ruled out by its summary costs the steps of one message, because the selector is evaluated once, over the summary. A
+    scan charges such a block as any other, because its position is replicated and summaries are local. A page is local.
+    """
     refused = refuse_selector(machine.messages.config, selector)
     if refused is not None:
         return refused
     wanted = decoded(selector) if selector else None
+    start, blocks, limits = max(start_sequence, 0), machine.messages.blocks, machine.limits
     runs: list[Run] = []
-    limits = machine.limits
     rest, steps = limit, limits.step_budget
-    for passed, number in enumerate(
-        machine.messages.blocks.numbers(max(start_sequence, 0) >> limits.block_bits)
-    ):
+    for passed, number in enumerate(blocks.numbers(start >> limits.block_bits)):
         base = number << limits.block_bits
+        if base >= end_sequence:
+            break
         if passed == limits.block_budget or rest <= 0 or steps <= 0:
-            return BrowsePage(tuple(runs), max(base, start_sequence))
-        if wanted is not None and start_sequence <= base:
-            cold = machine.groups.ruled_out(wanted, number)
-            if cold is not None:
-                steps -= cold.ready_count * wanted.steps
-                continue
-        if not machine.messages.blocks.at(number).ready_count:
+            return BrowsePage(tuple(runs), max(base, start))
+        if not blocks.at(number).ready_count and number not in copied:
             continue
-        block = machine.messages.blocks.get(number)
-        members, cut = block.ready, 0
-        if start_sequence > base:
-            members &= -1 << (start_sequence - base)
+        if wanted is not None and machine.groups.ruled_out(wanted, number) is not None:
+            steps -= wanted.steps
+            continue
+        block = blocks.get(number)
+        asked = bitsets.span(0, min(end_sequence - base, block.size)) & (-1 << max(start - base, 0))
+        members, cut = shown(block) & asked, 0
         if wanted is not None:
             looked_at, cost = within(block, members, wanted.steps, steps, limits)
             steps -= cost
             cut = looked_at.bit_length() if looked_at != members else 0
             members = machine.groups.fields.select(block, wanted, looked_at)
-        shown = bitsets.lowest(members, rest)
-        for slot, count in bitsets.ranges(shown):
+        found = bitsets.lowest(members, rest)
+        for slot, count in bitsets.ranges(found):
             block.runs.clip(base, slot, count, runs)
             rest -= count
-        if shown != members or cut:
-            return BrowsePage(tuple(runs), base + (shown.bit_length() if shown != members else cut))
+        if found != members or cut:
+            return BrowsePage(tuple(runs), base + (found.bit_length() if found != members else cut))
     return BrowsePage(tuple(runs), None)
 
 

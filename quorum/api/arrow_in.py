@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from quorum.api import status
 from quorum.api.arrow_messages import has_compressed
+from quorum.api.arrow_out import FIELD_TYPES
 from quorum.api.bulk_columns import TEXTS
 from quorum.api.json_values import read_into
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS
@@ -28,7 +29,6 @@ MOST_NESTED_BYTES = 64 << 20
 VALUE_BYTES = 64
 """Approximate bytes of an application property besides its name and text."""
 ALLOWED = ("body", *TEXTS, "priority", "ttl_ms", "fields", "properties")
-_WIRE = {"text": pa.string(), "integer": pa.int64(), "floating": pa.float64(), "boolean": pa.bool_()}
 
 
 def chunks(data: bytes, max_rows: int = CHUNK_ROWS) -> Iterator[tuple[bytes, int]]:
@@ -245,7 +245,7 @@ def _fields(made: list[pb.Properties], column: pa.Array) -> None:
         kind = _kind_of(field)
         if kind is None:
             continue
-        rows: list[Any] = _cast(f"fields.{field.name}", values, _WIRE[kind]).to_pylist()
+        rows: list[Any] = _cast(f"fields.{field.name}", values, FIELD_TYPES[kind]).to_pylist()
         for target, value in zip(targets, rows, strict=True):
             if value is not None:
                 setattr(target[field.name], kind, value)

@@ -24,6 +24,8 @@ BEHIND_S = 5.0
 """Time that a read waits for this node's replica; after it the client should ask another node."""
 POLL_S = 0.005
 MOST_POLL_S = 0.1
+PAGE = 16_384
+"""Messages of a view or a reservation that are looked up in one query."""
 
 
 async def retry_until_answered(hub: Hub, group: int, command: Command, kind: type[T]) -> T:

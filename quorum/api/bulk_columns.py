@@ -24,11 +24,8 @@ NAMES = (
 )
 OF_PROPERTIES = frozenset((*TEXTS, "priority", "fields", "properties"))
 """Columns that require the messages' properties."""
-KINDS = {
-    pb.Field.TEXT: "text",
-    pb.Field.INTEGER: "integer",
-    pb.Field.FLOATING: "floating",
-    pb.Field.BOOLEAN: "boolean",
+KINDS: dict[pb.Field.Kind, str] = {
+    kind: name.lower() for name, kind in pb.Field.Kind.items() if kind != pb.Field.KIND_UNSPECIFIED
 }
 """As quorum.v1.Value calls them."""
 MAX_FIELDS = 256

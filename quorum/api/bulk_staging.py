@@ -11,7 +11,7 @@ from functools import partial
 from fifo import commands as c
 from fifo.effects import Ok, Published, Reply
 from fifo.limits import PRODUCTION
-from fifo.staging import LAST_BATCH, NAME_BYTES, PART_BYTES
+from fifo.staging import LAST_BATCH, PART_BYTES
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, answer, index_of, load, retry_until_answered
 from quorum.api.filters import kept_fields
@@ -165,9 +165,9 @@ def _next_checked(
 
 def _check_named(producer: str, batch: int, parts: Sequence[bytes]) -> None:
     """Refuse values that have no wire form or exceed a limit, before they reach the node."""
-    if not 0 < len(producer.encode()) <= NAME_BYTES:
+    if not 0 < len(producer.encode()) <= c.MAX_NAME_BYTES:
         raise status.invalid(
-            "bad_argument", f"a producer's name has 1..{NAME_BYTES} bytes, not {producer[:40]!r}"
+            "bad_argument", f"a producer's name has 1..{c.MAX_NAME_BYTES} bytes, not {producer[:40]!r}"
         )
     if batch > LAST_BATCH:
         raise status.invalid("bad_argument", f"batch {batch}; allowed: 0..{LAST_BATCH}")

@@ -10,9 +10,9 @@ from fifo import commands as c
 from fifo.effects import Ok, Refused, Reserved, SubscriptionState
 from fifo.limits import PRODUCTION
 from fifo.results import SubscriptionInfo
-from fifo.subscriptions import MAX_NAME_BYTES
 from quorum.api import status
 from quorum.api.bulk_calls import (
+    PAGE,
     BulkCalls,
     answer,
     endpoints,
@@ -38,16 +38,10 @@ SCAN_S = 5.0
 """Time that a Reserve without waiting continues to look for a match, budget after budget."""
 POLL_S = 0.02
 MOST_POLL_S = 0.25
-PAGE = 16_384
-"""Messages of a reservation that are looked up in one query."""
 RELEASE_PAUSE_S = 0.02
-STARTS = {pb.OpenSubscriptionRequest.EARLIEST: "earliest", pb.OpenSubscriptionRequest.LATEST: "latest"}
-EXPIRIES = {
-    pb.OpenSubscriptionRequest.RELEASE: "release",
-    pb.OpenSubscriptionRequest.DISCARD: "discard",
-    pb.OpenSubscriptionRequest.KEEP: "keep",
-}
-_EXPIRY = {name: number for number, name in EXPIRIES.items()}
+STARTS = {pb.OpenSubscriptionRequest.Start.Value(name.upper()): name for name in c.STARTS}
+EXPIRIES = {pb.OpenSubscriptionRequest.OnExpiry.Value(name.upper()): name for name in c.ON_EXPIRY}
+_EXPIRY: dict[str, pb.OpenSubscriptionRequest.OnExpiry] = {name: number for number, name in EXPIRIES.items()}
 
 
 class SubscriptionCalls(BulkCalls):
@@ -68,9 +62,9 @@ class SubscriptionCalls(BulkCalls):
             queue.id,
             request.subscription,
             selector,
-            STARTS[request.start],  # type: ignore[arg-type]
+            STARTS[request.start],
             request.timeout_ms or DEFAULT_TIMEOUT_MS,
-            EXPIRIES[request.on_expiry],  # type: ignore[arg-type]
+            EXPIRIES[request.on_expiry],
             owner_of(context.peer()),
         )
 
@@ -321,10 +315,10 @@ class SubscriptionCalls(BulkCalls):
 def _check_name(subscription: str) -> None:
     """Refuse values without a wire form before they reach the node."""
     length = len(subscription.encode())
-    if not 0 < length <= MAX_NAME_BYTES:
+    if not 0 < length <= c.MAX_NAME_BYTES:
         raise status.invalid(
             "bad_argument",
-            f"a subscription's name has {length} bytes; allowed: 1 to {MAX_NAME_BYTES} of UTF-8",
+            f"a subscription's name has {length} bytes; allowed: 1 to {c.MAX_NAME_BYTES} of UTF-8",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from fifo import commands as c
 from fifo.effects import Ok, Pinned
-from quorum.api.bulk_calls import BulkCalls, load, query_replica, retry_until_answered, stream_blocks
+from quorum.api.bulk_calls import PAGE, BulkCalls, load, query_replica, retry_until_answered, stream_blocks
 from quorum.api.bulk_columns import wanted
 from quorum.api.filters import kept_fields
 from quorum.api.handlers import Context, streaming, unary
@@ -20,8 +20,6 @@ from quorum_selectors.compiled import compile_expression
 from quorum_selectors.expression import Expression, field_names
 
 DEFAULT_TTL_MS = 3_600_000
-PAGE = 16_384
-"""Messages looked up in one query."""
 SILENCE_S = 2.0
 """A browse without matches reports its position after this time, so that it does not appear to hang."""
 NO_END = (1 << 63) - 1

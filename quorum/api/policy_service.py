@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import grpc
 
+from fifo.commands import MAX_NAME_BYTES
 from fifo.effects import Ok
 from quorum.api.handlers import unary
 from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_size, check_text
 from quorum.catalog.commands import RemovePolicy, SetPolicy
-from quorum.catalog.policies import MAX_NAME_BYTES, Effective, check_policy
+from quorum.catalog.policies import Effective, check_policy
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
 

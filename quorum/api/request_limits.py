@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from fifo.commands import MAX_NAME_BYTES
 from fifo.limits import PRODUCTION
 from fifo.staging import PART_BYTES
 from quorum.api.session_consumers import MAX_RANGES
@@ -26,15 +27,13 @@ TAGS_A_MESSAGE = 4
 
 
 PACKAGE = "quorum.v1"
-NAME_BYTES = 255
-"""Maximum bytes of a name, the same as in the catalog and the machines."""
 ADDRESS_BYTES = 300
 """Maximum bytes of a host name with a port."""
 SELECTOR_BYTES = 4 * MAX_SELECTOR_CHARACTERS
 TEXT_BYTES = {
-    **dict.fromkeys(("queue", "subscription", "producer", "consumer_tag"), NAME_BYTES),
-    **dict.fromkeys(("name", "id", "incarnation", "replaces", "to", "pattern"), NAME_BYTES),
-    **dict.fromkeys(("key", "names", "prefix", "after"), NAME_BYTES),
+    **dict.fromkeys(("queue", "subscription", "producer", "consumer_tag"), MAX_NAME_BYTES),
+    **dict.fromkeys(("name", "id", "incarnation", "replaces", "to", "pattern"), MAX_NAME_BYTES),
+    **dict.fromkeys(("key", "names", "prefix", "after"), MAX_NAME_BYTES),
     **dict.fromkeys(("client_address", "peer_address"), ADDRESS_BYTES),
     **dict.fromkeys(("part", "parts", "producer_id"), PART_BYTES),
     **dict.fromkeys(("selector", "ApplicationPropertiesEntry.key", "Field.name"), SELECTOR_BYTES),

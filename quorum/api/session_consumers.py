@@ -23,7 +23,6 @@ from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 
 MAX_CONSUMERS = 1_000
 MAX_RANGES = 10_000
-MAX_TAG_BYTES = 255
 
 
 @dataclass(slots=True)
@@ -118,8 +117,8 @@ class SessionConsumers:
     async def attach(self, request_id: int, tag: str, name: str, wanted: Filter, credit_to: int) -> None:
         """A consumer of the queue of this name; one of the same tag is attached again. Attached or Failed follows."""
         try:
-            if not 1 <= len(tag.encode()) <= MAX_TAG_BYTES:
-                raise status.invalid("bad_argument", f"a consumer tag has 1..{MAX_TAG_BYTES} bytes")
+            if not 1 <= len(tag.encode()) <= c.MAX_NAME_BYTES:
+                raise status.invalid("bad_argument", f"a consumer tag has 1..{c.MAX_NAME_BYTES} bytes")
             if tag not in self.by_tag and len(self.by_tag) >= MAX_CONSUMERS:
                 raise status.invalid("limit", f"a session has at most {MAX_CONSUMERS} consumers")
             queue = await self._hub.requests.queue(name)

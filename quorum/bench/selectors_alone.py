@@ -14,10 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from fifo.limits import PRODUCTION
 from quorum.bench.run import BenchFailed, Note
 from quorum.bench.selectors_fields import (
     KINDS_OF_SELECTORS,
     LOW_CARDINALITY_SELECTOR,
+    MATCHES,
+    RECEIVERS,
     UNIQUE_SELECTOR,
     Batches,
     encode_rows,
@@ -32,16 +35,12 @@ Cost = TypeVar("Cost")
 SEED = 1
 ATTACHED_AT_ONCE = 100
 """Number of attachments in an entry."""
-RECEIVERS = 10
-"""Number of messages in an entry, each for another consumer, so that the cost of finding receivers dominates."""
 ENTRIES_IN_TURN = 10
 CREDIT = 1_000_000_000
 SPARSE_CREDIT = 1_000
 BATCH = 500
 BATCHES_PER_ENTRY = 10
-MATCHES = 10
 MEASURED_BLOCKS = 8
-BLOCK = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Sizes:
     return_backlog: int = 1_000_000
     returning: int = 1_000
     returns: int = 200
-    stored: int = MEASURED_BLOCKS * BLOCK
+    stored: int = MEASURED_BLOCKS * PRODUCTION.block_size
 
     def up_to(self, messages: int) -> Sizes:
         """The same sizes with at most this number of waiting messages; 0: unchanged."""

@@ -23,7 +23,8 @@ from quorum.bench.plan import Plan, percentile_ms
 from quorum.bench.run import QUEUE, BenchFailed, Note, Places, cpu_seconds
 from quorum.bench.selectors_fields import (
     DIGITS,
-    PREFIX,
+    MATCHES,
+    RECEIVERS,
     UNIQUE_SELECTOR,
     WANTED,
     row_for,
@@ -34,14 +35,12 @@ from quorum.bench.selectors_fields import (
 )
 from quorum.bench.transfer import Phase, Pulse
 from quorum.client import Client, Consumer, Message, PreparedBatch, connect, encode_batch
+from quorum_selectors.wellknown import APPLICATION
 
 CONSUMERS = 100
 SESSIONS = 4
-RECEIVERS = 10
-"""Number of messages in a batch, each for another consumer."""
 DIFFERENT_BATCHES = 100
 PREFETCH = 100
-MATCHES = 10
 WAITING = "bench-waiting"
 OTHER = "bench-other"
 BACKLOG = 1_000_000
@@ -163,7 +162,7 @@ class TimedBatch:
         self._count = len(numbers)
         bodies = [os.urandom(self._body_bytes) for _ in numbers]
         batch = encode_batch(
-            Message(body, None, {key.removeprefix(PREFIX): value for key, value in row.items()})
+            Message(body, None, {key.removeprefix(APPLICATION): value for key, value in row.items()})
             for body, row in zip(bodies, [row_for(number, generator) for number in numbers], strict=True)
         )
         self._data = bytearray(batch.data)
@@ -275,7 +274,7 @@ class WaitingBatches:
         self._matches = spread_matches(size, total, matches)
         rows = [waiting_row(ordinal) for ordinal in range(size)]
         batch = encode_batch(
-            Message(os.urandom(body_bytes), None, {key.removeprefix(PREFIX): row[key] for key in row})
+            Message(os.urandom(body_bytes), None, {key.removeprefix(APPLICATION): row[key] for key in row})
             for row in rows
         )
         self._data = np.frombuffer(bytearray(batch.data), np.uint8)

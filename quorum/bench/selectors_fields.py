@@ -16,14 +16,18 @@ from numpy.typing import NDArray
 
 from quorum_selectors import columns
 from quorum_selectors.expression import FieldValue
+from quorum_selectors.wellknown import APPLICATION
 
-PREFIX = "application-properties."
 REGIONS = ("north", "east", "south", "west", "centre", "coast", "hills", "lakes")
 KINDS = 50
 """Number of values of the second string with few values."""
 AMOUNTS = 1_000
 """The integers are 0..AMOUNTS-1."""
 DIGITS = 10
+RECEIVERS = 10
+"""Number of messages in an entry or batch, each for another consumer: the cost of finding receivers dominates."""
+MATCHES = 10
+"""Number of matches in a long queue."""
 WANTED = "order-wanted-key"
 """The string of the messages that the unique selector matches, in place of their unique string; of the same length."""
 RARE_REGION, RARE_AMOUNT = REGIONS[0], 777
@@ -40,11 +44,11 @@ def unique_text(number: int) -> str:
 def waiting_row(ordinal: int) -> dict[str, FieldValue]:
     """The fields of a waiting message that follow from its position in its batch."""
     return {
-        f"{PREFIX}region": REGIONS[ordinal % len(REGIONS)],
-        f"{PREFIX}kind": f"kind-{ordinal * 7 % KINDS}",
-        f"{PREFIX}order": unique_text(ordinal),
-        f"{PREFIX}amount": AMOUNTS - 1 - ordinal % AMOUNTS,
-        f"{PREFIX}price": 0.5 + ordinal,
+        f"{APPLICATION}region": REGIONS[ordinal % len(REGIONS)],
+        f"{APPLICATION}kind": f"kind-{ordinal * 7 % KINDS}",
+        f"{APPLICATION}order": unique_text(ordinal),
+        f"{APPLICATION}amount": AMOUNTS - 1 - ordinal % AMOUNTS,
+        f"{APPLICATION}price": 0.5 + ordinal,
     }
 
 
@@ -67,15 +71,15 @@ class Batches:
         rows = [waiting_row(ordinal) for ordinal in range(size)]
         if not with_unique:
             for row in rows:
-                del row[f"{PREFIX}order"]
+                del row[f"{APPLICATION}order"]
         self._data = bytearray(columns.encode(rows))
         found = {column.key: column for column in columns.decode(memoryview(self._data), size).columns}
         self._amounts: NDArray[Any] = found[
-            f"{PREFIX}amount"
+            f"{APPLICATION}amount"
         ].values  # a view: writing to it changes the bytes
-        self._prices: NDArray[Any] = found[f"{PREFIX}price"].values
+        self._prices: NDArray[Any] = found[f"{APPLICATION}price"].values
         self._texts: NDArray[np.uint8] | None = None
-        strings = found[f"{PREFIX}order"].strings if with_unique else None
+        strings = found[f"{APPLICATION}order"].strings if with_unique else None
         if strings is not None:
             start = self._data.find(strings.blob)
             letters = np.frombuffer(self._data, np.uint8)[start : start + len(strings.blob)]
@@ -125,11 +129,11 @@ def selector_of(kind: str, number: int) -> str:
 def row_for(number: int, generator: random.Random) -> Mapping[str, FieldValue]:
     """The fields of a message for consumer `number`."""
     return {
-        f"{PREFIX}customer": f"c{number:05}",
-        f"{PREFIX}article": f"a{number:05}-{generator.randrange(100)}",
-        f"{PREFIX}amount": number * 10 + generator.randrange(10),
-        f"{PREFIX}price": generator.random() * 1_000,
-        f"{PREFIX}region": generator.choice(REGIONS),
+        f"{APPLICATION}customer": f"c{number:05}",
+        f"{APPLICATION}article": f"a{number:05}-{generator.randrange(100)}",
+        f"{APPLICATION}amount": number * 10 + generator.randrange(10),
+        f"{APPLICATION}price": generator.random() * 1_000,
+        f"{APPLICATION}region": generator.choice(REGIONS),
     }
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fifo.commands import QueueConfig
+from fifo.commands import MAX_MESSAGE_TTL_MS, MAX_NAME_BYTES, OVERFLOWS, QUEUE_MODES, QueueConfig
 from fifo.versions import CURRENT, FIRST
 from quorum_selectors.errors import FieldNameError
 from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES, resolve_field_names
@@ -26,18 +26,14 @@ ArgumentValue = bool | int | float | str | bytes
 Arguments = tuple[tuple[str, ArgumentValue], ...]
 """Arguments, sorted by name."""
 
-MAX_QUEUE_NAME_BYTES = 255
 MAX_COUNT = 1 << 48
-MAX_TTL_MS = 1 << 53
 MAX_FILTER_BYTES = 1 << 24
 MAX_ARGUMENTS_BYTES = 4 << 10
 """Maximum size of names and texts of one queue's or policy's arguments. Every member keeps them, and every snapshot of
 the catalog and every listing contains them."""
 
-OVERFLOW_MODES = {"drop-head": "drop_head", "reject-publish": "reject_publish"}
+OVERFLOW_MODES = {mode.replace("_", "-"): mode for mode in OVERFLOWS}
 """The client's name of a mode -> its name in the code."""
-
-QUEUE_MODES = ("default", "lazy")
 
 FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
 """Arguments that have an effect only if x-filter-enabled is true."""
@@ -63,7 +59,7 @@ class ArgumentError(ValueError):
 
 def check_queue_name(name: str) -> None:
     """Check for 1 to 255 bytes of UTF-8 without control characters; raises ArgumentError."""
-    check_text("queue name", name, MAX_QUEUE_NAME_BYTES)
+    check_text("queue name", name, MAX_NAME_BYTES)
 
 
 def check_text(what: str, text: str, most_bytes: int) -> None:
@@ -264,7 +260,7 @@ SUPPORTED = {
         "filter_max_in_memory_bytes_per_msg", _integer(0, MAX_FILTER_BYTES), _smaller
     ),
     "x-max-length": Argument("max_length", _integer(1, MAX_COUNT), _smaller),
-    "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_TTL_MS), _smaller),
+    "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_MESSAGE_TTL_MS), _smaller),
     "x-overflow": Argument("overflow", _overflow, _policys),
     "x-queue-mode": Argument("queue_mode", _queue_mode, _own),
 }

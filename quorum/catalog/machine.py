@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 from fifo import commands as c
 from fifo import versions
 from fifo.effects import Applied, Ok, Refused, Reply
+from fifo.numbering import Fence
 from fifo.outcome_hash import digest
-from fifo.producers import Fence
 from quorum.catalog.arguments import (
     ArgumentError,
     ArgumentValue,
@@ -430,8 +430,10 @@ class CatalogMachine:
             "removed": _ranges(self._removed),
             "revision": self.revision,
             "running_hash": self.running_hash,
-            "fences": [[name.hex(), *astuple(fence)] for name, fence in self._numbering.fences.items()],
-            "fences_lost_ms": self._numbering.fences_lost_ms,
+            "fences": [
+                [name.hex(), *astuple(fence)] for name, fence in self._numbering.fences.by_name.items()
+            ],
+            "fences_lost_ms": self._numbering.fences.lost_ms,
             "speakers": [
                 [producer.hex(), *astuple(speaker)] for producer, speaker in self._numbering.speakers.items()
             ],
@@ -464,8 +466,8 @@ class CatalogMachine:
             for producer, *speaker in state["speakers"]:  # shorter if an earlier build wrote it
                 machine._numbering.speakers[bytes.fromhex(producer)] = Speaker(*speaker)
             for producer, *fence in state.get("fences", ()):
-                machine._numbering.fences[bytes.fromhex(producer)] = Fence(*fence)
-            machine._numbering.fences_lost_ms = state.get("fences_lost_ms", -1)
+                machine._numbering.fences.by_name[bytes.fromhex(producer)] = Fence(*fence)
+            machine._numbering.fences.lost_ms = state.get("fences_lost_ms", -1)
             machine.running_hash = state.get("running_hash", 0)
             machine._restore_removed(state.get("removed"))
         except (KeyError, TypeError, json.JSONDecodeError) as error:

@@ -13,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fifo.commands import QueueConfig
+from fifo.commands import MAX_NAME_BYTES, QueueConfig
 from quorum.catalog.arguments import ArgumentError, Arguments, check_text, effective_config, merged
 from quorum.catalog.queues import CatalogQueue
 
 MAX_POLICIES = 200
 """Maximum number of policies. Each is compared with each queue when policies change, and with each new queue."""
-MAX_NAME_BYTES = 255
-MAX_PATTERN_BYTES = 255
-"""Maximum length of a pattern, the same as of a queue's name."""
 MAX_PRIORITY = (1 << 31) - 1
 """Maximum of a priority's absolute value, which the API's 32 bits can hold."""
 
@@ -94,7 +91,7 @@ class Policies:
 def check_policy(name: str, pattern: str, priority: int) -> None:
     """Check a policy without its arguments; raises ArgumentError. `arguments` checks those."""
     check_text("policy name", name, MAX_NAME_BYTES)
-    check_text("policy pattern", pattern, MAX_PATTERN_BYTES)
+    check_text("policy pattern", pattern, MAX_NAME_BYTES)
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise ArgumentError(
             f"policy {name!r} has priority {priority}; allowed: {-MAX_PRIORITY}..{MAX_PRIORITY}"

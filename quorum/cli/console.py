@@ -24,9 +24,6 @@ OWN_PACKAGES = ("quorum", "fifo", "quorum_selectors")
 PATIENCE_S = 3.0
 """After this time without output a command reports what it waits for."""
 EXPLAIN_LIMIT_MS = 2_000
-DEFECT = 70
-"""Exit status for a defect of Quorum, which no user can correct."""
-
 UrlOption = Annotated[
     str | None,
     typer.Option(

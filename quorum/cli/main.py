@@ -15,8 +15,8 @@ from typing import Annotated
 import typer
 
 from quorum.cli import archives, cluster, data_files, messages, pipeline, policies, queues, subscriptions
-from quorum.cli.console import DEFECT, CliError, is_user_facing, print_error
-from quorum.errors import ConfigError
+from quorum.cli.console import CliError, is_user_facing, print_error
+from quorum.errors import DEFECT, ConfigError
 
 app = typer.Typer(
     name="quorum",

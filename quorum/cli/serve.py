@@ -11,8 +11,9 @@ from typing import Any
 
 import structlog
 
-from quorum.cli.console import DEFECT, is_user_facing
+from quorum.cli.console import is_user_facing
 from quorum.config import load
+from quorum.errors import DEFECT
 
 
 def serve(file: Path | None, flags: Mapping[str, Any]) -> int:

@@ -15,7 +15,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from quorum.client import bulk_records as records
-from quorum.client.bulk_calls import DEFAULT_TIMEOUT_MS, BulkChannels, Node, streamed
+from quorum.client.bulk_calls import BulkChannels, Node, streamed
+from quorum.client.endpoints import DEFAULT_TIMEOUT_MS
 from quorum.client.errors import ServiceError, UsageError
 from quorum.client.values import values_to_dict
 from quorum.v1 import bulk_pb2 as pb
@@ -25,19 +26,12 @@ BLOCK_BYTES = 1 << 20
 CALL_BLOCKS = 16
 """Blocks of one call to Stage; the client keeps them until the service answers."""
 MOST_BLOCK_BYTES = 8 << 20
-KINDS = {
-    "text": pb.Field.TEXT,
-    "integer": pb.Field.INTEGER,
-    "floating": pb.Field.FLOATING,
-    "boolean": pb.Field.BOOLEAN,
+KINDS: dict[str, pb.Field.Kind] = {
+    name.lower(): kind for name, kind in pb.Field.Kind.items() if kind != pb.Field.KIND_UNSPECIFIED
 }
 _KIND = {number: name for name, number in KINDS.items()}
-STARTS = {"earliest": pb.OpenSubscriptionRequest.EARLIEST, "latest": pb.OpenSubscriptionRequest.LATEST}
-EXPIRIES = {
-    "release": pb.OpenSubscriptionRequest.RELEASE,
-    "discard": pb.OpenSubscriptionRequest.DISCARD,
-    "keep": pb.OpenSubscriptionRequest.KEEP,
-}
+STARTS = {name.lower(): number for name, number in pb.OpenSubscriptionRequest.Start.items()}
+EXPIRIES = {name.lower(): number for name, number in pb.OpenSubscriptionRequest.OnExpiry.items()}
 _EXPIRY = {number: name for name, number in EXPIRIES.items()}
 
 

@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 
 import grpc
 
-from quorum.client.endpoints import CHANNEL_OPTIONS, parse_url
+from quorum.client.endpoints import CHANNEL_OPTIONS, DEFAULT_TIMEOUT_MS, parse_url
 from quorum.client.errors import ClosedError, TimedOut, UnavailableError, from_rpc_error
 from quorum.v1 import bulk_pb2_grpc
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT_MS = 30_000
 FIRST_PAUSE_S = 0.05
 MOST_PAUSE_S = 1.0
 

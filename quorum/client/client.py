@@ -20,7 +20,7 @@ import grpc
 from quorum.client.batch import Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer, ConsumerOptions
 from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Target
-from quorum.client.endpoints import OpenChannel, open_channel, parse_url
+from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, OpenChannel, open_channel, parse_url
 from quorum.client.errors import (
     ClosedError,
     NotFound,
@@ -46,7 +46,6 @@ from quorum.client.session import Session
 from quorum.client.values import FieldValue, Properties, arguments, property_filter
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 
-DEFAULT_TIMEOUT_MS = 30_000
 CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000
 SILENCE_MS = 3_000

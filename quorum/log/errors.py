@@ -7,7 +7,7 @@ LogError
   LogDamaged        bytes that were once synced are wrong or gone: an operator or a peer has to repair them
   LogUnknown        the file has a newer format than this program knows
   LogLocked         another process holds the directory
-  LogClosed         used before open() or after close()
+  LogClosed         used after close()
   EntryMissing      no such (group, index) here
 """
 
@@ -87,7 +87,7 @@ class LogLocked(LogError):
 
 
 class LogClosed(LogError):
-    """The log is not open."""
+    """The log is closed."""
 
 
 class EntryMissing(LogError, LookupError):

@@ -22,8 +22,6 @@ from quorum.log.segments import HEADER_BLOCK, Segment
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT, Rows
 
-_OFFSET_MASK = (1 << PLACE_SHIFT) - 1
-
 
 class Remedy(Enum):
     """The repair of a finding."""

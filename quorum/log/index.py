@@ -28,7 +28,7 @@ import numpy.typing as npt
 from quorum.log.files import NO_ROOM, Files, read_file, replace_unsynced
 from quorum.log.record import HEADER_BYTES, crc32c, extend_crc32c
 from quorum.log.segments import Listed, Segment
-from quorum.log.table import PLACE_SHIFT, Rows
+from quorum.log.table import OFFSET_MASK, PLACE_SHIFT, Rows
 
 FORMAT = 1
 CACHE_BYTES = 12 << 20
@@ -131,7 +131,7 @@ def arrange(
         else [np.zeros(0)] * 6
     )
     keys, lsns, terms, places, lengths, kinds = joined
-    offsets = places.astype(np.int64, copy=False) & (1 << PLACE_SHIFT) - 1
+    offsets = places.astype(np.int64, copy=False) & OFFSET_MASK
     columns = zip((keys, lsns, terms, offsets, lengths, kinds), _COLUMNS, strict=True)
     return parts, Columns([np.ascontiguousarray(column, kind) for column, kind in columns], number)
 

@@ -16,7 +16,7 @@ from quorum.log.reserve import reserve_names
 from quorum.log.scanner import Scanner, headers_from
 from quorum.log.segments import HEADER_BLOCK, Listed, decode_header
 from quorum.log.snapshot_files import SnapshotDamaged, decode_snapshot, decode_snapshot_header
-from quorum.log.table import PLACE_SHIFT
+from quorum.log.table import OFFSET_MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _inspect_index(path: Path, files: Files) -> Iterator[RecordInfo]:
         for at in range(part.count):
             key, lsn, term, place, length, kind = (int(column[at]) for column in rows)
             index = 0 if part.is_page else key
-            offset = place & (1 << PLACE_SHIFT) - 1
+            offset = place & OFFSET_MASK
             found.append(RecordInfo(offset, _name(kind), lsn, 0, part.group, term, index, length))
     yield from sorted(found, key=lambda info: info.offset)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from quorum.log.contents import encode_number, encode_vote
-from quorum.log.errors import Damage, LogDamaged, LogFailed, LogFull
+from quorum.log.errors import Damage, LogDamaged, LogError, LogFull
 from quorum.log.files import NO_DESCRIPTORS, NO_ROOM
 from quorum.log.received import ReceivedSnapshot
 from quorum.log.record import RecordKind
@@ -41,7 +41,7 @@ class Appender(Protocol):
 
     def term_below_view(self, group: int, index: int) -> int | None: ...
 
-    def fail(self, error: OSError, doing: str) -> LogFailed: ...
+    def fail(self, error: OSError, doing: str) -> LogError: ...
 
     def release_reserve(self) -> bool: ...
 

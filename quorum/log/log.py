@@ -11,10 +11,10 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Self
 
 from quorum.log.collector import Collection, Collector
-from quorum.log.errors import Damage, LogClosed, LogFailed, LogFull, LogLocked
+from quorum.log.errors import Damage, LogClosed, LogError, LogFull, LogLocked
 from quorum.log.examining import Finding, Findings
 from quorum.log.files import NO_DESCRIPTORS, Files, Lock, RealFiles
 from quorum.log.index import CACHE_BYTES, Sealed, arrange, encode_index
@@ -52,10 +52,81 @@ class Space:
 
 
 class Log:
-    """One append-only log for all groups of a node."""
+    """One append-only log for all groups of a node. `open` makes it. After `close`, calls that append, sync or read
+    raise LogClosed."""
 
     def __init__(
         self,
+        files: Files,
+        directory: Path,
+        hold: Lock,
+        reserve: Reserve | None,
+        found: Recovered,
+        *,
+        segment_bytes: int,
+        recent_bytes: int,
+        free_limit_bytes: int,
+        random_bytes: Callable[[int], bytes],
+        retention: Callable[[int], Retention],
+    ) -> None:
+        """For `open` only. hold: of the directory; close() releases it. found: what is in the directory."""
+        self.directory = directory
+        self.files = files
+        self._hold = hold
+        self._reserve = reserve
+        self._free_limit_bytes = free_limit_bytes
+        self._random_bytes = random_bytes
+        self._marked_lsn = found.last_lsn
+        self._quiet_lsn = found.last_lsn
+        self._quiet_since_ms = 0
+        self.cut_records = found.cut_records
+        """Complete unsynced records that opening cut."""
+        self._contents = found.contents
+        self._writer = writer = Writer(
+            files,
+            directory,
+            found,
+            segment_bytes=segment_bytes,
+            random_bytes=random_bytes,
+            reserve=reserve,
+        )
+        self._store = Store(
+            files,
+            found.contents,
+            [*(sealed.segment for sealed in found.history.sealed), found.active],
+            recent_bytes=recent_bytes,
+            check=writer.check,
+            retention=retention,
+            opened_lsn=found.last_lsn,
+        )
+        self._collector = Collector(self._store, segment_bytes)
+        self._journals: dict[int, Journal] = {}
+        findings = Findings()
+        self._scrubber = Scrubber(
+            self._store,
+            files,
+            directory,
+            findings,
+            extent=lambda: writer.extent,
+            check_snapshots=self._check_snapshots,
+            refused=writer.refused,
+        )
+        self._repairs = Repairs(
+            files,
+            writer,
+            found.contents,
+            findings,
+            roll=lambda: self._roll(0, 1),
+            journal=self._journals.__getitem__,
+        )
+        for damage in found.damages:
+            self._store.note_damage(damage)
+
+    # ---- opening and closing
+
+    @classmethod
+    def open(
+        cls,
         directory: Path,
         files: Files | None = None,
         *,
@@ -66,88 +137,70 @@ class Log:
         cache_bytes: int = CACHE_BYTES,
         random_bytes: Callable[[int], bytes] = os.urandom,
         retention: Callable[[int], Retention] = Retention,
-    ) -> None:
-        """reserve_segments: number of segments kept in reserve for a full disk; a member has RESERVE_SEGMENTS."""
+    ) -> Self:
+        """Recover the log in the directory, or begin one, and return it. Everything found counts as synced afterwards.
+
+        reserve_segments: number of segments kept in reserve for a full disk; a member has RESERVE_SEGMENTS. Raises
+        LogLocked, LogDamaged, LogUnknown, LogFailed; then the directory is not locked.
+        """
         if not HEADER_BLOCK < segment_bytes <= MAX_SEGMENT_BYTES:
             raise ValueError(
                 f"a segment has {HEADER_BLOCK + 1} to {MAX_SEGMENT_BYTES} bytes, not {segment_bytes}"
             )
-        self.directory = directory
-        self.files: Files = RealFiles() if files is None else files
-        self._segment_bytes = segment_bytes
-        self._recent_bytes = recent_bytes
-        self._cache_bytes = cache_bytes
-        self._free_limit_bytes = free_limit_bytes
-        self._reserve: Reserve | None = None
-        if reserve_segments:
-            self._reserve = Reserve(
-                self.files, directory, segments=reserve_segments, segment_bytes=segment_bytes
-            )
-        self._random_bytes = random_bytes
-        self._retention = retention
-        self._hold: Lock | None = None
-        self._opened: _Opened | None = None
-        self._marked_lsn = 0
-        self._quiet_lsn = 0
-        self._quiet_since_ms = 0
-        self.cut_records = 0
-        """Complete unsynced records that the last open() cut."""
-
-    # ---- opening and closing
-
-    def open(self) -> None:
-        """Recover the log in the directory, or begin one. Everything found counts as synced afterwards.
-
-        Raises LogLocked, LogDamaged, LogUnknown, LogFailed.
-        """
-        if self._opened is not None:
-            raise ValueError("the log is open already")
-        self.files.make_directory(self.directory)
+        files = RealFiles() if files is None else files
+        files.make_directory(directory)
         try:
-            self._hold = self.files.lock(self.directory / LOCK)
+            hold = files.lock(directory / LOCK)
         except BlockingIOError:
-            raise LogLocked(f"another process uses {self.directory}") from None
+            raise LogLocked(f"another process uses {directory}") from None
+        reserve = None
+        if reserve_segments:
+            reserve = Reserve(files, directory, segments=reserve_segments, segment_bytes=segment_bytes)
         try:
             found = recover(
-                self.files,
-                self.directory,
-                segment_bytes=self._segment_bytes,
-                cache_bytes=self._cache_bytes,
-                random_bytes=self._random_bytes,
+                files,
+                directory,
+                segment_bytes=segment_bytes,
+                cache_bytes=cache_bytes,
+                random_bytes=random_bytes,
             )
-            if self._reserve is not None:
-                self._reserve.open()
+            if reserve is not None:
+                reserve.open()
         except BaseException as error:
-            self._hold.release()
-            self._hold = None
+            hold.release()
             if isinstance(error, OSError):
-                raise failure_of(error, f"open the log in {self.directory}") from error
+                raise failure_of(error, f"open the log in {directory}") from error
             raise
-        self.cut_records = found.cut_records
-        self._opened = opened = _Opened(self, found)
-        for damage in found.damages:
-            opened.store.note_damage(damage)
-        self._marked_lsn = self._quiet_lsn = found.last_lsn
+        log = cls(
+            files,
+            directory,
+            hold,
+            reserve,
+            found,
+            segment_bytes=segment_bytes,
+            recent_bytes=recent_bytes,
+            free_limit_bytes=free_limit_bytes,
+            random_bytes=random_bytes,
+            retention=retention,
+        )
         if found.last_lsn:
             try:
-                self._mark()
+                log._mark()
             except BaseException:
-                self.close()
+                log.close()
                 raise
+        return log
 
     def close(self) -> None:
         """Close the files. Unsynced records are lost, as in a crash."""
-        opened = self._opened
-        if opened is None:
-            return
-        with opened.store.mutex:
-            self._opened = None
-            segments = opened.store.close()
+        with self._store.mutex:
+            segments = self._store.close()
+            if not segments:
+                return  # closed before
+            self._writer.failure = LogClosed(f"the log in {self.directory} is closed")
         for segment in segments:
-            opened.store.let_go(segment)
-        if self._hold is not None:
-            self._hold.release()
-            self._hold = None
+            self._store.let_go(segment)
+        self._hold.release()
 
     # ---- writing: the Raft thread
 
@@ -159,20 +212,18 @@ class Log:
         The parts are joined (one single bytes object is taken as it is). ValueError if the record does not follow from
         those before it, LogFull if there is no space: nothing has changed then. LogFailed is final.
         """
-        opened = self._opened or self._closed()
-        writer = opened.writer
+        writer, contents, store = self._writer, self._contents, self._store
         writer.check()
         body = parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
         length = len(body)
         if length > MAX_BODY_BYTES:
             raise ValueError(f"a record's body has at most {MAX_BODY_BYTES} bytes, not {length}")
-        table = opened.contents.check(kind, group, term, index, body, length)
+        table = contents.check(kind, group, term, index, body, length)
         if writer.needs_roll(length, is_small=is_small(kind, body)):
-            self._roll(opened, length, 1)
-        store = opened.store
+            self._roll(length, 1)
         with store.mutex:
             lsn, offset = writer.add(body, kind=kind, group=group, term=term, index=index)
-            opened.contents.fold(
+            contents.fold(
                 table,
                 body,
                 kind=kind,
@@ -187,9 +238,9 @@ class Log:
                 store.recent.add(lsn, body, writer.written_lsn)
                 if kind == RecordKind.COPY:
                     store.note_healed(group, index, lsn)
-                    opened.collector.survey.changed()
+                    self._collector.survey.changed()
             elif kind in MOVES_BOUNDS:
-                opened.collector.survey.changed()
+                self._collector.survey.changed()
         return lsn
 
     def write_page(self, group: int, parts: Sequence[bytes | memoryview]) -> int:
@@ -210,22 +261,20 @@ class Log:
         in the journal's view. So the snapshots must be durable, and a snapshot is begun only after the one before it
         was told.
         """
-        opened = self._opened or self._closed()
-        with opened.store.mutex:
-            opened.store.retention(group).tell(kept, opened.writer.last_lsn)
-            opened.collector.survey.changed()
+        with self._store.mutex:
+            self._store.retention(group).tell(kept, self._writer.last_lsn)
+            self._collector.survey.changed()
 
     def sync(self) -> int:
         """Write and sync everything appended, of all groups, at once; returns the synced LSN. LogFailed is final."""
-        opened = self._opened or self._closed()
-        lsn = opened.writer.sync()
-        with opened.store.mutex:
-            opened.store.recent.trim(opened.writer.written_lsn)
+        lsn = self._writer.sync()
+        with self._store.mutex:
+            self._store.recent.trim(self._writer.written_lsn)
         return lsn
 
     def mark_if_quiet(self, now_ms: int) -> bool:
         """Write and sync a record of what is synced, once, after 10 ms without appends. To be called regularly."""
-        writer = self._writer()
+        writer = self._writer
         writer.check()
         last = writer.last_lsn
         if last == self._marked_lsn:
@@ -241,27 +290,27 @@ class Log:
     @property
     def last_lsn(self) -> int:
         """The LSN of the newest record, 0 if there is none."""
-        return self._writer().last_lsn
+        return self._writer.last_lsn
 
     @property
     def synced_lsn(self) -> int:
         """Every record up to here survives a power cut."""
-        return self._writer().synced_lsn
+        return self._writer.synced_lsn
 
     @property
     def stats(self) -> LogStats:
-        """Counts since open()."""
-        return self._writer().stats
+        """Counts since the log was opened."""
+        return self._writer.stats
 
     @property
     def failure(self) -> Exception | None:
-        """The failure because of which the log refuses everything; None if there is none."""
-        return self._writer().failure
+        """The failure because of which the log refuses everything, LogClosed after close(); None if there is none."""
+        return self._writer.failure
 
-    def fail(self, error: OSError, doing: str) -> LogFailed:
+    def fail(self, error: OSError, doing: str) -> LogError:
         """Note that the disk has failed outside the segments: the log refuses everything. Returns the failure, to be
         raised."""
-        writer = self._writer()
+        writer = self._writer
         writer.failure = writer.failure or failure_of(error, doing)
         return writer.failure
 
@@ -284,20 +333,20 @@ class Log:
     def make_room(self, length: int, count: int = 1) -> bool:
         """Make room for `count` records whose bodies have `length` bytes together, in a new segment if needed. If it
         returns True, none of these records raises LogFull."""
-        writer = self._writer()
+        writer = self._writer
         writer.check()
         return not writer.needs_roll(length, count=count) or self._try_roll(length, count)
 
     def make_small_room(self) -> bool:
         """The same for the small records that a group needs to take part at all: terms, votes, cuts. Each segment keeps
         room for them; False means that it is nearly used up."""
-        writer = self._writer()
+        writer = self._writer
         writer.check()
         return not writer.small_room_is_short or self._try_roll(0, 1)
 
     def refill_reserve(self) -> bool:
         """Allocate a missing part of the reserve, if there is space again. True if it did. To be called regularly."""
-        self._writer().check()
+        self._writer.check()
         try:
             return self._reserve is not None and self._reserve.refill()
         except OSError as error:
@@ -311,7 +360,7 @@ class Log:
 
     def _try_roll(self, length: int, count: int) -> bool:
         try:
-            self._roll(self._opened or self._closed(), length, count)
+            self._roll(length, count)
         except LogFull:
             return False
         return True
@@ -320,26 +369,23 @@ class Log:
 
     def journal(self, group: int) -> Journal:
         """The group's journal, always the same object."""
-        opened = self._opened or self._closed()
-        journal = opened.journals.get(group)
+        journal = self._journals.get(group)
         if journal is None:
-            table = opened.contents.table(group)
+            table = self._contents.table(group)
             snapshots = SnapshotStore(self.files, self.directory, group)
-            journal = opened.journals[group] = Journal(self, group, table, snapshots)
+            journal = self._journals[group] = Journal(self, group, table, snapshots)
         return journal
 
     def groups(self) -> list[int]:
         """The groups that have records here, ascending."""
-        opened = self._opened or self._closed()
-        return sorted(group for group, table in opened.contents.tables.items() if not table.is_empty)
+        return sorted(group for group, table in self._contents.tables.items() if not table.is_empty)
 
     def term_below_view(self, group: int, index: int) -> int | None:
         """The term of an entry that has left the view, if it and all later entries are still here; else None."""
-        contents = (self._opened or self._closed()).contents
-        table = contents.table(group)
+        table = self._contents.table(group)
         if table.tail_from <= index <= table.last_index:
             return table.term_in_tail(index)
-        rows = contents.between(group, table, index)
+        rows = self._contents.between(group, table, index)
         return None if rows is None else int(rows.terms[0])
 
     # ---- garbage: plan and adopt in the Raft thread, survey and run in any
@@ -347,29 +393,29 @@ class Log:
     def survey(self) -> None:
         """Update the count of live bytes of the sealed segments, where it may have changed. Any thread, one at a
         time."""
-        (self._opened or self._closed()).collector.survey.refresh()
+        self._collector.survey.refresh()
 
     def plan_collection(self) -> Collection | None:
         """Plan the collection of segments that are worth replacing, as last surveyed. The collection is then run and
         adopted. None if no segment is worth it, or while a planned collection is in use. A collection that is dropped
         instead leaves at most a file that the next opening removes."""
-        opened = self._opened or self._closed()
-        opened.writer.check()
-        self._removing(opened)
-        sources = opened.collector.choose()
+        writer, collector = self._writer, self._collector
+        writer.check()
+        self._remove_replaced()
+        sources = collector.choose()
         if not sources:
             return None
         collection = Collection(
             self.files,
-            opened.store,
+            self._store,
             sources,
-            number=opened.writer.take_number(),
+            number=writer.take_number(),
             file_id=self._random_bytes(16),
             reserve=self._reserve,
-            expected_bytes=sum(opened.collector.survey.live_bytes(source) for source in sources),
-            refused=lambda error: opened.writer.refused(error, "copy the live records of old segments"),
+            expected_bytes=sum(collector.survey.live_bytes(source) for source in sources),
+            refused=lambda error: writer.refused(error, "copy the live records of old segments"),
         )
-        opened.collector.planned(collection)
+        collector.planned(collection)
         return collection
 
     def adopt(self, collection: Collection) -> bool:
@@ -378,24 +424,24 @@ class Log:
         If the collection met damage (`damages` has it), or its sources were replaced meanwhile, its copy is removed
         instead. LogFull if there is no space for the manifest: then the copy is removed too.
         """
-        opened = self._opened or self._closed()
-        opened.writer.check()
+        writer, contents, store = self._writer, self._contents, self._store
+        writer.check()
         if not collection.is_run:
             raise ValueError("a collection can be adopted only after it was run")
-        store, survey = opened.store, opened.collector.survey
+        survey = self._collector.survey
         sources, result = collection.sources, collection.result
         if result is not None and survey.has_died(result):  # while it was copied
             result = None
         sealed = store.history.sealed
         is_current = all(source in sealed for source in sources)
         if is_current and collection.damage is None:
-            states = opened.contents.states(opened.writer.active.header.first_lsn)
+            states = contents.states(writer.active.header.first_lsn)
             listed = None if result is None else result.listed
             try:
-                opened.writer.replace([source.listed for source in sources], listed, states)
+                writer.replace([source.listed for source in sources], listed, states)
             except LogFull:
-                self._discard(opened, collection)  # it uses the space that is missing
-                opened.collector.done()
+                self._discard(collection)  # it uses the space that is missing
+                self._collector.done()
                 raise
             first = sealed.index(sources[0])
             rest = [found for found in sealed if found not in sources]
@@ -403,19 +449,19 @@ class Log:
                 store.history.set([*rest[:first], *([] if result is None else [result]), *rest[first:]])
                 if result is not None:
                     store.add_segment(result.segment)
-                    collection.move(opened.contents.tables)
+                    collection.move(contents.tables)
                 store.replace(list(sources))
             for source in sources:
                 survey.forget(source)
                 store.let_go(source.segment)
             if result is None:
-                self._discard(opened, collection)
-            self._removing(opened)
+                self._discard(collection)
+            self._remove_replaced()
         else:
             for source in sources:
                 survey.spoiled(source)
-            self._discard(opened, collection)
-        opened.collector.done()
+            self._discard(collection)
+        self._collector.done()
         return is_current and collection.damage is None
 
     # ---- damage
@@ -423,9 +469,8 @@ class Log:
     @property
     def damages(self) -> tuple[Damage, ...]:
         """Bad bodies and pages that no copy has replaced, by LSN. Any thread."""
-        store = (self._opened or self._closed()).store
-        with store.mutex:
-            return tuple(damage for _, damage in sorted(store.damages.items()))
+        with self._store.mutex:
+            return tuple(damage for _, damage in sorted(self._store.damages.items()))
 
     def scrub(self, budget_bytes: int) -> int:
         """Read and check about budget_bytes of the log's files; returns how many were checked, 0 at the end of a round.
@@ -433,74 +478,67 @@ class Log:
         It continues where the last call ended, also after a restart. Afterwards `damages` has bad bodies and pages, and
         the journals have bad snapshots; everything else waits for `mend`. Any thread, one at a time.
         """
-        return (self._opened or self._closed()).scrubber.scrub(budget_bytes)
+        self._writer.check()
+        return self._scrubber.scrub(budget_bytes)
 
     def repair(self) -> list[Finding]:
         """Repair what scrubbing has found in the log's own files, and return the findings. The log's own thread, and
         not while `scrub` runs. A repair without space is tried again the next time."""
-        opened = self._opened or self._closed()
-        opened.writer.check()
-        return opened.repairs.repair()
+        self._writer.check()
+        return self._repairs.repair()
 
     # ---- reading: any thread
 
     def read(self, group: int, index: int) -> bytes:
         """The body of an entry, checked: from the view, or below it while it is live. EntryMissing, LogDamaged."""
-        return (self._opened or self._closed()).store.read(group, index)
+        return self._store.read(group, index)
 
     def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
         """The term of an entry and its body, checked. EntryMissing, LogDamaged."""
-        return (self._opened or self._closed()).store.read_entry(group, index)
+        return self._store.read_entry(group, index)
 
     def in_memory(self, group: int, index: int) -> bool:
         """Whether this entry can be read now without the disk, because it is among the recent ones."""
-        return (self._opened or self._closed()).store.in_memory(group, index)
+        return self._store.in_memory(group, index)
 
     def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
         """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
-        return (self._opened or self._closed()).store.read_range(group, index, offset, length)
+        return self._store.read_range(group, index, offset, length)
 
     def read_page(self, group: int, page: int) -> bytes:
         """A page's bytes, checked. EntryMissing, LogDamaged."""
-        return (self._opened or self._closed()).store.read_page(group, page)
+        return self._store.read_page(group, page)
 
     def has_body(self, group: int, index: int, term: int) -> bool:
         """Whether a body of exactly this entry is here and not known to be bad; no body is read."""
-        return (self._opened or self._closed()).store.has_body(group, index, term)
+        return self._store.has_body(group, index, term)
 
     def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]:
         """The indexes without a good body here, of the given ascending ones (array of type Q); no body is read.
 
         Entries above `committed` may be of another history than the caller's: for them only copies count.
         """
-        return (self._opened or self._closed()).store.missing(group, indexes, committed)
+        return self._store.missing(group, indexes, committed)
 
     # ---- inside
-
-    def _closed(self) -> NoReturn:
-        raise LogClosed(f"the log in {self.directory} is not open")
-
-    def _writer(self) -> Writer:
-        return (self._opened or self._closed()).writer
 
     def _mark(self) -> bool:
         """Write a record of what is synced. If a full disk has no space for it, nothing changes."""
         try:
             lsn = self.append(RecordKind.MARK, 0, 0, 0)
         except LogFull:
-            self._marked_lsn = self._writer().last_lsn
+            self._marked_lsn = self._writer.last_lsn
             return False
         self.sync()
         self._marked_lsn = self._quiet_lsn = lsn
         return True
 
-    def _roll(self, opened: _Opened, length: int, count: int) -> None:
+    def _roll(self, length: int, count: int) -> None:
         """Continue in a new segment, and write the index file of the old one."""
-        writer, store = opened.writer, opened.store
+        writer, store, contents = self._writer, self._store, self._contents
         old = writer.active
-        listed = writer.roll(length, opened.contents.states(old.header.first_lsn), count=count)
-        tables = opened.contents.tables
-        rows = {group: table.active_rows() for group, table in tables.items()}
+        listed = writer.roll(length, contents.states(old.header.first_lsn), count=count)
+        rows = {group: table.active_rows() for group, table in contents.tables.items()}
         parts, columns = arrange(
             [(group, bodies) for group, (bodies, _) in rows.items()],
             [(group, pages) for group, (_, pages) in rows.items()],
@@ -511,62 +549,18 @@ class Log:
         with store.mutex:
             store.history.set([*store.history.sealed, sealed])
             store.add_segment(writer.active)
-            for table in tables.values():
+            for table in contents.tables.values():
                 table.seal()
         writer.write_index(old.path, encode_index(listed, parts, columns))
 
-    def _removing(self, opened: _Opened) -> None:
-        with opened.writer.final("remove replaced segments"):
-            opened.store.remove_replaced()
+    def _remove_replaced(self) -> None:
+        with self._writer.final("remove replaced segments"):
+            self._store.remove_replaced()
 
-    def _discard(self, opened: _Opened, collection: Collection) -> None:
-        with opened.writer.final("remove an unused copy"):
+    def _discard(self, collection: Collection) -> None:
+        with self._writer.final("remove an unused copy"):
             collection.discard()
 
-
-class _Opened:
-    """The parts of an open log."""
-
-    def __init__(self, log: Log, found: Recovered) -> None:
-        self.contents = found.contents
-        self.writer = Writer(
-            log.files,
-            log.directory,
-            found,
-            segment_bytes=log._segment_bytes,
-            random_bytes=log._random_bytes,
-            reserve=log._reserve,
-        )
-        self.store = Store(
-            log.files,
-            found.contents,
-            [*(sealed.segment for sealed in found.history.sealed), found.active],
-            recent_bytes=log._recent_bytes,
-            check=self.writer.check,
-            retention=log._retention,
-            opened_lsn=found.last_lsn,
-        )
-        self.collector = Collector(self.store, log._segment_bytes)
-        self.journals: dict[int, Journal] = {}
-        findings = Findings()
-        self.scrubber = Scrubber(
-            self.store,
-            log.files,
-            log.directory,
-            findings,
-            extent=lambda: self.writer.extent,
-            check_snapshots=self._check_snapshots,
-            refused=self.writer.refused,
-        )
-        self.repairs = Repairs(
-            log.files,
-            self.writer,
-            self.contents,
-            findings,
-            roll=lambda: log._roll(self, 0, 1),
-            journal=self.journals.__getitem__,
-        )
-
     def _check_snapshots(self) -> tuple[int, list[Damage]]:
-        found = [journal.check_snapshots() for journal in list(self.journals.values())]
+        found = [journal.check_snapshots() for journal in list(self._journals.values())]
         return sum(checked for checked, _ in found), [damage for _, damages in found for damage in damages]

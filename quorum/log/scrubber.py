@@ -29,7 +29,7 @@ from quorum.log.reader import read_body
 from quorum.log.record import HEADER_BYTES, RecordKind, crc32c
 from quorum.log.segments import Segment
 from quorum.log.store import Store
-from quorum.log.table import PLACE_SHIFT, Ints, Rows
+from quorum.log.table import OFFSET_MASK, Ints, Rows
 
 SCRUBBED = "SCRUBBED"
 """The file with the position of the round."""
@@ -37,8 +37,6 @@ REMEMBER_BYTES = 16 << 20
 """Maximum number of bytes that are checked again after a restart."""
 STEP_BYTES = 1
 """Size that a step counts for if it reads next to nothing, because it is a step all the same."""
-
-_OFFSET_MASK = (1 << PLACE_SHIFT) - 1
 
 
 class Scrubber:
@@ -163,7 +161,7 @@ class Scrubber:
             int(rows.kinds[at]),
         )
         index = 0 if part.is_page else key
-        offset = int(rows.places[at]) & _OFFSET_MASK
+        offset = int(rows.places[at]) & OFFSET_MASK
         try:
             read_body(sealed.segment, offset, lsn=lsn, group=part.group, index=index, length=length)
         except LogDamaged as error:

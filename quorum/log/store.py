@@ -23,9 +23,7 @@ from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slic
 from quorum.log.record import RecordKind
 from quorum.log.references import Liveness, Retention
 from quorum.log.segments import Segment
-from quorum.log.table import PLACE_SHIFT, UNASKED, Body, Ints, Rows
-
-_OFFSET_MASK = (1 << PLACE_SHIFT) - 1
+from quorum.log.table import OFFSET_MASK, PLACE_SHIFT, UNASKED, Body, Ints, Rows
 
 
 class Store:
@@ -103,7 +101,7 @@ class Store:
         if not is_verified:
             return self._read_whole(segment, found, group, index)[offset : offset + length]
         try:
-            return read_slice(segment, found.place & _OFFSET_MASK, found.lsn, offset, length)
+            return read_slice(segment, found.place & OFFSET_MASK, found.lsn, offset, length)
         finally:
             self.let_go(segment)
 
@@ -334,7 +332,7 @@ class Store:
     def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
         """Read a body and check it; releases the segment."""
         try:
-            offset = found.place & _OFFSET_MASK
+            offset = found.place & OFFSET_MASK
             body = read_body(segment, offset, lsn=found.lsn, group=group, index=index, length=found.length)
         except LogDamaged as error:
             self._found_bad(error.damages[0], found, group, index)

@@ -33,6 +33,7 @@ Mask = npt.NDArray[np.bool_]
 
 PLACE_SHIFT = 32
 """A place is segment number << 32 | offset of the record's header."""
+OFFSET_MASK = (1 << PLACE_SHIFT) - 1
 
 
 UNASKED = -1

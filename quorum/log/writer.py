@@ -85,7 +85,7 @@ class Writer:
         self.active = found.active
         self.last_lsn = self.written_lsn = self.synced_lsn = found.last_lsn
         self.stats = LogStats()
-        self.failure: LogFailed | None = None
+        self.failure: LogError | None = None
         self._position = found.position
         """Offset of the next record."""
         self._written = found.position
@@ -95,7 +95,7 @@ class Writer:
         """The active segment and the end of its written part: for any thread, replaced as a whole."""
 
     def check(self) -> None:
-        """Raise the failure, if there was one."""
+        """Raise the failure, if there was one, or LogClosed."""
         if self.failure is not None:
             raise self.failure
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from fifo.versions import UnknownVersion
+from quorum.errors import DEFECT
 from quorum.log import LogError, LogFailed, LogFull
 from quorum.node.cluster.rollback_marks import RolledBack
 from quorum.node.errors import PageUnreadable
@@ -28,8 +29,6 @@ DISK_FAILED = 74
 """Exit status (EX_IOERR of sysexits.h): look at the disk before starting this member again."""
 TOO_OLD = 78
 """Exit status (EX_CONFIG): start this member with a newer release."""
-DEFECT = 70
-"""Exit status (EX_SOFTWARE)."""
 BEGINS_ANEW = 75
 """Exit status (EX_TEMPFAIL): start this member again; it then fetches everything from other members."""
 

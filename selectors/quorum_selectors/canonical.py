@@ -28,6 +28,7 @@ from quorum_selectors.arithmetic import INT64_MAX, INT64_MIN, calculate, compare
 from quorum_selectors.errors import MAX_DEPTH, EncodingError
 from quorum_selectors.expression import (
     EVERYTHING,
+    TURNED,
     And,
     Arithmetic,
     Comparison,
@@ -52,7 +53,6 @@ MAX_ENCODED_BYTES = 65536
 """Several times the need of the longest selector."""
 
 _VALUES = (Field, DeliveryMode, Sign, Arithmetic)
-_FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 # ---- normal form
 
@@ -175,7 +175,7 @@ def _normal_comparison(op: str, left: _Normal, right: _Normal) -> _Normal:
         return _of(Literal(None))
     is_left_literal, is_right_literal = isinstance(left.node, Literal), isinstance(right.node, Literal)
     if is_left_literal or (not is_right_literal and right.code < left.code):
-        op, left, right = _FLIPPED[op], right, left
+        op, left, right = TURNED[op], right, left
     return _of(Comparison(op, left.node, right.node))  # type: ignore[arg-type]
 
 

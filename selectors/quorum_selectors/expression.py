@@ -26,6 +26,8 @@ Truth = bool | None
 """None is UNKNOWN."""
 
 Comparator = OneOf["=", "<>", "<", "<=", ">", ">="]
+TURNED: dict[str, Comparator] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""The comparator that says the same with its operands exchanged."""
 Operator = OneOf["+", "-", "*", "/"]
 
 DURABLE = "header.durable"

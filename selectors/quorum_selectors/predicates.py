@@ -28,6 +28,7 @@ from quorum_selectors import like
 from quorum_selectors.arithmetic import admit, is_number
 from quorum_selectors.batch_columns import Array, Bits
 from quorum_selectors.expression import (
+    TURNED,
     And,
     Comparison,
     Expression,
@@ -114,7 +115,7 @@ def requirement(node: Expression) -> Requirement | None:
         case Comparison(op, Field() as field, Literal(value)):
             return _compared(op, _place(field), admit(value))
         case Comparison(op, Literal(value), Field() as field):
-            return _compared(_TURNED[op], _place(field), admit(value))
+            return _compared(TURNED[op], _place(field), admit(value))
         case In(Field() as field, values):
             return _few(Equal(_place(field), encode_text(value)) for value in values)
         case Like(Field() as field, pattern):
@@ -136,9 +137,6 @@ def requirement(node: Expression) -> Requirement | None:
             return _few(predicate for each in found if each is not None for predicate in each)
         case _:
             return None
-
-
-_TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _place(field: Field) -> Place:

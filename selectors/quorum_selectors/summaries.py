@@ -48,6 +48,7 @@ from quorum_selectors.batch_columns import APPROXIMATE, BOOLEAN, EXACT
 from quorum_selectors.block_columns import BlockColumns, StringTable
 from quorum_selectors.expression import (
     DURABLE,
+    TURNED,
     And,
     Comparison,
     DeliveryMode,
@@ -306,7 +307,7 @@ def _truths(node: Expression, summary: Summary) -> Truths:
         case Comparison(op, Field(key, default), Literal(value)):
             return _comparison(summary, op, key, default, value)
         case Comparison(op, Literal(value), Field(key, default)):
-            return _comparison(summary, _TURNED[op], key, default, value)
+            return _comparison(summary, TURNED[op], key, default, value)
         case Comparison("=" | "<>" as op, DeliveryMode(), Literal(str() as value)):
             return _delivery_mode(summary, op, value)
         case Literal(value):
@@ -315,9 +316,6 @@ def _truths(node: Expression, summary: Summary) -> Truths:
             return _condition(summary, key, default)
         case _:
             return _ANY
-
-
-_TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _least(decisive: bool, parts: list[Truths]) -> Truths:

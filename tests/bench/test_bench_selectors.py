@@ -21,7 +21,6 @@ from quorum.bench.selectors_fields import (
     AMOUNTS,
     KINDS_OF_SELECTORS,
     LOW_CARDINALITY_SELECTOR,
-    PREFIX,
     UNIQUE_SELECTOR,
     WANTED,
     Batches,
@@ -37,6 +36,7 @@ from quorum.client.batch import BatchReader
 from quorum.client.values import values_to_dict
 from quorum_selectors import columns, jms
 from quorum_selectors.compiled import compile_expression
+from quorum_selectors.wellknown import APPLICATION
 from support.fake_server import FakeCluster, FakeNode, Predicate, StoredMessage
 
 TINY = Sizes(
@@ -70,9 +70,9 @@ def test_written_over_batches_read_like_encoded_ones() -> None:
         assert columns.decode(columns.encode(rows), 40).row(39) == rows[39]
         for ordinal, row in enumerate(rows):
             own = unique_text(number * 40 + ordinal)
-            assert row[f"{PREFIX}order"] == (WANTED if ordinal == 20 else own)
+            assert row[f"{APPLICATION}order"] == (WANTED if ordinal == 20 else own)
             assert len(row) == 5
-            amount = row[f"{PREFIX}amount"]
+            amount = row[f"{APPLICATION}amount"]
             assert isinstance(amount, int)
             assert 0 <= amount < AMOUNTS
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fifo import commands as c
 from fifo.effects import Done, Ok, Refused, Registered, Reply
 from fifo.limits import PRODUCTION
+from fifo.numbering import DAY_MS
 from fifo.versions import CURRENT
 from quorum.catalog.arguments import ArgumentValue
 from quorum.catalog.commands import (
@@ -32,7 +33,7 @@ from quorum.catalog.layouts import DECLARE_QUEUE
 from quorum.catalog.lease_times import SetLeaseTimes
 from quorum.catalog.machine import HASHED_EVERY, CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember, RemoveMember
-from quorum.catalog.numbering import FORGET_AFTER_MS, Numbering
+from quorum.catalog.numbering import Numbering
 from support.examples import examples
 
 PRODUCER = b"p" * 16
@@ -207,7 +208,7 @@ def test_silent_producers_are_forgotten_after_a_day() -> None:
     for number in range(10):
         register(numbering, number, number)
     assert numbering.refuse(c.Origin(bytes(16), 1, 1), 50) is None  # the first one speaks again
-    register(numbering, 99, FORGET_AFTER_MS + 20)
+    register(numbering, 99, DAY_MS + 20)
     assert list(numbering.speakers) == [bytes(16), (99).to_bytes(16, "big")]
 
 
@@ -246,7 +247,7 @@ def test_a_session_that_is_older_than_a_lost_fence_cannot_register() -> None:
     for name in range(1, 4):
         assert isinstance(register(numbering, name, 10 * name, c.NODE, heard_ms=10 * name), Registered)
         numbering.close(c.Origin(name.to_bytes(16, "big"), 1, 1), 10 * name, CURRENT)
-    assert len(numbering.fences) == 2
+    assert len(numbering.fences.by_name) == 2
     late = register(numbering, 1, 50, c.NODE, heard_ms=10)
     assert isinstance(late, Refused) and late.reason == "outdated"
     assert isinstance(register(numbering, 4, 50, c.NODE, heard_ms=11), Registered)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from quorum.config import load
-from quorum.node.driver import BEGINS_ANEW, DEFECT, DISK_FAILED, TOO_OLD
+from quorum.errors import DEFECT
+from quorum.node.driver import BEGINS_ANEW, DISK_FAILED, TOO_OLD
 from support.repository import ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -20,6 +20,7 @@ LANGUAGE_MODULES = [
     "index_sets",
     "layouts",
     "limits",
+    "numbering",
     "outcome_hash",
     "producers",
     "records",

@@ -237,6 +237,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     else:
                         twin.page_out(queue, block.number)
         invariants.check(twin)
+        self.world.checkpointer(twin).check()
         assert snapshot.encode(twin) == snapshot.encode(self.world.machine)
 
     @rule(resume=st.booleans())
@@ -244,7 +245,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         twin = self.world.twin
         assert twin is not None
         pages = twin.memory.pages
-        found = checkpoint.take(twin)
+        found = self.world.checkpointer(twin).take()
         assert b"".join(checkpoint.export_snapshot(found.state, pages)) == snapshot.encode(self.world.machine)
         assert checkpoint.contents(found.state) == (found.entries, found.pages)
         stores = [queue.messages.blocks for queue in self.world.machine.queues.values()]

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fifo.commands import Enqueue, Get, Meta, Operation, Origin, Purge, Settle
+from fifo.commands import DeleteQueue, Enqueue, Get, Meta, Operation, Origin, Pin, Purge, Settle
 from fifo.consumers.selector import decoded
+from fifo.effects import Pinned
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import PIECE, IndexSet, Piece, pack, unpack
 from fifo.limits import PRODUCTION, SMALL
@@ -22,6 +23,7 @@ from fifo.messages.blocks import Block, Stored
 from fifo.messages.pages import MemoryPages
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.queries import group as queries
+from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage
 from fifo.versions import CURRENT
 from support.fifo_world import World, selector, sequences
@@ -49,12 +51,13 @@ def page_out_all(machine: GroupMachine, queue: int = 1) -> None:
 def test_a_checkpoint_writes_what_was_changed_since_the_last_one() -> None:
     world = filled(10 * PRODUCTION.block_size - 384)
     memory = world.machine.memory
-    first = checkpoint.take(world.machine)
+    checkpointer = world.checkpointer(world.machine)
+    first = checkpointer.take()
     assert memory.writes == len(first.pages) == 10
-    assert checkpoint.take(world.machine) == first
+    assert checkpointer.take() == checkpoint.Checkpointer(world.machine).take() == first
     assert memory.writes == 10
     world.do(world_producer(world), Get(1, 5, settled=True))  # out of the first block
-    second = checkpoint.take(world.machine)
+    second = checkpointer.take()
     assert memory.writes == 11
     assert len(second.pages) == 10
     assert len(np.setdiff1d(second.pages, first.pages)) == 1
@@ -69,45 +72,74 @@ def test_a_checkpoint_can_be_written_little_by_little() -> None:
     world = filled(10 * PRODUCTION.block_size - 384, batch=100)
     world.queue(2)
     memory = world.machine.memory
-    place: tuple[int, int] | None = (0, 0)
+    checkpointer = world.checkpointer(world.machine)
+    is_ready = False
     steps = []
-    while place is not None:
+    while not is_ready:
         before = memory.writes
-        place = checkpoint.write_ahead(world.machine, place, 10_000)
+        is_ready = checkpointer.write_ahead(10_000)
         steps.append(memory.writes - before)
         if len(steps) == 4:
             world.do(world_producer(world), Get(1, 5, settled=True))  # out of a block that was passed
     assert max(steps) <= 3
     assert sum(steps) == 11
-    found = checkpoint.take(world.machine)
+    found = checkpointer.take()
     assert memory.writes == 11
     assert b"".join(checkpoint.export_snapshot(found.state, memory.pages)) == snapshot.encode(world.machine)
-    assert checkpoint.write_ahead(world.machine, (0, 0), 10_000) is None
+    assert checkpointer.write_ahead(10_000)
     assert memory.writes == 11
 
 
-def test_queues_that_no_entry_has_touched_are_carried_over() -> None:
+def test_queues_that_no_entry_has_touched_are_carried_over(monkeypatch: pytest.MonkeyPatch) -> None:
     world = filled(2 * PRODUCTION.block_size)
     world.queue(2)
-    checkpoint.take(world.machine)
-    section = world.machine.queues[1].section
-    assert section is not None
-    world.publish(world_producer(world), 3, queue=2, first=0)
-    checkpoint.take(world.machine)
-    assert world.machine.queues[1].section is section
+    checkpointer = world.checkpointer(world.machine)
+    checkpointer.take()
+    world.publish(world_producer(world), 3, queue=2, first=2 * PRODUCTION.block_size)
+    made: list[int] = []
+    section = checkpoint.section
+
+    def noted(machine: QueueMachine, version: int) -> checkpoint.Section:
+        made.append(machine.queue)
+        return section(machine, version)
+
+    monkeypatch.setattr(checkpoint, "section", noted)
+    second = checkpointer.take()
+    assert made == [2]
+    assert second == checkpoint.Checkpointer(world.machine).take()
+
+
+def test_a_section_is_made_again_after_any_change_that_it_shows() -> None:
+    world = World(SMALL)
+    name = sized(world, 40)
+    checkpointer = world.checkpointer(world.machine)
+    for change in (
+        lambda: None,
+        lambda: world.do(name, Get(1, 3, settled=True)),
+        lambda: page_out_all(world.machine),
+        world.machine.drop_summaries,
+        lambda: world.apply([(None, Purge(1))]),
+        lambda: world.apply([(None, DeleteQueue(1))]),
+        lambda: world.queue(2),
+    ):
+        change()
+        checkpointer.check()
+        assert checkpointer.take() == checkpoint.Checkpointer(world.machine).take()
 
 
 def test_a_checkpoint_says_which_entries_it_refers_to_until_their_last_message_is_gone() -> None:
     world = filled(4_000)
     name = world_producer(world)
-    all_entries = list(checkpoint.take(world.machine).entries)
+    all_entries = list(world.checkpointer(world.machine).take().entries)
     assert all_entries == list(range(3, 7))
     world.do(name, Get(1, 1_500, settled=True))
-    assert list(checkpoint.take(world.machine).entries) == all_entries[1:]
+    assert list(world.checkpointer(world.machine).take().entries) == all_entries[1:]
     attach, _ = world.attach(name, "c", 2_000)
-    assert list(checkpoint.take(world.machine).entries) == all_entries[1:]  # what is held needs its body
+    assert (
+        list(world.checkpointer(world.machine).take().entries) == all_entries[1:]
+    )  # what is held needs its body
     world.do(name, Settle(1, "c", attach, ((1, 600),)))
-    found = checkpoint.take(world.machine)
+    found = world.checkpointer(world.machine).take()
     assert list(found.entries) == all_entries[2:]
     assert checkpoint.contents(found.state) == (found.entries, found.pages)
 
@@ -115,7 +147,7 @@ def test_a_checkpoint_says_which_entries_it_refers_to_until_their_last_message_i
 def test_after_resuming_a_block_is_read_when_it_is_needed_and_no_other() -> None:
     world = filled(6 * PRODUCTION.block_size)
     pages = world.machine.memory.pages
-    again = world.resumed(checkpoint.take(world.machine).state, pages)
+    again = world.resumed(world.checkpointer(world.machine).take().state, pages)
     assert queries.info(again, 1) == queries.info(world.machine, 1)
     assert (again.memory.loads, again.memory.warm_bytes) == (0, 0)
     name = world_producer(world)
@@ -155,7 +187,7 @@ def test_a_page_that_is_not_what_was_written_stops_the_machine() -> None:
 def test_bytes_that_are_no_checkpoint_are_refused() -> None:
     world = filled(2 * PRODUCTION.block_size)
     pages = world.machine.memory.pages
-    state = checkpoint.take(world.machine).state
+    state = world.checkpointer(world.machine).take().state
     assert checkpoint.is_checkpoint(state)
     assert not checkpoint.is_checkpoint(snapshot.encode(world.machine))
     with pytest.raises(ValueError, match="begin"):
@@ -336,6 +368,21 @@ def test_a_look_with_a_selector_does_not_read_what_it_rules_out() -> None:
     assert world.machine.memory.loads <= 5
 
 
+@pytest.mark.parametrize("terms", [1, 3, 8, 30])
+def test_a_ruled_out_block_costs_the_steps_of_one_message_in_every_look(terms: int) -> None:
+    world = World(SMALL)
+    name = sized(world, 400)
+    made = world.do(name, Pin(1, 3_600_000))
+    assert isinstance(made, Pinned)
+    page_out_all(world.machine)
+    wanted = selector(" AND ".join(f"size > {1_000 + term}" for term in range(terms)))
+    passed = min(SMALL.block_budget, -(-SMALL.step_budget // decoded(wanted).steps))
+    expected = BrowsePage((), passed << SMALL.block_bits)
+    assert queries.browse(world.machine, 1, 0, 1_000, wanted) == expected
+    assert queries.pinned(world.machine, 1, made.pin, 0, made.end_sequence, 1_000, wanted) == expected
+    assert world.machine.memory.loads == 0
+
+
 def test_a_summary_goes_with_the_block_and_through_a_checkpoint() -> None:
     world = World(SMALL, has_model=True)
     name = sized(world, 45)
@@ -343,7 +390,7 @@ def test_a_summary_goes_with_the_block_and_through_a_checkpoint() -> None:
     blocks = world.machine.queues[1].messages.blocks
     known = {number: blocks.at(number).summary for number in blocks.numbers()}
     assert all(known.values())
-    again = world.resumed(checkpoint.take(world.machine).state, world.machine.memory.pages)
+    again = world.resumed(world.checkpointer(world.machine).take().state, world.machine.memory.pages)
     assert {number: again.queues[1].messages.blocks.at(number).summary for number in known} == known
     world.do(name, Get(1, 3, settled=True))  # what leaves changes nothing that was said
     assert blocks.at(0).summary == known[0]

@@ -12,7 +12,7 @@ from fifo.commands import UNKNOWN, DeleteQueue, Get, Pin, Purge, Return, Settle,
 from fifo.effects import Ok, Pinned, Refused
 from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION, Limits
-from fifo.persistence import checkpoint, snapshot
+from fifo.persistence import snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
 from fifo.results import BrowsePage
@@ -145,7 +145,7 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
     for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     assert list(references(snapshot.encode(world.machine))) == entries
-    found = checkpoint.take(world.machine)
+    found = world.checkpointer(world.machine).take()
     assert list(found.entries) == entries
     for again in (
         world.machine,

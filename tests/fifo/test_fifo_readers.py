@@ -27,7 +27,7 @@ from fifo.commands import (
 )
 from fifo.effects import Ok, Refused, Reply, Reserved, SubscriptionState
 from fifo.limits import PRODUCTION, Limits
-from fifo.persistence import checkpoint, snapshot
+from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.queries.storage import scan_positions as positions
 from fifo.results import QueueInfo, ReservationPage
@@ -562,7 +562,7 @@ def test_reservations_outlive_sessions_snapshots_and_cold_blocks(world: World) -
     before = queries.reserved(world.machine, 1, "spark", 1, 5_000, 200)
     world.session(1, epoch=2)
     pages = world.machine.memory.pages
-    state = checkpoint.take(world.machine).state
+    state = world.checkpointer(world.machine).take().state
     for again in (
         world.restored(snapshot.encode(world.machine)),
         world.resumed(state, pages),

@@ -17,7 +17,7 @@ from fifo import effects as e
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
 from fifo.messages.pages import MemoryPages
-from fifo.persistence import checkpoint, snapshot
+from fifo.persistence import snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
 from fifo.results import BrowsePage
@@ -171,7 +171,7 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         elif what == "all":
             self.world.twin = self.world.restored(snapshot.encode(twin))
         else:
-            found, pages = checkpoint.take(twin), twin.memory.pages
+            found, pages = self.world.checkpointer(twin).take(), twin.memory.pages
             assert isinstance(pages, MemoryPages)
             kept = MemoryPages()
             kept.pages = {page: pages.pages[page] for page in found.pages}
@@ -254,7 +254,11 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         needed = {m.body[0] for q in world.model.queues.values() for m in q.messages}
         needed |= {m.body[0] for q in world.model.queues.values() for p in q.pins.pins for m in p.messages}
         if not any(q.pins.ended for q in world.model.queues.values()):
-            assert sorted(needed) == list(references(before)) == list(checkpoint.take(world.twin).entries)
+            assert (
+                sorted(needed)
+                == list(references(before))
+                == list(world.checkpointer(world.twin).take().entries)
+            )
 
     # ---- from a description to an operation
 

@@ -143,7 +143,7 @@ def test_many_sessions_of_a_lost_process_end_some_an_entry_and_none_of_them_spea
     assert world.machine.next_wake() == world.now_ms
     assert reason(world.do(producer(599), Purge(1))) == "fenced"
     world.wake_until_done()
-    assert len(world.machine.sessions.fences) == 600
+    assert len(world.machine.sessions.fences.by_name) == 600
     assert world.machine.next_wake() is None
 
 
@@ -309,7 +309,7 @@ def test_a_session_that_is_older_than_a_lost_fence_is_not_taken_for_a_new_produc
     for number in range(2, 6):
         world.wake(passed_ms=10)
         world.do(world.session(number), CloseSession())
-    assert name not in world.machine.sessions.fences
+    assert name not in world.machine.sessions.fences.by_name
     again = Operation(1, Origin(name, 1, 1), Enqueue(1, 1, 1, 10, 100))
     for heard_ms in (0, opened_ms):
         assert reason(registered(world, 1, heard_ms)) == "outdated"
@@ -324,8 +324,8 @@ def test_a_session_opened_after_the_lost_fences_registers() -> None:
     for number in range(6):
         world.wake(passed_ms=10)
         world.do(world.session(number), CloseSession())
-    lost_ms = world.machine.sessions.fences_lost_ms
-    assert list(world.machine.sessions.fences) == [producer(number) for number in (3, 4, 5)]
+    lost_ms = world.machine.sessions.fences.lost_ms
+    assert list(world.machine.sessions.fences.by_name) == [producer(number) for number in (3, 4, 5)]
     assert reason(registered(world, 7, lost_ms)) == "outdated"
     assert registered(world, 7, lost_ms + 1) == Registered((), known=False)
     assert registered(world, 8, 0, NODE) == Registered((), known=False), (
@@ -338,7 +338,7 @@ def test_lost_fences_outlive_a_snapshot() -> None:
     for number in range(3):
         world.do(world.session(number), CloseSession())
     restored = world.restored(snapshot.encode(world.machine))
-    assert restored.sessions.fences_lost_ms == world.machine.sessions.fences_lost_ms > 0
+    assert restored.sessions.fences.lost_ms == world.machine.sessions.fences.lost_ms > 0
 
 
 def registered(world: World, number: int, heard_ms: int, owner: int = 77) -> object:

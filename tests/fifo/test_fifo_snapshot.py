@@ -202,7 +202,7 @@ def check_format_3(machine: GroupMachine) -> None:
     assert {p.owner for p in sessions.producers.values()} == {UNKNOWN}
     assert [p.accepted for p in sessions.producers.values()] == [[(2, 3), (9, 10)], [(1, 2)], []]
     assert list(sessions.ended) == [producer(1), producer(2)]
-    assert not sessions.fences
+    assert not sessions.fences.by_name
     info = queries.info(machine, 1)
     assert info is not None
     assert (info.ready, info.total) == (5, 7)

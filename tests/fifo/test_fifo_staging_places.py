@@ -43,7 +43,7 @@ def test_references_have_staged_bodies_as_long_as_they_may_be_needed() -> None:
     staged("expiring", 3, 1, 0)
 
     def referred() -> list[str]:
-        found = checkpoint.take(world.machine)
+        found = world.checkpointer(world.machine).take()
         assert found.entries == references(snapshot.encode(world.machine))
         assert checkpoint.contents(found.state) == (found.entries, found.pages)
         return [
@@ -126,7 +126,7 @@ def test_a_group_goes_on_from_a_checkpoint_or_snapshot_where_entries_do_not_asce
     world, _, red, everything = interleaved(looked_up)
     pages = world.machine.memory.pages
     assert isinstance(pages, MemoryPages)
-    found = checkpoint.take(world.machine)
+    found = world.checkpointer(world.machine).take()
     assert list(found.entries) == [3, 4, 5, 6, 8]
     for again in (
         world.resumed(found.state, pages),
@@ -144,7 +144,7 @@ def test_what_is_staged_survives_checkpoints_and_snapshots() -> None:
     world.stage(name, 1, 1, 0, 3, [RED, GREEN, RED], ttls_ms=(10, 10, -1))
     world.stage(name, 1, 2, 0, 1, [RED])
     world.publish(name, 2, [GREEN, RED])
-    found = checkpoint.take(world.machine)
+    found = world.checkpointer(world.machine).take()
     exported = b"".join(checkpoint.export_snapshot(found.state, world.machine.memory.pages))
     assert exported == snapshot.encode(world.machine)
     world.twin = world.resumed(found.state, world.machine.memory.pages)

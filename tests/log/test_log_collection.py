@@ -112,8 +112,7 @@ def body(index: int) -> bytes:
 
 
 def filled(disk: SimDisk, last: int = 100, **options: Any) -> Log:
-    log = Log(DIRECTORY, disk, segment_bytes=SEGMENT, recent_bytes=0, **options)
-    log.open()
+    log = Log.open(DIRECTORY, disk, segment_bytes=SEGMENT, recent_bytes=0, **options)
     for index in range(1, last + 1):
         log.journal(1).append([body(index)], index, 1)
     log.sync()
@@ -122,9 +121,7 @@ def filled(disk: SimDisk, last: int = 100, **options: Any) -> Log:
 
 def reopened(disk: SimDisk) -> Log:
     disk.restart()
-    log = Log(DIRECTORY, disk, segment_bytes=SEGMENT, recent_bytes=0)
-    log.open()
-    return log
+    return Log.open(DIRECTORY, disk, segment_bytes=SEGMENT, recent_bytes=0)
 
 
 def both_lives(log: Log, disk: SimDisk) -> Iterator[Log]:
@@ -190,9 +187,7 @@ def test_a_survey_looks_into_segments_only_where_it_is_not_plain_what_is_live(
     disk = SimDisk()
     log = filled(disk, 400)
     looked: list[int] = []
-    opened = log._opened
-    assert opened is not None
-    history = opened.store.history
+    history = log._store.history
     columns = history.columns
 
     def counted(sealed: Sealed) -> Columns:
@@ -207,7 +202,7 @@ def test_a_survey_looks_into_segments_only_where_it_is_not_plain_what_is_live(
     retain(log, parts[numbers[3]].low, *live)
     log.survey()
     assert looked == [mixed]
-    survey = opened.collector.survey
+    survey = log._collector.survey
     found = {sealed.number: survey.live_bytes(sealed) for sealed in history.sealed}
     assert (found[whole], found[empty]) == (parts[whole].size, 0)
     assert 0 < found[mixed] < parts[mixed].size
@@ -328,8 +323,7 @@ def test_a_reader_keeps_what_it_reads_until_it_is_done() -> None:
 def test_the_journal_follows_its_entries_to_where_they_were_copied() -> None:
     """A view that begins in old segments, because others of the group's neighbours are garbage."""
     disk = SimDisk()
-    log = Log(DIRECTORY, disk, segment_bytes=SEGMENT, recent_bytes=0)
-    log.open()
+    log = Log.open(DIRECTORY, disk, segment_bytes=SEGMENT, recent_bytes=0)
     for index in range(1, 61):
         log.journal(1).append([body(index)], index, 1)
         if index % 10 == 0:
@@ -462,8 +456,7 @@ def test_space_stays_within_twice_what_is_live() -> None:
     for seed in range(6):
         chance = np.random.default_rng(seed)
         disk = SimDisk(seed)
-        log = Log(DIRECTORY, disk, segment_bytes=20_000, recent_bytes=0)
-        log.open()
+        log = Log.open(DIRECTORY, disk, segment_bytes=20_000, recent_bytes=0)
         journal = log.journal(1)
         live: set[int] = set()
         for _ in range(12):
@@ -489,8 +482,7 @@ def test_space_stays_within_twice_what_is_live() -> None:
 
 
 def test_memory_does_not_grow_with_the_history() -> None:
-    log = Log(DIRECTORY, SimDisk(), segment_bytes=200_000, recent_bytes=0)
-    log.open()
+    log = Log.open(DIRECTORY, SimDisk(), segment_bytes=200_000, recent_bytes=0)
     journal = log.journal(1)
     most = 0
     for index in range(1, 20_001):
@@ -505,8 +497,7 @@ def test_memory_does_not_grow_with_the_history() -> None:
 
 def test_appends_and_reads_go_on_in_other_threads_while_segments_are_replaced(tmp_path: Path) -> None:
     """Bodies say their own index; a reader always finds what is retained, and nothing wrong."""
-    log = Log(tmp_path, segment_bytes=60_000, recent_bytes=0, cache_bytes=20_000)
-    log.open()
+    log = Log.open(tmp_path, segment_bytes=60_000, recent_bytes=0, cache_bytes=20_000)
     journal = log.journal(1)
     stop = threading.Event()
     wrong: list[object] = []

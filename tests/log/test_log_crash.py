@@ -59,7 +59,7 @@ def test_a_crash_inside_recovery_changes_nothing() -> None:
             script.disk.power_cut(point)
             script.disk.crash_at = len(script.disk.operations) + inside
             try:
-                script.new_log().open()
+                script.open_log()
             except Crashed:
                 interrupted += 1
                 script.disk.power_cut(inside)
@@ -68,8 +68,7 @@ def test_a_crash_inside_recovery_changes_nothing() -> None:
 
 
 def check_reopened(script: Script, acknowledged: int) -> None:
-    """Reopen where an interrupted open() may have left its own mark behind the records of the script."""
-    script.log = script.new_log()
+    """Reopen where an interrupted opening may have left its own mark behind the records of the script."""
     script.open()
     states = script.model.states
     recovered = min(script.log.last_lsn - 1, len(states) - 1) if script.log.last_lsn else 0
@@ -96,8 +95,7 @@ def test_names_that_only_the_cache_knew_are_made_durable_before_they_are_relied_
     caught = 0
     for number in range(400):
         point, disk = number // 4, SimDisk(number)
-        log = Log(DIRECTORY, disk, segment_bytes=10_000)
-        log.open()
+        log = Log.open(DIRECTORY, disk, segment_bytes=10_000)
         journal = log.journal(1)
         disk.crash_at = len(disk.operations) + point
         with suppress(Crashed):
@@ -111,15 +109,13 @@ def test_names_that_only_the_cache_knew_are_made_durable_before_they_are_relied_
             break
         caught += disk.operations[disk.crash_at] == "sync directory"
         disk.restart()
-        log = Log(DIRECTORY, disk, segment_bytes=10_000)
-        log.open()
+        log = Log.open(DIRECTORY, disk, segment_bytes=10_000)
         found = log.journal(1).load_snapshot()
         last = log.journal(1).last_index + 1
         log.journal(1).append([b"later"], last, 2)
         log.sync()
         disk.power_cut(number)
-        log = Log(DIRECTORY, disk, segment_bytes=10_000)
-        log.open()
+        log = Log.open(DIRECTORY, disk, segment_bytes=10_000)
         assert log.read(1, last) == b"later"
         assert log.journal(1).load_snapshot() == found
     assert caught >= 20
@@ -128,8 +124,7 @@ def test_names_that_only_the_cache_knew_are_made_durable_before_they_are_relied_
 def test_a_failed_sync_that_the_cache_forgot_is_written_again_by_recovery() -> None:
     """The kernel reports a failed sync once and shows the lost bytes as if they were on the disk."""
     disk = SimDisk(1)
-    log = Log(DIRECTORY, disk, segment_bytes=100_000)
-    log.open()
+    log = Log.open(DIRECTORY, disk, segment_bytes=100_000)
     log.journal(1).append([b"first"], 1, 1)
     log.sync()
     log.journal(1).append([b"second"], 2, 1)
@@ -137,13 +132,11 @@ def test_a_failed_sync_that_the_cache_forgot_is_written_again_by_recovery() -> N
     with pytest.raises(Exception, match="refuses every later call"):
         log.sync()
     disk.restart()
-    log = Log(DIRECTORY, disk, segment_bytes=100_000)
-    log.open()
+    log = Log.open(DIRECTORY, disk, segment_bytes=100_000)
     assert log.read(1, 2) == b"second"
     for seed in range(20):
         disk.power_cut(seed)
-        log = Log(DIRECTORY, disk, segment_bytes=100_000)
-        log.open()
+        log = Log.open(DIRECTORY, disk, segment_bytes=100_000)
         assert log.read(1, 2) == b"second"
 
 
@@ -153,8 +146,7 @@ def test_what_was_cut_can_never_come_back() -> None:
     stood_behind = 0
     for seed in range(150):
         disk = SimDisk(seed)
-        log = Log(DIRECTORY, disk, segment_bytes=200_000)
-        log.open()
+        log = Log.open(DIRECTORY, disk, segment_bytes=200_000)
         journal = log.journal(1)
         for index in (1, 2):
             journal.append([b"kept"], index, 1)
@@ -167,16 +159,14 @@ def test_what_was_cut_can_never_come_back() -> None:
         with pytest.raises(Crashed):
             log.sync()
         disk.power_cut(seed)
-        log = Log(DIRECTORY, disk, segment_bytes=200_000)
-        log.open()
+        log = Log.open(DIRECTORY, disk, segment_bytes=200_000)
         if log.cut_records == 0 or log.last_lsn != 3:
             continue
         stood_behind += 1
         log.journal(1).set_hard_state(2, "v" * 999)  # LSN 4 again, with a body of 1,000 bytes
         log.sync()
         disk.power_cut(seed + 1)
-        log = Log(DIRECTORY, disk, segment_bytes=200_000)
-        log.open()
+        log = Log.open(DIRECTORY, disk, segment_bytes=200_000)
         assert log.journal(1).last_index == 2
         assert log.journal(1).hard_state == (2, "v" * 999)
     assert stood_behind > 20

@@ -23,8 +23,7 @@ ONE, TWO, THREE = (segment_path(DIRECTORY, number) for number in (1, 2, 3))
 def filled(disk: SimDisk, *, marked: bool = True, segment_bytes: int = 20_000) -> Log:
     """A log of one group with twelve entries of 3,000 bytes over several segments, each synced by itself."""
     random_bytes = disk.chance.randbytes
-    log = Log(DIRECTORY, disk, segment_bytes=segment_bytes, recent_bytes=0, random_bytes=random_bytes)
-    log.open()
+    log = Log.open(DIRECTORY, disk, segment_bytes=segment_bytes, recent_bytes=0, random_bytes=random_bytes)
     journal = log.journal(7)
     for index in range(1, 13):
         journal.append([bytes([index]) * 3000], index, 1)
@@ -37,9 +36,7 @@ def filled(disk: SimDisk, *, marked: bool = True, segment_bytes: int = 20_000) -
 
 def reopened(disk: SimDisk, **options: int) -> Log:
     disk.restart()
-    log = Log(DIRECTORY, disk, **({"segment_bytes": 20_000, "recent_bytes": 0} | options))
-    log.open()
-    return log
+    return Log.open(DIRECTORY, disk, **({"segment_bytes": 20_000, "recent_bytes": 0} | options))
 
 
 def bodies(log: Log) -> list[bytes]:
@@ -73,12 +70,11 @@ def test_any_flipped_bit_is_noticed_or_harmless_and_nothing_wrong_is_ever_read()
             disk.flip(path, byte * 8 + byte % 8)
             flipped = bytes(disk.names[path].data)
             disk.restart()
-            log = script.new_log()
-            problem = opening_problem(log)
-            if problem is not None:
+            log = log_or_problem(script)
+            if isinstance(log, LogError):
                 refused += 1
-                assert isinstance(problem, LogDamaged)
-                assert str(path) in str(problem)
+                assert isinstance(log, LogDamaged)
+                assert str(path) in str(log)
                 assert bytes(disk.names[path].data) == flipped, "damage leaves the files as they are"
                 assert path == script_active(disk) or path.name == "MANIFEST" or byte < HEADER_BLOCK
             elif differs(log, expected, script.groups):
@@ -139,12 +135,11 @@ def differs(log: Log, expected: dict[int, tuple[Any, ...]], groups: int) -> bool
     return bool(missing)
 
 
-def opening_problem(log: Log) -> LogError | None:
+def log_or_problem(script: Script) -> Log | LogError:
     try:
-        log.open()
+        return script.open_log()
     except LogError as error:
         return error
-    return None
 
 
 def script_active(disk: SimDisk) -> Path:

@@ -39,8 +39,7 @@ def no_descriptors_left() -> Iterator[None]:
 
 def test_segments_and_snapshots_are_written_without_a_free_descriptor(tmp_path: Path) -> None:
     files = RealFiles(spare=8)
-    log = Log(tmp_path, files, segment_bytes=20_000, recent_bytes=1 << 20)
-    log.open()
+    log = Log.open(tmp_path, files, segment_bytes=20_000, recent_bytes=1 << 20)
     journal = log.journal(1)
     with no_descriptors_left():
         index = 0
@@ -57,8 +56,7 @@ def test_segments_and_snapshots_are_written_without_a_free_descriptor(tmp_path: 
     journal.save_snapshot(index + 1, 1, b"the last state")
     assert len(files.spare) == 8
     log.close()
-    again = Log(tmp_path, RealFiles(), segment_bytes=20_000)
-    again.open()
+    again = Log.open(tmp_path, RealFiles(), segment_bytes=20_000)
     assert again.journal(1).load_snapshot() == (index + 1, 1, b"the last state")
     again.close()
 
@@ -66,8 +64,7 @@ def test_segments_and_snapshots_are_written_without_a_free_descriptor(tmp_path: 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_a_snapshot_that_finds_no_descriptor_may_be_tried_again(number: int) -> None:
     disk = SimDisk()
-    log = Log(DIRECTORY, disk, segment_bytes=20_000, reserve_segments=3)
-    log.open()
+    log = Log.open(DIRECTORY, disk, segment_bytes=20_000, reserve_segments=3)
     log.refill_reserve()
     journal = log.journal(1)
     journal.append([b"one"], 1, 1)

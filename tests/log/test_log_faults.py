@@ -26,9 +26,7 @@ from support.disk_log_model import DIRECTORY, Script, segment_of
 
 
 def opened(disk: SimDisk, segment_bytes: int = 20_000, recent_bytes: int = 1 << 20) -> Log:
-    log = Log(DIRECTORY, disk, segment_bytes=segment_bytes, recent_bytes=recent_bytes)
-    log.open()
-    return log
+    return Log.open(DIRECTORY, disk, segment_bytes=segment_bytes, recent_bytes=recent_bytes)
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.EIO, LogFailed), (errno.ENOSPC, DiskFull)])
@@ -168,8 +166,7 @@ def test_a_write_that_takes_nothing_is_an_error_not_an_endless_loop() -> None:
 
 
 def test_more_buffers_than_one_call_may_carry(tmp_path: Path) -> None:
-    log = Log(tmp_path, recent_bytes=0)
-    log.open()
+    log = Log.open(tmp_path, recent_bytes=0)
     for index in range(1, 3001):
         log.journal(1).append([str(index).encode()], index, 1)
     log.sync()
@@ -194,28 +191,35 @@ def test_one_sync_covers_all_groups_and_an_idle_sync_touches_no_disk() -> None:
 
 
 def test_two_logs_cannot_share_a_directory(tmp_path: Path) -> None:
-    first = Log(tmp_path / "a" / "b")
-    first.open()
-    second = Log(tmp_path / "a" / "b")
+    first = Log.open(tmp_path / "a" / "b")
     with pytest.raises(LogLocked):
-        second.open()
+        Log.open(tmp_path / "a" / "b")
     first.close()
-    second.open()
+    second = Log.open(tmp_path / "a" / "b")
     second.close()
     second.close()
 
 
 def test_a_closed_log_says_so() -> None:
-    log = Log(DIRECTORY, SimDisk())
-    for attempt in (log.sync, lambda: log.read(1, 1), lambda: log.append(RecordKind.MARK, 0, 0, 0)):
+    log = opened(SimDisk(), recent_bytes=1 << 20)
+    log.journal(1).append([b"body"], 1, 1)
+    log.sync()
+    log.close()
+    for attempt in (
+        log.sync,
+        lambda: log.append(RecordKind.MARK, 0, 0, 0),
+        lambda: log.read(1, 1),
+        lambda: log.read_page(1, 1),
+        lambda: log.has_body(1, 1, 1),
+        lambda: log.scrub(1),
+        log.repair,
+        log.make_small_room,
+        log.plan_collection,
+    ):
         with pytest.raises(LogClosed):
             attempt()
-    log.open()
-    with pytest.raises(ValueError, match="open already"):
-        log.open()
+    log.survey()
     log.close()
-    with pytest.raises(LogClosed):
-        log.sync()
 
 
 def test_closing_waits_for_readers_before_it_gives_the_file_back() -> None:
@@ -240,8 +244,7 @@ def test_closing_waits_for_readers_before_it_gives_the_file_back() -> None:
 
 def test_readers_in_other_threads_see_whole_bodies_while_the_log_grows_and_is_cut(tmp_path: Path) -> None:
     """Bodies say their own index and term, so a reader knows a right one from a wrong one."""
-    log = Log(tmp_path, segment_bytes=200_000, recent_bytes=3_000)
-    log.open()
+    log = Log.open(tmp_path, segment_bytes=200_000, recent_bytes=3_000)
     journal = log.journal(1)
     stop = threading.Event()
     wrong: list[object] = []

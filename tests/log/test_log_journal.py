@@ -19,9 +19,7 @@ STATE = bytes(range(256)) * 10
 
 def opened(disk: SimDisk, recent_bytes: int = 1 << 20, segment_bytes: int = 1 << 20) -> Log:
     disk.restart()
-    log = Log(DIRECTORY, disk, segment_bytes=segment_bytes, recent_bytes=recent_bytes)
-    log.open()
-    return log
+    return Log.open(DIRECTORY, disk, segment_bytes=segment_bytes, recent_bytes=recent_bytes)
 
 
 def filled(log: Log, last: int = 10, group: int = 1) -> Journal:

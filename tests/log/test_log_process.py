@@ -21,8 +21,7 @@ import sys
 from pathlib import Path
 from quorum.log import Log
 
-log = Log(Path(sys.argv[1]), segment_bytes=300_000)
-log.open()
+log = Log.open(Path(sys.argv[1]), segment_bytes=300_000)
 one, two = log.journal(1), log.journal(2)
 print("open", one.last_index, flush=True)
 while True:
@@ -37,8 +36,7 @@ while True:
 
 def check(directory: Path, confirmed: int) -> int:
     """The last index after reopening: at least what was confirmed, and every body as it was appended."""
-    log = Log(directory, segment_bytes=300_000, recent_bytes=0)
-    log.open()
+    log = Log.open(directory, segment_bytes=300_000, recent_bytes=0)
     journal = log.journal(1)
     assert journal.last_index >= confirmed
     assert log.journal(2).hard_state[0] >= confirmed
@@ -62,7 +60,7 @@ def test_a_killed_writer_loses_nothing_that_it_confirmed(tmp_path: Path) -> None
                 if line.startswith("open"):
                     assert int(line.split()[1]) >= confirmed
                     with pytest.raises(LogLocked):
-                        Log(tmp_path).open()
+                        Log.open(tmp_path)
                 else:
                     confirmed = int(line)
                 if line_number >= 20 + 7 * round_number:

@@ -20,9 +20,7 @@ STATE = bytes(range(256)) * (11 * CHUNK_BYTES // 1024) + b"the end"
 
 
 def opened(disk: SimDisk) -> Log:
-    log = Log(Path("/log"), disk)
-    log.open()
-    return log
+    return Log.open(Path("/log"), disk)
 
 
 def begun(log: Log, state: bytes = STATE, index: int = 9) -> ReceivedSnapshot:

@@ -23,7 +23,7 @@ MANIFEST_ROOM = 2_000
 
 
 def opened(disk: SimDisk, *, limit: int = 0, segments: int = RESERVE_SEGMENTS) -> Log:
-    log = Log(
+    return Log.open(
         DIRECTORY,
         disk,
         segment_bytes=SEGMENT,
@@ -31,8 +31,6 @@ def opened(disk: SimDisk, *, limit: int = 0, segments: int = RESERVE_SEGMENTS) -
         reserve_segments=segments,
         free_limit_bytes=limit,
     )
-    log.open()
-    return log
 
 
 def fill(log: Log) -> int:
@@ -244,8 +242,7 @@ def test_every_failing_operation_of_a_roll_from_the_reserve_stops_the_log_or_los
 
 def test_on_a_real_file_system(tmp_path: Path) -> None:
     """The calls that the simulated disk stands for: allocated files that are renamed, shortened, written."""
-    log = Log(tmp_path, segment_bytes=SEGMENT, recent_bytes=0, reserve_segments=RESERVE_SEGMENTS)
-    log.open()
+    log = Log.open(tmp_path, segment_bytes=SEGMENT, recent_bytes=0, reserve_segments=RESERVE_SEGMENTS)
     names = {path.name: path.stat() for path in tmp_path.glob("reserve-*")}
     assert {found.st_size for found in names.values()} == {RESERVED}
     assert all(found.st_blocks * 512 >= RESERVED for found in names.values()), "allocated, not only long"

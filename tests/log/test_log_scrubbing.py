@@ -15,7 +15,6 @@ from quorum.log.manifest import MANIFEST
 from quorum.log.record import HEADER_BYTES
 from quorum.log.scrubber import REMEMBER_BYTES, SCRUBBED
 from quorum.log.segments import HEADER_BLOCK, segment_path
-from quorum.log.store import Store
 from support.disk import SimDisk
 from support.disk_log_model import DIRECTORY
 
@@ -23,9 +22,7 @@ ENTRIES = 12
 
 
 def new_log(disk: SimDisk) -> Log:
-    log = Log(DIRECTORY, disk, segment_bytes=20_000, recent_bytes=0, random_bytes=disk.chance.randbytes)
-    log.open()
-    return log
+    return Log.open(DIRECTORY, disk, segment_bytes=20_000, recent_bytes=0, random_bytes=disk.chance.randbytes)
 
 
 def filled(disk: SimDisk) -> Log:
@@ -47,11 +44,6 @@ def filled(disk: SimDisk) -> Log:
 
 def body(index: int) -> bytes:
     return bytes([index]) * 3000
-
-
-def opened(log: Log) -> Store:
-    assert log._opened is not None
-    return log._opened.store
 
 
 def scrubbed(log: Log) -> list[Finding]:
@@ -188,17 +180,17 @@ def test_what_changes_under_the_look_is_no_damage() -> None:
     """A roll gives back the end of the old segment, its index file comes a moment later; a collection replaces it."""
     disk = SimDisk()
     log = filled(disk)
-    store = opened(log)
+    store = log._store
     first, segment = store.history.sealed[0], store.history.sealed[0].segment
     missing = Damage(str(segment.path), 0, None, "it looked so")
     findings = [
         Finding(missing, remedy, segment.number) for remedy in (Remedy.LENGTH, Remedy.NAME, Remedy.BLOCK)
     ]
     index = Finding(replace(missing, path=str(index_path(segment.path))), Remedy.INDEX, first.number)
-    active_number = log._opened.writer.active.number  # type: ignore[union-attr]
+    active_number = log._writer.active.number
     active_one = Finding(replace(missing, path="active"), Remedy.LENGTH, active_number)
     gone = Finding(replace(missing, path="gone"), Remedy.NAME, 4711)
-    log._opened.scrubber._findings.add([*findings, index, active_one, gone])  # type: ignore[union-attr]
+    log._scrubber._findings.add([*findings, index, active_one, gone])
     before = {name: bytes(inode.data) for name, inode in disk.names.items()}
     assert log.repair() == []
     assert {name: bytes(inode.data) for name, inode in disk.names.items()} == before
@@ -207,7 +199,7 @@ def test_what_changes_under_the_look_is_no_damage() -> None:
 def test_a_round_ends_however_much_comes_in() -> None:
     disk = SimDisk()
     log = filled(disk)
-    store, index, checked, calls = opened(log), ENTRIES, 0, 0
+    store, index, checked, calls = log._store, ENTRIES, 0, 0
     there_at_first = ENTRIES * (HEADER_BYTES + 3000)
     flipped(disk, store.history.sealed[0].segment.path, HEADER_BLOCK + HEADER_BYTES + 500)
     while (done := log.scrub(1_000)) and calls < 40:
@@ -225,8 +217,7 @@ def test_a_round_ends_however_much_comes_in() -> None:
 def test_scrubbing_goes_on_after_a_restart_where_it_was() -> None:
     """A member that is started again and again still looks at its last segments."""
     disk = SimDisk()
-    log = Log(DIRECTORY, disk, segment_bytes=1 << 20, recent_bytes=0, random_bytes=disk.chance.randbytes)
-    log.open()
+    log = Log.open(DIRECTORY, disk, segment_bytes=1 << 20, recent_bytes=0, random_bytes=disk.chance.randbytes)
     journal = log.journal(7)
     count = 4 * REMEMBER_BYTES // (512 << 10)
     for index in range(1, count + 1):
@@ -236,8 +227,7 @@ def test_scrubbing_goes_on_after_a_restart_where_it_was() -> None:
     flipped(disk, last, HEADER_BLOCK + HEADER_BYTES + 100)
     for _ in range(10):
         disk.restart()
-        log = Log(DIRECTORY, disk, segment_bytes=1 << 20, recent_bytes=0)
-        log.open()
+        log = Log.open(DIRECTORY, disk, segment_bytes=1 << 20, recent_bytes=0)
         checked = 0
         while checked < REMEMBER_BYTES + (2 << 20) and (piece := log.scrub(1 << 20)):
             checked += piece

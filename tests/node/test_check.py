@@ -110,8 +110,7 @@ def test_a_whole_directory_is_good_and_left_as_it_is(directory: Path) -> None:
     assert report.snapshots >= 2
     assert report.notes == []
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
-    log = Log(directory / "log", segment_bytes=SEGMENT)
-    log.open()
+    log = Log.open(directory / "log", segment_bytes=SEGMENT)
     assert log.last_lsn == report.last_lsn + 1, "but for the mark that opening writes"
     log.close()
 
@@ -190,8 +189,7 @@ def test_what_is_gone_or_wrong_is_told_with_what_to_do(directory: Path, do: obje
 
 def test_without_any_snapshot_what_the_journal_needs_is_missed(directory: Path) -> None:
     """The log begins later than the entries that are left."""
-    log = Log(directory / "log", segment_bytes=SEGMENT)
-    log.open()
+    log = Log.open(directory / "log", segment_bytes=SEGMENT)
     log.journal(1).load_snapshot()
     last = log.journal(1).last_index
     log.journal(1).reset_to_snapshot(last + 9, 5)
@@ -204,8 +202,7 @@ def test_without_any_snapshot_what_the_journal_needs_is_missed(directory: Path) 
 def collected(directory: Path) -> int:
     """A group's log in which entries were cut, others stand in their places, and what nobody needs was collected; its
     last one."""
-    log = Log(directory / "log", segment_bytes=SEGMENT)
-    log.open()
+    log = Log.open(directory / "log", segment_bytes=SEGMENT)
     journal = log.journal(9)
     journal.append([b"1" * 2_000], 1, 1)
     for index in range(2, 60):
@@ -260,8 +257,7 @@ def test_what_the_manifest_states_and_the_log_lacks_is_damage(directory: Path) -
 
 def test_an_end_that_was_never_synced_is_no_damage(directory: Path) -> None:
     active = segments(directory)[-1]
-    log = Log(directory / "log", segment_bytes=SEGMENT)
-    log.open()
+    log = Log.open(directory / "log", segment_bytes=SEGMENT)
     log.journal(1).load_snapshot()
     for _ in range(3):
         log.journal(1).append([BODY], log.journal(1).last_index + 1, 9)
@@ -283,8 +279,7 @@ def test_leftovers_of_a_crash_are_noted(directory: Path) -> None:
 
 
 def test_a_running_member_and_a_wrong_folder_cannot_be_checked(directory: Path, tmp_path: Path) -> None:
-    log = Log(directory / "log", segment_bytes=SEGMENT)
-    log.open()
+    log = Log.open(directory / "log", segment_bytes=SEGMENT)
     with pytest.raises(CannotCheck, match="stop the member first"):
         check(directory)
     log.close()

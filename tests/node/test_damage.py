@@ -4,10 +4,8 @@ scrubbing.py): bodies, snapshots, pages, node.json."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from fifo.persistence import checkpoint
-from quorum.log import Log
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.replica.replica import TIME_BYTES
 from quorum.replication.configuration import unwrap_state
@@ -45,17 +43,12 @@ def pages_of(cluster: Cluster, group: int) -> list[int]:
 
 def flip(cluster: Cluster, group: int, key: int, *, is_page: bool = False) -> None:
     """A bit in the body of an entry or a page of the victim."""
-    store = opened(cluster.logs[VICTIM]).store
+    store = cluster.logs[VICTIM]._store
     found, segment = store.look_up(group, key, is_page=is_page)
     assert found is not None
     assert segment is not None
     store.let_go(segment)
     cluster.disks[VICTIM].flip(segment.path, 8 * ((found.place & 0xFFFFFFFF) + 56 + found.length // 2))
-
-
-def opened(log: Log) -> Any:
-    assert log._opened is not None
-    return log._opened
 
 
 def all_is_well(cluster: Cluster, group: int) -> None:
@@ -96,7 +89,7 @@ def test_a_body_that_is_in_memory_is_written_again() -> None:
     assert log.in_memory(group, index)
     flip(cluster, group, index)
     first = log.last_lsn
-    cluster.until(lambda: opened(log).store.look_up(group, index)[0].lsn > first, "a copy is in its place")
+    cluster.until(lambda: log._store.look_up(group, index)[0].lsn > first, "a copy is in its place")
     cluster.until(lambda: log.damages == (), "it is well")
     assert cluster.members[VICTIM].repairer.repaired == {}, "nobody was asked for it"
     all_is_well(cluster, group)

@@ -237,11 +237,10 @@ def test_a_damaged_newest_snapshot_at_the_leader_is_replaced_and_the_transfer_wo
 def damage(cluster: Cluster, name: str, group: int, index: int) -> None:
     """Turns one bit of the body over, wherever the log has it."""
     log = cluster.logs[name]
-    assert log._opened is not None
-    found, segment = log._opened.store.look_up(group, index)
+    found, segment = log._store.look_up(group, index)
     assert found is not None
     assert segment is not None
-    log._opened.store.let_go(segment)
+    log._store.let_go(segment)
     offset = found.place & 0xFFFFFFFF
     cluster.disks[name].flip(segment.path, 8 * (offset + 56 + found.length // 2))
     with pytest.raises(LogDamaged):

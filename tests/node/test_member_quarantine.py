@@ -31,8 +31,7 @@ def lose_disk(cluster: Cluster, name: str, *, is_marked: bool = True) -> None:
     if name in cluster.members:
         cluster.crash(name)
     cluster.disks[name] = SimDisk(99)
-    log = Log(Path("/data/log"), cluster.disks[name])
-    log.open()
+    log = Log.open(Path("/data/log"), cluster.disks[name])
     for group in range(GROUPS if is_marked else 0):
         quarantine(log, group)
     log.sync()
@@ -217,8 +216,7 @@ def lose_group(cluster: Cluster, name: str, group: int) -> None:
     """The member is down, and when it starts it finds that it has lost its share in one group."""
     if name in cluster.members:
         cluster.crash(name)
-    log = Log(Path("/data/log"), cluster.disks[name])
-    log.open()
+    log = Log.open(Path("/data/log"), cluster.disks[name])
     founders = cluster.founders if name in cluster.founders else ()
     Bootstrap(log, founders, GROUPS - 1, structlog.get_logger()).lose_replica(group, "as in a test")
     log.close()
@@ -435,11 +433,10 @@ def test_a_member_that_needs_a_damaged_page_is_sent_another_state_and_goes_on() 
     pages = checkpoint.contents(memoryview(replica.raft.rewind_applied() or b"")[8:])[1]
     assert pages
     for page in pages:
-        assert log._opened is not None
-        record, segment = log._opened.store.look_up(group, page, is_page=True)
+        record, segment = log._store.look_up(group, page, is_page=True)
         assert record is not None
         assert segment is not None
-        log._opened.store.let_go(segment)
+        log._store.let_go(segment)
         offset = record.place & 0xFFFFFFFF
         cluster.disks["n3"].flip(segment.path, 8 * (offset + 56 + record.length // 2))
     Session(cluster, "n1").send(group, c.Attach(queue, "d", b"", 1), "attach")
@@ -529,8 +526,8 @@ def filled(directory: Path) -> None:
     journal.append([b"\0" + b"x" * 5_000], 1, 4)
     log.sync()
     log.close()
-    log.open()  # which says that all of it is synced
-    log.close()
+    # which says that all of it is synced
+    open_log(directory, groups=2, has_begun=False, has_others=True).close()
 
 
 def test_a_log_that_cannot_be_opened_is_set_aside_and_the_new_one_is_quarantined(tmp_path: Path) -> None:

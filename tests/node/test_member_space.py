@@ -202,7 +202,7 @@ def test_a_member_is_added_while_all_disks_are_full_and_becomes_one_when_there_i
 ) -> None:
     def left(name: str) -> int:
         """Bytes for entries in the active segment."""
-        writer = cluster.logs[name]._writer()
+        writer = cluster.logs[name]._writer
         return writer.active.header.allocated - writer._tail - writer.position
 
     group, queue = cluster.declare("orders")

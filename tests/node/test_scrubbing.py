@@ -119,11 +119,10 @@ def test_damage_that_nobody_has_met_is_found_and_mended() -> None:
     member, log = cluster.members["n3"], cluster.logs["n3"]
     cluster.until(lambda: member.scrubbing.rounds == 1, "the round that the start began")
     index = list(references(state_of(member.replicas[group].machine)))[10]
-    assert log._opened is not None
-    found, segment = log._opened.store.look_up(group, index)
+    found, segment = log._store.look_up(group, index)
     assert found is not None
     assert segment is not None, "it is on disk"
-    log._opened.store.let_go(segment)
+    log._store.let_go(segment)
     place = found.place & 0xFFFFFFFF
     cluster.disks["n3"].flip(segment.path, 8 * (place + 56 + found.length // 2))
     rounds = member.scrubbing.rounds

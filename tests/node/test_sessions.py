@@ -114,7 +114,7 @@ def test_what_is_on_its_way_counts_until_it_is_answered_or_sent_again() -> None:
 
 def test_only_the_numbering_uses_the_words_that_end_a_session() -> None:
     words = {"fenced", "expired", "not_registered"}
-    numbering = {"fifo/producers.py", "fifo/group_machine.py", "quorum/catalog/numbering.py"}
+    numbering = {"fifo/numbering.py", "fifo/producers.py", "fifo/group_machine.py"}
     found = set()
     for folder in ("fifo", "quorum/catalog"):
         for file in sorted((ROOT / folder).rglob("*.py")):

@@ -25,11 +25,10 @@ def lone_cluster(**config: object) -> Cluster:
 def damage(cluster: Cluster, name: str, group: int, index: int) -> None:
     """Turns one bit of the entry's body over on the member's disk."""
     log = cluster.logs[name]
-    assert log._opened is not None
-    found, segment = log._opened.store.look_up(group, index)
+    found, segment = log._store.look_up(group, index)
     assert found is not None
     assert segment is not None
-    log._opened.store.let_go(segment)
+    log._store.let_go(segment)
     cluster.disks[name].flip(segment.path, 8 * ((found.place & 0xFFFFFFFF) + 56 + found.length // 2))
 
 

@@ -16,7 +16,7 @@ from support.disk import Crashed
 def lacking(cluster: Cluster, name: str, group: int) -> list[int]:
     """The entries that the member's state refers to and that cannot be read there."""
     found = []
-    for index in checkpoint.take(cluster.members[name].replicas[group].machine).entries:
+    for index in checkpoint.Checkpointer(cluster.members[name].replicas[group].machine).take().entries:
         try:
             cluster.logs[name].read(group, index)
         except EntryMissing:

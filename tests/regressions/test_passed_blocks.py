@@ -88,7 +88,7 @@ def test_a_summary_of_an_earlier_format_is_not_asked() -> None:
 
     pages = before.memory.pages
     assert isinstance(pages, MemoryPages)
-    resumed = world.resumed(checkpoint.take(before).state, pages)
+    resumed = world.resumed(checkpoint.Checkpointer(before).take().state, pages)
     assert resumed.queues[1].messages.blocks.at(0).summary == b""
     delivered = attach(world, resumed, "size = 'large'", CURRENT)
     assert delivered == attach(world, world.machine, "size = 'large'", CURRENT)

@@ -13,8 +13,7 @@ from support.disk import SimDisk
 
 
 def test_an_entry_that_comes_between_two_looks_is_read_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log(Path("/log"), SimDisk(1))
-    log.open()
+    log = Log.open(Path("/log"), SimDisk(1))
     log.journal(1).append([b"the body"], 1, 1)
     looks: list[int] = []
     locate = GroupTable.locate

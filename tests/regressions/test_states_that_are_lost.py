@@ -37,13 +37,12 @@ def with_two_blocks() -> tuple[Cluster, int, int, str, str, str]:
 
 def damage_page(cluster: Cluster, name: str, group: int, queue: int, block: int) -> None:
     """A bit of the page with this block of the queue turns over on the member's disk."""
-    opened = cluster.logs[name]._opened
-    assert opened is not None
+    store = cluster.logs[name]._store
     page = cluster.members[name].queue_machine(group).queues[queue].messages.blocks.at(block).page
-    record, segment = opened.store.look_up(group, page, is_page=True)
+    record, segment = store.look_up(group, page, is_page=True)
     assert record is not None
     assert segment is not None
-    opened.store.let_go(segment)
+    store.let_go(segment)
     cluster.disks[name].flip(segment.path, 8 * ((record.place & 0xFFFFFFFF) + 56 + record.length // 2))
 
 

@@ -313,8 +313,7 @@ def votes_given_across_a_power_cut(group_class: type[Group]) -> list[str]:
     """Who got a vote of term 5, on the real log: n1 asks, the power goes, n3 asks."""
     disk, votes = SimDisk(1), []
     for candidate in ("n1", "n3"):
-        log = Log(Path("/log"), disk)
-        log.open()
+        log = Log.open(Path("/log"), disk)
 
         def send(peer: str, parts: list[bytes]) -> None:
             if isinstance(codec.decode(b"".join(parts)), codec.Vote):

@@ -40,11 +40,9 @@ def real() -> Opener:
 
     def reopen() -> NodeLog:
         disk.restart()
-        log = Log(
+        return Log.open(
             Path("/log"), disk, segment_bytes=64 << 10, random_bytes=random.Random(next(lives)).randbytes
         )
-        log.open()
-        return log
 
     return reopen
 

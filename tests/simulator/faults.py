@@ -147,8 +147,7 @@ def states_of(world: World, node: Node | None) -> list[str]:
         leading = [r for r in replicas if r.raft.is_leader]
         if any(r.raft.last_index > r.raft.commit_index for r in leading):
             found.append("leader with uncommitted entries")
-        writer = None if node.log._opened is None else node.log._opened.writer
-        is_behind = writer is not None and writer.synced_lsn < writer.last_lsn
+        is_behind = node.log.synced_lsn < node.log.last_lsn
         if leading and (is_behind or node.is_syncing):
             found.append("leader with unsynced appends")
         if _saves_a_snapshot(node):
@@ -400,7 +399,7 @@ class Faults:
         """A bit of the body of an entry turns, in a sealed segment. Another member has the entry and keeps it: of one
         entry only one copy is damaged, and no member is lost in such a seed."""
         names = {*self._damaged.values(), node.name}
-        if len(names) > 2 or len(self._damaged) >= DAMAGED_ENTRIES or node.log._opened is None:
+        if len(names) > 2 or len(self._damaged) >= DAMAGED_ENTRIES:
             return
         found = [
             (number, index)
@@ -413,7 +412,7 @@ class Faults:
         ]
         self.chance.shuffle(found)
         for group, index in found[:20]:
-            path = node.disk.damage_entry(node.log._opened.store, group, index)
+            path = node.disk.damage_entry(node.log._store, group, index)
             if path is not None:
                 self._damaged[group, index] = node.name
                 self.land("entry damaged", node)

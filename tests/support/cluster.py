@@ -125,8 +125,7 @@ class Cluster:
 
     def start(self, name: str) -> None:
         self._boot += 1
-        log = Log(Path("/data/log"), self.disks[name], **{"segment_bytes": SEGMENT_BYTES, **self._log})
-        log.open()
+        log = Log.open(Path("/data/log"), self.disks[name], **{"segment_bytes": SEGMENT_BYTES, **self._log})
         self.logs[name] = log
         founders = self.founders if name in self.founders else ()
         addresses = {each: (f"{each}:1", f"{each}:2") for each in founders}

@@ -96,8 +96,7 @@ def observe(log: Log, groups: int) -> dict[int, GroupModel]:
 
 def segment_of(log: Log, number: int) -> Segment:
     """An open segment, for tests that play with its file."""
-    assert log._opened is not None
-    return log._opened.store._segments[number]
+    return log._store._segments[number]
 
 
 def visible(state: dict[int, GroupModel]) -> dict[int, tuple[object, ...]]:
@@ -155,10 +154,10 @@ class Script:
         self.model = LogModel(groups)
         self.now_ms = 0
         self.acknowledged = 0
-        self.log = self.new_log()
+        self.log: Log
 
-    def new_log(self) -> Log:
-        return Log(
+    def open_log(self) -> Log:
+        return Log.open(
             DIRECTORY,
             self.disk,
             segment_bytes=self.segment_bytes,
@@ -169,7 +168,7 @@ class Script:
         )
 
     def open(self) -> None:
-        self.log.open()
+        self.log = self.open_log()
         self.acknowledged = self.log.synced_lsn
 
     def steps(self, count: int) -> None:
@@ -343,7 +342,6 @@ class Script:
     def reopen_and_compare(self) -> int:
         """Open what the crash left; the LSN that was recovered. The model goes on from there."""
         acknowledged = self.acknowledged
-        self.log = self.new_log()
         self.collection = None
         for told in self.told.values():
             told.kept = told.kept[-1:]

@@ -32,6 +32,7 @@ from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION, Limits
 from fifo.messages.pages import Pages
 from fifo.persistence import checkpoint, invariants, snapshot
+from fifo.persistence.checkpoint import Checkpointer
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from quorum_selectors import canonical, columns, jms
@@ -81,6 +82,7 @@ class World:
         self.epochs: dict[bytes, int] = {}
         self.sequences: dict[bytes, int] = {}
         self.checks = True
+        self._checkpointer: Checkpointer | None = None
 
     # ---- machines with the same limits and log
 
@@ -94,6 +96,12 @@ class World:
     def resumed(self, state: bytes, pages: Pages) -> GroupMachine:
         """From a checkpoint."""
         return checkpoint.resume(state, self.log, pages, self.limits)
+
+    def checkpointer(self, machine: GroupMachine) -> Checkpointer:
+        """The machine's; it is kept until that of another machine is asked for."""
+        if self._checkpointer is None or self._checkpointer.group is not machine:
+            self._checkpointer = Checkpointer(machine)
+        return self._checkpointer
 
     # ---- one entry
 
@@ -129,6 +137,8 @@ class World:
                 ]
         if self.checks:
             invariants.check(self.machine)
+            if self._checkpointer is not None:
+                self._checkpointer.check()
         return applied
 
     def do(self, name: bytes, command: Command, passed_ms: int = 1) -> Reply | None:

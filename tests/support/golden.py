@@ -404,7 +404,7 @@ def record(path: Path) -> None:
         out[f"groups/{group}/entries"] = b"".join(entries)
         out[f"groups/{group}/snapshot"] = state_of(replay.machine)
         if isinstance(replay.machine, GroupMachine):
-            out[f"groups/{group}/checkpoint"] = checkpoint.take(replay.machine).state
+            out[f"groups/{group}/checkpoint"] = checkpoint.Checkpointer(replay.machine).take().state
             kept = sorted(pages.pages.items())
             out[f"groups/{group}/pages"] = b"".join(
                 struct.pack("<QI", page, len(data)) + data for page, data in kept

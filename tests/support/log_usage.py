@@ -19,11 +19,9 @@ class LogUsage:
 
 
 def usage(log: Log) -> LogUsage:
-    """The usage of an open log. Live bytes are those that the last survey saw."""
-    opened = log._opened
-    assert opened is not None
-    sealed = opened.store.history.sealed
-    live = sum(opened.collector.survey.live_bytes(found) for found in sealed)
+    """The usage of a log. Live bytes are those that the last survey saw."""
+    sealed = log._store.history.sealed
+    live = sum(log._collector.survey.live_bytes(found) for found in sealed)
     whole = sum(found.end - HEADER_BLOCK for found in sealed)
-    rest = opened.writer.position + HEADER_BLOCK * len(sealed)
-    return LogUsage(rest + whole, rest + live, whole - live, opened.store.segment_count)
+    rest = log._writer.position + HEADER_BLOCK * len(sealed)
+    return LogUsage(rest + whole, rest + live, whole - live, log._store.segment_count)

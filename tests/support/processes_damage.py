@@ -22,10 +22,10 @@ from typing import Any
 import quorum
 from quorum.client import Client
 from quorum.client.errors import QuorumError
+from quorum.errors import DEFECT
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
-from quorum.node.driver import DEFECT
 from support.processes_cluster import FaultyCluster, all_equal
 from support.processes_load import CONNECT_LIMIT_MS, leader_of
 from support.processes_scenarios import RESTART_LIMIT_S

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import quorum
-from quorum.node.driver import DEFECT
+from quorum.errors import DEFECT
 from support.processes_cluster import FaultyCluster, all_equal
 from support.processes_damage import NOTICE_LIMIT_S, POLL_S, SETTLE_S, BitFlips
 from support.processes_load import CONNECT_LIMIT_MS

@@ -278,15 +278,13 @@ class RealLogWorld(World):
         return {}
 
     def open_log(self, name: str) -> ModelLog | Log:
-        log = Log(
+        return Log.open(
             Path("/log"),
             self.real_disks[name],
             segment_bytes=64 << 10,
             recent_bytes=0,
             random_bytes=random.Random(f"{self.seed} {self.lives}").randbytes,
         )
-        log.open()
-        return log
 
     def cut_power(self, node: Node, chance: random.Random | None) -> None:
         disk = self.real_disks[node.name]

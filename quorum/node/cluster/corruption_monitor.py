@@ -115,7 +115,8 @@ class CorruptionMonitor:
         self._bad_pages.add((replica.number, page))
         replica.snapshots.demand()
         if queue is not None and isinstance(block, Block):
-            block.stored = queue.section = None
+            block.stored = None
+            queue.changes += 1
         elif block is not None:
             self._lost_pages.add((replica.number, page))
         meaning = (

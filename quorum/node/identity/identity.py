@@ -30,11 +30,11 @@ from quorum.catalog.lease_times import LeaseSettings
 from quorum.catalog.members import CatalogMember, joined_id
 from quorum.log.files import NO_ROOM, Files, RealFiles, commit_file, prepare_file, read_file
 from quorum.log.record import crc32c
+from quorum.replication.network.handshake import INCARNATION_BYTES
 
 FILE = "node.json"
 BOOT_STEP = 1_000
 """Boot numbers reserved for each process."""
-INCARNATION_BYTES = 16
 
 
 class IdentityError(Exception):

@@ -15,11 +15,11 @@ from typing import Any
 import structlog
 
 from quorum.log import Log, LogDamaged
+from quorum.log.manifest import MANIFEST
 from quorum.node.replica.bootstrap import quarantine
 
 LOG = "log"
 _NEW = "log.new"
-_MANIFEST = "MANIFEST"
 
 
 def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, **options: Any) -> Log:
@@ -29,22 +29,19 @@ def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, 
     """
     directory = data_dir / LOG
     logger = structlog.get_logger()
-    if has_begun and not (directory / _MANIFEST).exists() and not _has_records(directory):
+    if has_begun and not (directory / MANIFEST).exists() and not _has_records(directory):
         if not has_others:
             raise LogDamaged()
         logger.error("log missing", directory=str(directory))
         begin_again(data_dir, groups, **options)
-    log = Log(directory, **options)
     try:
-        log.open()
+        return Log.open(directory, **options)
     except LogDamaged as error:
         if not has_others:
             raise
         logger.error("log damaged beyond repair on this member", error=str(error))
         begin_again(data_dir, groups, **options)
-        log = Log(directory, **options)
-        log.open()
-    return log
+        return Log.open(directory, **options)
 
 
 def begin_again(data_dir: Path, groups: int, **options: Any) -> None:
@@ -52,8 +49,7 @@ def begin_again(data_dir: Path, groups: int, **options: Any) -> None:
     made = data_dir / _NEW
     if made.exists():
         shutil.rmtree(made)
-    log = Log(made, **options)
-    log.open()
+    log = Log.open(made, **options)
     try:
         for group in range(groups):
             quarantine(log, group)

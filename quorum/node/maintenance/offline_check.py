@@ -41,11 +41,10 @@ from quorum.log.snapshot_files import SnapshotDamaged, decode_snapshot, parse_na
 from quorum.log.table import Cut, GroupState
 from quorum.node.identity.identity import FILE, IdentityError, read_identity
 from quorum.node.replica.checkpoints import contents
-from quorum.node.replica.replica import machine_state
+from quorum.node.replica.replica import SYSTEM_GROUP, machine_state
 from quorum.replication.configuration import unwrap_state
 from quorum.replication.errors import WireError
 
-SYSTEM_GROUP = 0
 MAX_LISTED = 5
 """Most ranges of missing entries that a report names."""
 

@@ -33,6 +33,7 @@ from quorum.log.record import crc32c
 from quorum.node.errors import PeerFrameError
 from quorum.node.schedule import Due
 from quorum.node.wire.frames import FrameTable
+from quorum.replication.codec import MAX_BODY_BYTES
 
 KIND_FETCH, KIND_BODIES = 16, 17
 
@@ -55,7 +56,6 @@ SILENCE_MS = 2_000
 ROUND_MS = 1_000
 """When no member has the wanted bodies, all members are asked again after this."""
 
-MAX_BODY_BYTES = 32 << 20
 
 _QUESTION = struct.Struct("<IQII")
 _WANTED = struct.Struct("<QQ")

@@ -12,6 +12,7 @@ from fifo.group_machine import GroupMachine
 from fifo.index_sets import IndexSet
 from fifo.limits import Limits
 from fifo.persistence import checkpoint, snapshot
+from fifo.persistence.checkpoint import Checkpointer
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
@@ -31,10 +32,6 @@ IN_FLIGHT_BYTES = 32 << 20
 
 WRITE_AHEAD_BYTES = 1 << 20
 """Bytes of blocks written in a step while a snapshot is prepared: one or two milliseconds."""
-FEW_SECTIONS = 256
-WRITE_AHEAD_TIMES = 4
-"""Most passes over a group's queues while a snapshot is prepared. Entries touch queues meanwhile; if they have touched
-more than a few, those are prepared again in the next pass. The step that takes the snapshot does the rest."""
 ENTRY_COST_BYTES = 512
 """Bytes that an entry counts in addition to its body when a snapshot is due. So a few hundred thousand small entries
 make one due, and the journal's index of them (20 bytes each) stays small."""
@@ -119,6 +116,11 @@ class Replica:
     """a page of the state is lost, and the state stays in use until another member's is here"""
     effects_dispatched_to: int = 0
     """effects of entries up to here were carried out; they are not repeated when applying restarts before them"""
+    checkpointer: Checkpointer | None = field(init=False)
+    """of the machine; the catalog has none"""
+
+    def __post_init__(self) -> None:
+        self._use(self.machine)
 
     @property
     def wants_state(self) -> bool:
@@ -300,7 +302,7 @@ class Replica:
         elif isinstance(self.machine, CatalogMachine):
             raise AssertionError("the catalog reads no bodies")
         else:
-            self.machine = GroupMachine(*self._surroundings(self.machine))
+            self._use(GroupMachine(*self._surroundings(self.machine)))
         self.snapshots.bytes_since = 0
         self.ready_term = -1
         self.stall(blocked_on_index, now_ms)
@@ -328,7 +330,7 @@ class Replica:
 
     def lose_state(self, empty: GroupMachine | CatalogMachine) -> None:
         """Replaces the state, which cannot be read and may be half changed, by an empty one that is not used."""
-        self.machine = empty
+        self._use(empty)
 
     def pages_lost(self, *, is_any_lost: bool) -> None:
         """Whether a page of the state in use is lost, with no other copy here."""
@@ -348,29 +350,15 @@ class Replica:
     def prepare_snapshot(self) -> bool:
         """Writes some of the blocks that the next snapshot refers to. Returns whether they were the last. Raises
         LogFull."""
-        if isinstance(self.machine, CatalogMachine):
-            return True
-        place = checkpoint.write_ahead(self.machine, self.snapshots.written_to, WRITE_AHEAD_BYTES)
-        self.snapshots.written_to = (0, 0) if place is None else place
-        if place is not None:
-            return False
-        self.snapshots.written_times += 1
-        if (
-            self.snapshots.written_times < WRITE_AHEAD_TIMES
-            and checkpoint.missing_sections(self.machine) > FEW_SECTIONS
-        ):
-            return False
-        self.snapshots.written_times = 0
-        return True
+        return self.checkpointer is None or self.checkpointer.write_ahead(WRITE_AHEAD_BYTES)
 
     def save_snapshot(self, log: Log, now_ms: int) -> None:
         """Stores the state at the last applied entry durably. Raises LogFull if there is no room for it."""
         again = self.snapshots.is_demanded or bool(log.journal(self.number).damaged_snapshots)
-        entries, pages = IndexSet(()), array("Q")
-        if isinstance(self.machine, CatalogMachine):
-            state = self.machine.snapshot()
+        if self.checkpointer is None:
+            state, entries, pages = state_of(self.machine), IndexSet(()), array("Q")
         else:
-            found = checkpoint.take(self.machine)
+            found = self.checkpointer.take()
             state, entries, pages = found.state, found.entries, found.pages
             log.sync()  # the state names pages
         is_kept = self.raft.save_snapshot(
@@ -384,11 +372,15 @@ class Replica:
         """Replaces the machine by the state that save_snapshot has stored."""
         self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
         if isinstance(self.machine, CatalogMachine):
-            self.machine = CatalogMachine.restore(state[TIME_BYTES:], self.machine.newest_version)
+            self._use(CatalogMachine.restore(state[TIME_BYTES:], self.machine.newest_version))
         elif checkpoint.is_checkpoint(state[TIME_BYTES:]):
-            self.machine = checkpoint.resume(state[TIME_BYTES:], *self._surroundings(self.machine))
+            self._use(checkpoint.resume(state[TIME_BYTES:], *self._surroundings(self.machine)))
         else:
-            self.machine = snapshot.decode(state[TIME_BYTES:], *self._surroundings(self.machine))
+            self._use(snapshot.decode(state[TIME_BYTES:], *self._surroundings(self.machine)))
+
+    def _use(self, machine: GroupMachine | CatalogMachine) -> None:
+        self.machine = machine
+        self.checkpointer = None if isinstance(machine, CatalogMachine) else Checkpointer(machine)
 
     def _surroundings(self, machine: GroupMachine) -> tuple[FieldSource, LogPages, Limits]:
         """The parts that a queue machine gets from its surroundings here; a machine that replaces `machine` gets them
@@ -401,9 +393,9 @@ class Replica:
         self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"))
         rest = state.behind(TIME_BYTES)
         if isinstance(self.machine, CatalogMachine):
-            self.machine = CatalogMachine.restore(rest.whole(), self.machine.newest_version)
+            self._use(CatalogMachine.restore(rest.whole(), self.machine.newest_version))
         else:
-            self.machine = snapshot.decode(rest, *self._surroundings(self.machine))
+            self._use(snapshot.decode(rest, *self._surroundings(self.machine)))
         self.checkpoints.installed(self.raft.applied_index, rest)
 
     @staticmethod

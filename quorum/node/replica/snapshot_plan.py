@@ -1,4 +1,4 @@
-"""When a replica's next snapshot is due, and how far it is prepared."""
+"""When a replica's next snapshot is due."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ class SnapshotPlan:
     """the last one found no room, or was taken early to make some"""
     saved_ms: int = 0
     """when the last snapshot was taken, or the first change after it seen"""
-    written_to: tuple[int, int] = (0, 0)
-    """(queue, block): how far the next snapshot is prepared"""
-    written_times: int = 0
-    """number of finished passes of the preparation over all queues"""
 
     def is_due(self, now_ms: int, after_bytes: int, after_ms: int) -> bool:
         """Whether a snapshot is due: after_bytes were applied since the last one, or anything after_ms ago. Settled

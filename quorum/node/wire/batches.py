@@ -16,6 +16,7 @@ from itertools import accumulate
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from fifo.commands import MAX_MESSAGE_TTL_MS
 from quorum.node.wire.operations import MAX_OPERATION_BYTES
 from quorum.node.wire.wire_scan import MAX_UNKNOWN, Limit, ScanError, Shape, read_number, scan, shape_of
 from quorum.v1 import queue_pb2 as pb
@@ -41,7 +42,6 @@ PROPERTIES = Limit(size_bytes=MAX_PROPERTIES_BYTES, total_bytes=MAX_BATCH_PROPER
 FRAME_BYTES = 32 << 20
 """The largest gRPC message: one message of the greatest size, with its properties, which may take six times the room as
 text."""
-MAX_TTL_MS = 1 << 53
 MAX_STORED_BYTES = MAX_OPERATION_BYTES - (64 << 10)
 """Bytes stored of a batch, columns included: they have to fit into one operation with its head."""
 
@@ -210,7 +210,7 @@ def _check_fields(rows: Sequence[pb.Properties]) -> None:
 def _ttl(properties: pb.Properties) -> int:
     if not properties.HasField("ttl_ms"):
         return -1
-    return min(properties.ttl_ms, MAX_TTL_MS)
+    return min(properties.ttl_ms, MAX_MESSAGE_TTL_MS)
 
 
 # ---- filter fields

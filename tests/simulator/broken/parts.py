@@ -294,7 +294,7 @@ class ForgetsReferences(Retention):
 
 class LogThatDropsLive(Log):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, retention=ForgetsReferences, **settings)
+        super().__init__(*arguments, **settings | {"retention": ForgetsReferences})
 
 
 class ForgetsPages(Retention):
@@ -308,7 +308,7 @@ class ForgetsPages(Retention):
 
 class LogWithoutPages(Log):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, retention=ForgetsPages, **settings)
+        super().__init__(*arguments, **settings | {"retention": ForgetsPages})
 
 
 def without_bodies(arrivals: SnapshotBodies, group: int, index: int, term: int, state: State) -> int | None:

@@ -109,13 +109,12 @@ class Node(Process):
         disk.node = None  # what recovery does is nobody's fault
         chance = world.random_of(f"{machine.name} {life}")
         build = world.build
-        self.log = build.log(
+        self.log = build.log.open(
             DIRECTORY,
             disk,
             **world.room.log,
             random_bytes=chance.randbytes,
         )
-        self.log.open()
         founding = machine.founding
         begun = begin_life(
             DATA, machine.node_name, founding, WALL_MS + self._clock_ms(), disk, chance.randbytes
