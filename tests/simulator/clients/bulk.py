@@ -30,8 +30,8 @@ STREAM_S = 6.0
 SHUNNED_S = 10.0
 """So long a node that has not answered is not asked, as long as there are others."""
 UNHEARD_PART = 0.15
-"""Of the publications: the writer takes the answer for lost and does the batch again, like a driver that was killed
-just before the answer came."""
+"""Of the publications and reservations: the client takes the answer for lost and asks again, like a driver that was
+killed just before the answer came. A writer does the whole batch again."""
 GROUP = "flow"
 HOLDER = f"durable/{GROUP}"
 """What the history calls whoever reads for the group."""
@@ -189,6 +189,8 @@ class Reader(BulkApp):
             return False
         if found.offset != mark.planned + 1 or not found.count:
             raise Broken(f"{self.name} asked for what follows {mark.planned} and got {found}")
+        if self.chance.random() < UNHEARD_PART:
+            return False
         mark.planned = found.offset
         mark.index = max(mark.index, found.index)
         return True
