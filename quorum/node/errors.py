@@ -1,6 +1,6 @@
 """Errors between the parts of a member.
 
-PeerFrameError      caused by a peer: its frame does not decode, or its kind is unknown to this version
+PeerFrameError      caused by a peer: its frame does not decode
 BodyUnreadable      caused by this disk: the body of an entry cannot be read; other members have it (repair/)
 PageUnreadable      caused by this disk: a page of a state cannot be read; another member's state replaces it
                     (cluster/state_requests.py)

@@ -134,6 +134,7 @@ class Member:
         self.scrubbing = Scrubbing(log, background, memory, logger, config.scrubbing)
         self._bootstrap = Bootstrap(log, config.members, config.queue_groups, logger, config.limits)
         self._frames, self._inputs = self._frame_table(), self._input_table()
+        network.set_kinds(self._frames.since)
         self._schedule = self._scheduled()
         Opener(
             config,

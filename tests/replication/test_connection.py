@@ -11,9 +11,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+import structlog
 
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.replication.errors import WireError
@@ -34,6 +35,7 @@ from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, SendQu
 
 DEADLINE_S = 20.0
 SECRET = b"0123456789abcdef0123456789abcdef"
+ALL_KINDS = dict.fromkeys(range(KIND_PING), 1)
 
 
 class Cluster:
@@ -56,6 +58,7 @@ class Cluster:
         known: Callable[[str], bytes] = lambda _: UNKNOWN,
         network_class: type[PeerNetwork] = PeerNetwork,
         versions: Versions = THIS_BUILD,
+        kinds: Mapping[int, int] = ALL_KINDS,
     ) -> PeerNetwork:
         listener = self._sockets.pop(name, None)
         if listener is None:
@@ -71,6 +74,7 @@ class Cluster:
             listener=listener,
             versions=versions,
         )
+        made.set_kinds(kinds)
         self.networks[name] = made
         self.frames[name] = []
         return made
@@ -583,6 +587,64 @@ def test_both_ends_speak_the_highest_wire_version_that_both_know(cluster: Cluste
     cluster.until(lambda: cluster.connected("a", "b"))
     assert (one.wire_version_of("b"), other.wire_version_of("a")) == (3, 3)
     assert (one.version_of("b"), other.version_of("a")) == (5, 7)
+
+
+KINDS = {5: 1, 9: 2}
+"""Kind 9 came with wire version 2."""
+
+
+def test_a_frame_that_the_other_end_does_not_know_is_not_sent(cluster: Cluster) -> None:
+    newer = cluster.add("a", versions=Versions(1, 2), kinds=KINDS)
+    cluster.add("b", versions=Versions(1, 1), kinds={5: 1})
+    cluster.add("c", versions=Versions(1, 2), kinds=KINDS)
+    cluster.until(lambda: all(cluster.connected(one, other) for one, other in ("ab", "ac", "bc")))
+    for peer in "bc":
+        assert newer.send(peer, 9, [b"new"]) is (peer == "c")
+        assert newer.send(peer, 5, [b"old"])
+    cluster.until(lambda: len(cluster.frames["b"]) == 1 and len(cluster.frames["c"]) == 2)
+    assert cluster.frames["b"] == [("a", 5, b"old")]
+    assert cluster.frames["c"] == [("a", 9, b"new"), ("a", 5, b"old")]
+    assert newer.stats.lost == 0
+
+
+def test_the_wire_version_is_agreed_again_when_a_peer_comes_back_with_a_newer_build(cluster: Cluster) -> None:
+    newer = cluster.add("a", versions=Versions(1, 2), kinds=KINDS)
+    older = cluster.add("b", versions=Versions(1, 1), kinds={5: 1})
+    cluster.until(lambda: cluster.connected("a", "b"))
+    assert not newer.send("b", 9, [b"new"])
+    older.close()
+    del cluster.networks["b"]
+    cluster.until(lambda: not newer.connected("b"))
+    cluster.add("b", boot=2, versions=Versions(1, 2), kinds=KINDS)
+    cluster.until(lambda: cluster.connected("a", "b"))
+    assert newer.send("b", 9, [b"new"])
+    cluster.until(lambda: cluster.frames["b"] == [("a", 9, b"new")])
+
+
+@pytest.mark.parametrize("kind", [9, 77])
+def test_a_frame_that_the_agreed_wire_version_does_not_have_ends_the_connection(
+    cluster: Cluster, kind: int
+) -> None:
+    data = b"".join(frame_header(each, [b"data"])[0] + b"data" for each in (5, kind, 5))
+    with structlog.testing.capture_logs() as lines:
+        network = cluster.add("a", versions=Versions(1, 2), kinds=KINDS)
+        made = friend(cluster)  # it speaks wire version 1
+        made.sendall(data)
+        cluster.until(lambda: not network.connected("b"))
+    [reason] = [line["reason"] for line in lines if line["event"] == "peer lost"]
+    assert reason == f"a frame of kind {kind}, which wire version 1 does not have"
+    assert network.stats.bad_frames == 1
+    assert cluster.frames["a"] == [("b", 5, b"data")]
+    made.close()
+
+
+def test_a_kind_of_frame_has_an_owner_and_a_number_below_the_networks_own(cluster: Cluster) -> None:
+    network = cluster.add("a", kinds=KINDS)
+    with pytest.raises(ValueError, match="no kind 6 of frames"):
+        network.send("b", 6, [])
+    for kind in (-1, KIND_PING, 256):
+        with pytest.raises(ValueError, match="0 to 254"):
+            network.set_kinds({5: 1, kind: 1})
 
 
 def test_nodes_without_a_common_wire_version_refuse_each_other(cluster: Cluster) -> None:

@@ -100,11 +100,18 @@ def test_a_cluster_of_one_member_grows_to_three_while_everything_fails() -> None
     pytest.fail("no cluster has grown")
 
 
-def test_lease_times_change_and_wide_batches_come_while_everything_fails() -> None:
-    for scenario, wanted in (("leases", "lease times changed or settled"), ("wide", "wide batches")):
-        outcome = runner.one(3, build=world.Build(scenario, scenario=scenario))
-        assert outcome.broken == ""
-        assert outcome.counts[wanted]
+@pytest.mark.parametrize(
+    ("scenario", "wanted"),
+    [
+        ("leases", "lease times changed or settled"),
+        ("wide", "wide batches"),
+        ("versions", "groups switched to a new version"),
+    ],
+)
+def test_a_scenario_does_what_it_is_for_while_everything_fails(scenario: str, wanted: str) -> None:
+    outcome = runner.one(3, build=world.Build(scenario, scenario=scenario))
+    assert outcome.broken == ""
+    assert outcome.counts[wanted]
 
 
 def test_a_disk_is_lost_only_where_the_groups_can_do_without() -> None:

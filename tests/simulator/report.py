@@ -41,6 +41,7 @@ OPERATIONS = (
     *("messages expired", "messages dropped by max-length", "messages dropped by delivery limit"),
     *("refused by max-length", "lazy queues", "clusters grown", "entries repaired"),
     *("lease times changed or settled", "wide batches"),
+    *("groups switched to a new version", "batches that were published before"),
     *("odd requests", "odd requests refused", "silent calls"),
 )
 """What was done, not what was called: a module that is only run through (fifo/messages/expiry.py where nothing

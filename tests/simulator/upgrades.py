@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simulator.machines.node import Node
     from simulator.world import World
 
-PART = 0.0
+PART = 0.15
 """Of all seeds; the builds of SCENARIO have upgrades in every seed."""
 SCENARIO = "versions"
 NEW = BASE + 1

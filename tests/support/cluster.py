@@ -39,10 +39,15 @@ class _Network:
         self._name = name
 
     def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
+        assert kind in self._kinds
         self._cluster.carry(self._name, peer, kind, b"".join(parts))
 
     def flush(self) -> None:
         """What was sent is already on its way."""
+
+    def set_kinds(self, kinds: Mapping[int, int]) -> None:
+        """All members speak the same wire version."""
+        self._kinds = kinds
 
     def links(self) -> list[str]:
         return [peer for peer in self._cluster.names if self._cluster.is_linked(self._name, peer)]

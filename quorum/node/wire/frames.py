@@ -1,8 +1,8 @@
 """Frames between members: the form in which the network delivers them, and the table of the parts that take each kind.
 
-A frame is complete and from a known peer, because the network checks both. A frame that does not decode comes from
-another version: it is counted, logged and ignored. Each part registers the kinds that it knows, and no kind has two
-owners.
+A frame is complete, from a known peer, and of a registered kind, because the network checks these. A frame that does
+not decode comes from another version: it is counted, logged and ignored. Each part registers the kinds that it knows,
+and no kind has two owners.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ class Network(Protocol):
     def send(self, peer: str, kind: int, parts: Sequence[Data]) -> object: ...
 
     def flush(self) -> None: ...
+
+    def set_kinds(self, kinds: Mapping[int, int]) -> None:
+        """Sets the kinds of frames that this node sends and takes, each with the wire version since which it exists.
+        Frames of other kinds end a connection; those that the other end does not know are not sent there."""
+        ...
 
     def links(self) -> Collection[str]:
         """The peers that are connected now."""
@@ -62,23 +67,25 @@ class Frame:
 
 
 class FrameTable:
-    """The handlers of one member by kind of frame."""
+    """The handlers of one member by kind of frame, and the wire version since which each kind exists."""
 
     def __init__(self, logger: Any) -> None:
+        self.since: dict[int, int] = {}
+        """kind -> wire version"""
         self._handlers: dict[int, Handler] = {}
         self._logger = logger
         self.malformed = 0
         """frames that were ignored"""
 
-    def add(self, kind: int, handler: Handler) -> None:
+    def add(self, kind: int, handler: Handler, since: int = 1) -> None:
+        """since: the first wire version that has this kind (replication/network/handshake.py)."""
         assert kind not in self._handlers, f"two owners of frame kind {kind}"
         self._handlers[kind] = handler
+        self.since[kind] = since
 
     def receive(self, frame: Frame, now_ms: int) -> None:
-        handler = self._handlers.get(frame.kind)
+        handler = self._handlers[frame.kind]
         try:
-            if handler is None:
-                raise PeerFrameError(f"peer {frame.peer} sent a frame of unknown kind {frame.kind}")
             handler(frame.peer, frame.data, now_ms)
         except (PeerFrameError, WireError, struct.error) as error:
             self.malformed += 1

@@ -10,6 +10,10 @@ Nothing here waits: `send` queues, `flush` writes what the kernel takes, `poll` 
 and does the rest. The queue for a peer is bounded: beyond the bound its connection is closed, and the layers above
 resend what matters. Frames sent while there is no connection are dropped, as if lost on the way.
 
+A kind of frame exists since some wire version (`set_kinds`). Both ends of a connection speak the highest wire version
+that both know. A frame of a later kind is not sent. A frame of a later or unknown kind that arrives ends the
+connection.
+
 Strangers are peers that have not yet proved the secret. At most MAX_STRANGERS connections are in the handshake at once,
 none for longer than HANDSHAKE_LIMIT_S, and each reads a fixed number of bytes. Their failures are counted, and logged
 at most once a second.
@@ -104,6 +108,10 @@ class _Connection:
     boot: int = 0
     incarnation: bytes = UNKNOWN
     versions: Versions = THIS_BUILD
+    wire_version: int = 0
+    """the one that both ends speak, once the connection is up"""
+    kinds: frozenset[int] = frozenset()
+    """of the frames that both ends know"""
     hello: bytes = b""
     other_hello: bytes = b""
     want: int = 0
@@ -158,6 +166,7 @@ class PeerNetwork:
         self.me = me
         self.stats = NetworkStats()
         self._gone: frozenset[str] = frozenset()
+        self._kinds: Mapping[int, int] = {}
         self._identity = Identity(me, boot, secret, cluster, founding, incarnation, known, skips, versions)
         self._clock = clock
         self._random_bytes = random_bytes
@@ -214,6 +223,14 @@ class PeerNetwork:
             if name in self._gone:
                 self._drop(connection, "no longer a member")
 
+    def set_kinds(self, kinds: Mapping[int, int]) -> None:
+        """Set the kinds of frames that this node sends and takes, each with the wire version since which it exists.
+        It counts for connections that are made afterwards. ValueError if a kind is not 0 to 254."""
+        for kind in kinds:
+            if not 0 <= kind < KIND_PING:
+                raise ValueError(f"a frame's kind is 0 to {KIND_PING - 1}, not {kind}")
+        self._kinds = kinds
+
     def links(self) -> list[str]:
         """The connected peers, ordered by name."""
         return sorted(self._up)
@@ -228,7 +245,7 @@ class PeerNetwork:
 
     def wire_version_of(self, peer: str) -> int:
         """The wire version of the frames to and from a connected peer: the highest that both ends know."""
-        return self._identity.versions.wire_with(self._up[peer].versions)
+        return self._up[peer].wire_version
 
     def require_version(self, version: int) -> None:
         """From now on only peers that know this machine version may connect; connections to others are closed."""
@@ -264,11 +281,12 @@ class PeerNetwork:
         return frames
 
     def send(self, peer: str, kind: int, parts: Sequence[Part]) -> bool:
-        """Queue one frame; False if there is no connection (the frame is dropped then). Its parts must not change."""
-        if kind == KIND_PING or not 0 <= kind < 256:
-            raise ValueError(f"a frame's kind is 0 to 254, not {kind}")
+        """Queue one frame. False, and the frame is dropped, if there is no connection or the wire version spoken there
+        does not have the kind. Its parts must not change. ValueError if this node does not know the kind."""
+        if kind not in self._kinds:
+            raise ValueError(f"this node has no kind {kind} of frames")
         connection = self._up.get(peer)
-        if connection is None:
+        if connection is None or kind not in connection.kinds:
             return False
         connection.queue.add_frame(kind, parts)
         self._dirty[peer] = connection
@@ -501,7 +519,10 @@ class PeerNetwork:
             if old.boot > connection.boot:
                 raise HandshakeError(f"{peer!r} is connected with a later boot")
             self._drop(old, "replaced by a new connection")
+        version = self._identity.versions.wire_with(connection.versions)
         self._strangers.remove(connection)
+        connection.wire_version = version
+        connection.kinds = frozenset(kind for kind, since in self._kinds.items() if since <= version)
         connection.is_up = True
         connection.heard_s = connection.sent_s = self._clock()
         connection.reader = FrameReader(connection.channel, self._buffer)
@@ -532,7 +553,14 @@ class PeerNetwork:
         except OSError as error:
             problem = str(error)
         connection.heard_s = self._clock()
-        self._frames.extend((connection.peer, kind, frame) for kind, frame in frames if kind != KIND_PING)
+        for kind, frame in frames:
+            if kind in connection.kinds:
+                self._frames.append((connection.peer, kind, frame))
+            elif kind != KIND_PING:
+                self.stats.bad_frames += 1
+                version = connection.wire_version
+                problem = f"a frame of kind {kind}, which wire version {version} does not have"
+                break
         if problem or taken == 0:
             self._drop(connection, problem or "closed by the peer")
 

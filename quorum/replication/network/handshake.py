@@ -42,6 +42,8 @@ OLD_MAGIC = b"QU"
 """Of releases from before there were versions in a hello."""
 WIRE_VERSION = 1
 """Of frames between members. A new kind of frame, or a new layout of one, raises it."""
+LOWEST_WIRE_VERSION = 1
+"""The oldest wire version that this build still speaks."""
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 NAME_BYTES = 64
@@ -65,7 +67,7 @@ class HandshakeError(ReplicationError):
 class Versions:
     """What a build knows: the wire versions that it speaks, and the highest machine version. 0: none."""
 
-    lowest_wire: int = WIRE_VERSION
+    lowest_wire: int = LOWEST_WIRE_VERSION
     highest_wire: int = WIRE_VERSION
     machine: int = 0
 

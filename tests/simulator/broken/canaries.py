@@ -252,7 +252,6 @@ CANARIES: tuple[Canary, ...] = (
         "switch by a majority",
         "groups switch to a machine version only when every member knows it",
         scenario="versions",
-        scene="tests/node/test_version_switch.py::test_a_majority_that_knows_a_version_is_not_enough",
         quorum__node__cluster__version_switch__VersionSwitch___known_by_all=broken.known_by_a_majority,
     ),
 )

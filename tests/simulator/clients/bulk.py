@@ -29,6 +29,9 @@ CALL_S = 4.0
 STREAM_S = 6.0
 SHUNNED_S = 10.0
 """So long a node that has not answered is not asked, as long as there are others."""
+UNHEARD_PART = 0.15
+"""Of the publications and reservations: the client takes the answer for lost and asks again, like a driver that was
+killed just before the answer came. A writer does the whole batch again."""
 GROUP = "flow"
 HOLDER = f"durable/{GROUP}"
 """What the history calls whoever reads for the group."""
@@ -186,6 +189,8 @@ class Reader(BulkApp):
             return False
         if found.offset != mark.planned + 1 or not found.count:
             raise Broken(f"{self.name} asked for what follows {mark.planned} and got {found}")
+        if self.chance.random() < UNHEARD_PART:
+            return False
         mark.planned = found.offset
         mark.index = max(mark.index, found.index)
         return True
@@ -248,7 +253,8 @@ class Batches:
 
 
 class Writer(BulkApp):
-    """Stages batches in parts, some of them twice, as tasks that fail and are tried again do, and publishes them."""
+    """Stages batches in parts, some of them twice, as tasks that fail and are tried again do, and publishes them. If
+    the answer to a publication is lost, it stages and publishes the batch again."""
 
     def __init__(self, world: World, number: int, place: Place, batches: Batches | None = None) -> None:
         self.place = place
@@ -307,6 +313,8 @@ class Writer(BulkApp):
             return False
         if not answer.is_duplicate and answer.count != len(messages):
             raise Broken(f"{self.name} published {len(messages)} messages and is told {answer}")
+        if chance.random() < UNHEARD_PART:
+            return False
         self.world.rules.confirm(self.batches.sent)
         self.world.rules.counts["batches published"] += 1
         self.world.rules.counts["batches that were published before"] += answer.is_duplicate

@@ -50,10 +50,15 @@ class _Network:
         self._node = node
 
     def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
+        assert kind in self._kinds
         self._node.world.network.send(self._node, peer, kind, b"".join(parts))
 
     def flush(self) -> None:
         """What was sent is on its way."""
+
+    def set_kinds(self, kinds: Mapping[int, int]) -> None:
+        """All nodes speak the same wire version."""
+        self._kinds = kinds
 
     def links(self) -> list[str]:
         return self._node.world.network.links(self._node)
