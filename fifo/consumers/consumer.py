@@ -142,6 +142,11 @@ class Consumer:
         return self.producer, self.tag
 
     @property
+    def selector(self) -> bytes | None:
+        """The selector of its group; None without a group."""
+        return None if self.group is None else self.group.selector
+
+    @property
     def credit(self) -> int:
         """The number of messages that it may receive now."""
         return max(0, min(self.credit_to + 1 - self.next_tag, self.max_held - self.held.total))
