@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterable
 from typing import Protocol
+
+from fifo.versions import BASE
 
 
 class Source(Protocol):
@@ -28,26 +31,42 @@ class Held:
 
 
 class Writer:
-    """Appends values; the same values always give the same bytes."""
+    """Appends values; the same values always give the same bytes. version: the machine version of the state that is
+    written. It says which fields records have (fifo/records.py)."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = BASE) -> None:
+        self.version = version
         self.data = bytearray()
 
     def number(self, value: int) -> None:
         """An integer from 0 on, of any size."""
-        if value < 0:
-            raise ValueError(f"encoding the number {value}; allowed: 0 and above")
-        while value > 0x7F:
-            self.data.append(value & 0x7F | 0x80)
-            value >>= 7
-        self.data.append(value)
+        if 0 <= value <= 0x7F:
+            self.data.append(value)
+        else:
+            self.numbers((value,))
+
+    def numbers(self, values: Iterable[int]) -> None:
+        """Integers from 0 on, one after the other; faster than one by one."""
+        data = self.data
+        for each in values:
+            value = each
+            if value < 0:
+                raise ValueError(f"encoding the number {value}; allowed: 0 and above")
+            while value > 0x7F:
+                data.append(value & 0x7F | 0x80)
+                value >>= 7
+            data.append(value)
 
     def signed(self, value: int) -> None:
         self.number(value << 1 if value >= 0 else (-value << 1) - 1)
 
     def blob(self, value: bytes | bytearray | memoryview) -> None:
-        self.number(len(value))
-        self.data += value
+        size, data = len(value), self.data
+        if size <= 0x7F:
+            data.append(size)
+        else:
+            self.number(size)
+        data += value
 
     def text(self, value: str) -> None:
         self.blob(value.encode("utf-8", "surrogatepass"))
@@ -64,9 +83,10 @@ class Writer:
 
 
 class Reader:
-    """Reads the values back. Raises ValueError where the bytes end too early."""
+    """Reads the values back. Raises ValueError where the bytes end too early. version: as the writer's."""
 
-    def __init__(self, data: bytes | memoryview) -> None:
+    def __init__(self, data: bytes | memoryview, version: int = BASE) -> None:
+        self.version = version
         self.data = memoryview(data)
         self.position = 0
 

@@ -1,4 +1,5 @@
-"""The fields of commands and of records in snapshots, in the order in which they are written (fifo/records.py).
+"""The fields of commands, and of the records that both commands and states have, in the order in which they are written
+(fifo/records.py). `persistence/layouts.py` has those of snapshots.
 
 To add a field: one line here, at the end of its record, with the machine version that it comes with and its default;
 the field in its class; and its meaning behind `if entry.version >= ...` where behaviour differs. docs/log-format.md
@@ -11,8 +12,7 @@ member's daily work. A test compares those layouts with the descriptions.
 from __future__ import annotations
 
 from fifo import commands as c
-from fifo.numbering import Fence
-from fifo.records import (
+from fifo.kinds import (
     BYTES,
     FLAG,
     I64,
@@ -25,13 +25,13 @@ from fifo.records import (
     U32,
     U64,
     Choice,
-    Field,
     Items,
     Kind,
     Parts,
-    Record,
     Tuple,
 )
+from fifo.numbering import Fence
+from fifo.records import Field, Record
 
 ADDRESS = Tuple("IQQ", c.Address, "node", "boot", "session")
 TAGS = Items("QQ")

@@ -27,13 +27,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from fifo.budgets import Entry
-from fifo.codec import Reader, Writer
 from fifo.commands import MAX_NAME_BYTES, UNKNOWN, DiscardStaged, PublishStaged, Stage
 from fifo.consumers.read_costs import text_factor
 from fifo.consumers.selector_groups import SelectorGroups
@@ -54,13 +53,13 @@ CHUNK_MESSAGES = 65_536
 """The most messages of a chunk: those of one Enqueue."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LastBatch:
     """The last batch that a producer has published. used_ms: group time of its last use; 0 if that was in an entry
     of version 1, which counts as long ago. owner: of the session that published it."""
 
     number: int
-    used_ms: int
+    used_ms: int = 0
     owner: int = UNKNOWN
 
     def is_old(self, now_ms: int, limits: Limits) -> bool:
@@ -72,33 +71,22 @@ Key = tuple[str, int, bytes]
 """producer, batch, name of the part"""
 
 
+@dataclass(slots=True, eq=False)
 class Part:
     """The chunks of one part, in parallel arrays, and stretches of equal times to live, cut at the chunks' edges."""
 
-    __slots__ = (
-        "counts",
-        "indexes",
-        "last_ms",
-        "operations",
-        "rows",
-        "size_bytes",
-        "sizes",
-        "texts",
-        "ttl_counts",
-        "ttls",
-    )
-
-    def __init__(self) -> None:
-        self.indexes = array("Q")
-        self.operations = array("I")
-        self.counts = array("I")
-        self.sizes = array("Q")
-        self.texts = array("I")  # their text factors, as read_costs.py counts them
-        self.ttl_counts = array("I")
-        self.ttls = array("q")  # -1: none
-        self.rows = 0
-        self.size_bytes = 0
-        self.last_ms = 0  # group time of its last chunk
+    last_ms: int = 0  # group time of its last chunk
+    indexes: array[int] = field(default_factory=lambda: array("Q"))
+    operations: array[int] = field(default_factory=lambda: array("I"))
+    counts: array[int] = field(default_factory=lambda: array("I"))
+    sizes: array[int] = field(default_factory=lambda: array("Q"))
+    ttl_counts: array[int] = field(default_factory=lambda: array("I"))
+    ttls: array[int] = field(default_factory=lambda: array("q"))  # -1: none
+    texts: array[int] = field(
+        default_factory=lambda: array("I")
+    )  # their text factors, as read_costs.py counts them
+    rows: int = 0
+    size_bytes: int = 0
 
     def add(self, index: int, operation: int, count: int, size_bytes: int, texts: int) -> None:
         self.indexes.append(index)
@@ -268,68 +256,6 @@ class Staging:
         return tuple(
             [StagedInfo(*key, part.rows, part.size_bytes, part.last_ms) for key, part in self.parts.items()]
         )
-
-    # ---- bytes
-
-    def encode(self) -> bytearray:
-        out = Writer()
-        out.number(len(self.parts))
-        for (producer, batch, name), part in self.parts.items():
-            out.text(producer)
-            out.number(batch)
-            out.blob(name)
-            out.number(part.last_ms)
-            for column in (
-                part.indexes,
-                part.operations,
-                part.counts,
-                part.sizes,
-                part.ttl_counts,
-                part.ttls,
-            ):
-                out.column(column)
-        out.number(len(self.last_batches))
-        for producer, last in self.last_batches.items():
-            out.text(producer)
-            out.number(last.number)
-        for last in self.last_batches.values():
-            out.number(last.used_ms)
-        for last in self.last_batches.values():
-            out.number(last.owner)
-        if any(any(part.texts) for part in self.parts.values()):
-            for part in self.parts.values():
-                out.column(part.texts)
-        return out.data
-
-    @staticmethod
-    def decode(data: bytes, limits: Limits) -> Staging:
-        """Reads the staged parts. Raises ValueError if the bytes end too early."""
-        reader, found = Reader(data), Staging(limits)
-        for _ in range(reader.number()):
-            key = (reader.text(), reader.number(), reader.blob())
-            part = found.parts[key] = Part()
-            part.last_ms = reader.number()
-            part.indexes, part.operations = reader.column("Q"), reader.column("I")
-            part.counts, part.sizes = reader.column("I"), reader.column("Q")
-            part.ttl_counts, part.ttls = reader.column("I"), reader.column("q")
-            part.texts = array("I", bytes(4 * len(part.counts)))
-            part.rows, part.size_bytes = sum(part.counts), sum(part.sizes)
-            found.chunk_count += len(part.indexes)
-            found.rows += part.rows
-            found.size_bytes += part.size_bytes
-            found.ttl_count += len(part.ttls)
-        last = {reader.text(): reader.number() for _ in range(reader.number())}
-        times, owners = [0] * len(last), [UNKNOWN] * len(last)
-        if not reader.is_at_end():  # earlier builds wrote no times, or no owners
-            times = [reader.number() for _ in last]
-        if not reader.is_at_end():
-            owners = [reader.number() for _ in last]
-        if not reader.is_at_end():  # some texts are long
-            for part in found.parts.values():
-                part.texts = reader.column("I")
-        for (producer, number), used_ms, owner in zip(last.items(), times, owners, strict=True):
-            found.know(producer, LastBatch(number, used_ms, owner))
-        return found
 
 
 # ---- commands

@@ -108,7 +108,7 @@ class Subscription:
     @property
     def selector(self) -> bytes:
         """The selector; empty once the subscription is deleted."""
-        return b"" if self.consumer.group is None else self.consumer.group.selector
+        return self.consumer.selector or b""
 
     @property
     def due_ms(self) -> int:

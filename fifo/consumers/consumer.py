@@ -150,6 +150,11 @@ class Consumer:
         self.key = self.producer, self.tag
 
     @property
+    def selector(self) -> bytes | None:
+        """The selector of its group; None without a group."""
+        return None if self.group is None else self.group.selector
+
+    @property
     def credit(self) -> int:
         """The number of messages that it may receive now."""
         allowed, free = self.credit_to + 1 - self.next_tag, self.max_held - self.held.total

@@ -203,10 +203,10 @@ def resume(
     """The group of a checkpoint's state; all its blocks are cold. Raises ValueError if it is no checkpoint."""
     group = GroupMachine(field_source, pages, limits)
     reader = _begin(state)
-    queue_count = snapshot.read_group_head(Reader(reader.blob()), group)
+    queue_count = snapshot.read_group_head(reader.blob(), group)
     for _ in range(queue_count):
         part = Reader(reader.blob())
-        machine, block_count = snapshot.read_queue_head(Reader(part.blob()), group)
+        machine, block_count = snapshot.read_queue_head(part.blob(), group)
         group.queues[machine.queue] = machine
         for stored in _records(part):
             snapshot.add_block(machine, stored)
@@ -224,11 +224,11 @@ def resume(
 def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:
     """(entries, pages) of a checkpoint, as `Checkpoint` has them."""
     reader = _begin(state)
-    reader.blob()
+    version, _ = snapshot.beginning(reader.blob())
     found = []
     while not reader.is_at_end():
         part = Reader(reader.blob())
-        _, staging = snapshot.staged_in(Reader(part.blob()))
+        _, staging = snapshot.staged_in(part.blob(), version)
         found.append(_contents(staging, list(_records(part))))
     return IndexSet(itertools.chain.from_iterable(entries for entries, _ in found)), _sorted(
         [pages for _, pages in found]

@@ -11,20 +11,15 @@ from fifo.persistence import snapshot
 ANY_SIZE = 1
 """the size given for every block: the sequences of its messages do not matter here"""
 
-_HEAD_NUMBERS = 4
-"""index, time, version and running hash precede the number of queues"""
-
 
 def references(data: bytes | memoryview | Source) -> IndexSet:
     """The Raft indexes of all entries with a message that is ready, checked out, pinned or staged. O(state). Raises
     ValueError if the bytes are no snapshot of a known format."""
     found: list[Piece] = []
     reader = snapshot.open_sections(data, PRODUCTION)
-    head = Reader(reader.blob())
-    for _ in range(_HEAD_NUMBERS):
-        head.number()
-    for _ in range(head.number()):
-        block_count, staging = snapshot.staged_in(Reader(reader.blob()))
+    version, queue_count = snapshot.beginning(reader.blob())
+    for _ in range(queue_count):
+        block_count, staging = snapshot.staged_in(reader.blob(), version)
         if staging.parts:
             found.append(Piece(pack(staging.indexes())))
         for _ in range(block_count):

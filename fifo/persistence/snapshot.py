@@ -5,8 +5,8 @@ for each queue, in the order of ids, its head and its blocks in the order of the
 local state (columns, match sets), and nothing that follows from the rest (the two trees, sums, the consumers of a
 session).
 
-Which fields a record has follows from the group's version, which stands in its head (fifo/layouts.py). So members of
-older builds can read a snapshot until the group has switched to a version that they do not know.
+Which fields a record has follows from the group's version, which stands in its head (layouts.py). So members of older
+builds can read a snapshot until the group has switched to a version that they do not know.
 
 Format 3 is read, too. Its group's head ends before the producers' owners and the fences, and its queues' heads before
 the owners of subscriptions and pins.
@@ -18,19 +18,31 @@ import hashlib
 from collections.abc import Iterator
 
 from fifo.codec import Held, Reader, Sections, Source, Writer
-from fifo.commands import UNKNOWN, Address
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.filter_fields import FieldSource
 from fifo.group_machine import GroupMachine
-from fifo.layouts import CONFIG, FENCE
+from fifo.layouts import CONFIG
 from fifo.limits import PRODUCTION, Limits
 from fifo.messages.blocks import NEVER, Block, Stored
-from fifo.messages.messages import COUNTED, PRIORITY
+from fifo.messages.messages import PRIORITY
 from fifo.messages.pages import Pages, decode_block, encode_block, page_data
+from fifo.persistence.layouts import (
+    BEGINNING,
+    CONSUMER,
+    CONSUMERS,
+    ENDED,
+    FENCES,
+    GROUP,
+    HAS_UNTOLD_LOSS,
+    NUMBERS,
+    OWNER,
+    PRODUCERS,
+    QUEUE,
+)
 from fifo.persistence.pins import read_pins, write_pins
-from fifo.persistence.subscriptions import read_losses, read_subscriptions, write_losses, write_subscriptions
+from fifo.persistence.staging import decode_staging, encode_staging
+from fifo.persistence.subscriptions import read_subscriptions, write_subscriptions
 from fifo.pins import QueuePin
-from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription
@@ -97,9 +109,9 @@ def decode(
     """The group of a snapshot; all its blocks are warm. Raises ValueError if it is no snapshot of a known format."""
     group = GroupMachine(field_source, pages, limits)
     reader = open_sections(data, limits)
-    queue_count = read_group_head(Reader(reader.blob()), group)
+    queue_count = read_group_head(reader.blob(), group)
     for _ in range(queue_count):
-        machine, block_count = read_queue_head(Reader(reader.blob()), group)
+        machine, block_count = read_queue_head(reader.blob(), group)
         group.queues[machine.queue] = machine
         for _ in range(block_count):
             add_block(machine, decode_block(Reader(reader.blob()), group.limits.block_size))
@@ -113,99 +125,43 @@ def decode(
 
 
 def group_head(group: GroupMachine) -> bytearray:
-    out = Writer()
-    for value in (group.index, group.now_ms, group.version, group.running_hash, len(group.queues)):
-        out.number(value)
-    out.number(group.configured)
-    out.column(group.deleted)
-    out.number(len(group.backlog))
-    for queue in group.backlog:
-        out.number(queue)
+    out = Writer(group.version)
     sessions = group.sessions
-    out.number(len(sessions.departed))
-    for node in sorted(sessions.departed):
-        out.number(node)
-        out.number(sessions.departed[node])
-    out.number(len(sessions.departing))
-    for node in sorted(sessions.departing):
-        out.number(node)
-    out.number(len(sessions.producers))
-    for producer in sessions.producers.values():
-        _producer(out, producer)
-    out.number(len(sessions.ended))
-    for name in sessions.ended:
-        out.blob(name)
-    for producer in sessions.producers.values():
-        out.number(producer.owner)
-    out.number(len(sessions.fences.by_name))
-    for name, fence in sessions.fences.by_name.items():
-        out.blob(name)
-        FENCE.write(out, fence, group.version)
-    out.signed(sessions.fences.lost_ms)
+    BEGINNING.write(out, group)
+    out.number(len(group.queues))
+    GROUP.write(out, group)
+    PRODUCERS.write(out, sessions.producers.values())
+    ENDED.write(out, sessions.ended)
+    OWNER.write_each(out, sessions.producers.values())
+    FENCES.write(out, sessions.fences)
     return out.data
 
 
-def read_group_head(reader: Reader, group: GroupMachine) -> int:
-    group.index = reader.number()
-    group.now_ms = reader.number()
-    group.version = reader.number()
+def beginning(head: bytes) -> tuple[int, int]:
+    """(machine version, number of queues) of a group's head."""
+    reader = Reader(head)
+    version: int = BEGINNING.read_fields(reader)["version"]
+    return version, reader.number()
+
+
+def read_group_head(head: bytes, group: GroupMachine) -> int:
+    """Returns the number of queues."""
+    reader = Reader(head)
+    BEGINNING.read_into(reader, group)
     check_version("the group's state", group.version, group.limits.newest_version)
-    group.running_hash = reader.number()
+    reader.version = group.version
     queue_count = reader.number()
-    group.configured = reader.number()
-    group.deleted = reader.column("Q")
-    group.backlog = {reader.number(): None for _ in range(reader.number())}
+    GROUP.read_into(reader, group)
     sessions = group.sessions
-    for _ in range(reader.number()):
-        node = reader.number()
-        sessions.departed[node] = reader.number()
-    sessions.departing = {reader.number(): None for _ in range(reader.number())}
-    producers = [_read_producer(reader) for _ in range(reader.number())]
-    sessions.ended = {reader.blob(): None for _ in range(reader.number())}
+    producers = PRODUCERS.read(reader)
+    sessions.ended = ENDED.read(reader)
     is_format_3 = reader.is_at_end()
+    OWNER.read_each(reader, producers)
     for producer in producers:
-        producer.owner = UNKNOWN if is_format_3 else reader.number()
         sessions.add(producer)
-    for _ in range(0 if is_format_3 else reader.number()):
-        name = reader.blob()
-        sessions.fences.by_name[name] = FENCE.read(reader, group.version)
     if not is_format_3:
-        sessions.fences.lost_ms = reader.signed()
+        FENCES.read_into(reader, sessions.fences)
     return queue_count
-
-
-def _producer(out: Writer, producer: Producer) -> None:
-    out.blob(producer.name)
-    address = producer.address
-    for value in (
-        producer.epoch,
-        address.node,
-        address.boot,
-        address.session,
-        producer.last_n,
-        producer.floor,
-    ):
-        out.number(value)
-    out.signed(producer.ended_ms)
-    out.number(len(producer.accepted))
-    for first, last in producer.accepted:
-        out.number(first)
-        out.number(last)
-    out.number(len(producer.consumers))
-    for queue, tag in producer.consumers:
-        out.number(queue)
-        out.text(tag)
-
-
-def _read_producer(reader: Reader) -> Producer:
-    name = reader.blob()
-    epoch = reader.number()
-    address = Address(reader.number(), reader.number(), reader.number())
-    producer = Producer(name, epoch, address, last_n=reader.number(), floor=reader.number())
-    producer.ended_ms = reader.signed()
-    producer.accepted = [(reader.number(), reader.number()) for _ in range(reader.number())]
-    producer.consumers = {(reader.number(), reader.text()): None for _ in range(reader.number())}
-    return producer
 
 
 # ---- queue
@@ -213,40 +169,27 @@ def _read_producer(reader: Reader) -> Producer:
 
 def queue_head(machine: QueueMachine, version: int) -> bytearray:
     """version: the group's, which says what fields its records have."""
-    out = Writer()
+    out = Writer(version)
     out.number(machine.queue)
     out.number(len(machine.messages.blocks))
-    out.blob(machine.staging.encode())
-    CONFIG.write(out, machine.messages.config, version)
-    out.number(machine.messages.next_sequence)
-    out.number(machine.next_attach)
-    out.number(machine.unfinished)
-    for reason in COUNTED:
-        out.number(machine.messages.dropped[reason])
+    out.blob(encode_staging(machine.staging, version))
+    CONFIG.write(out, machine.messages.config)
+    QUEUE.write(out, machine)
+    CONSUMERS.write(out, machine.consumers.values())
     places = {key: place for place, key in enumerate(machine.consumers)}
-    out.number(len(places))
-    for consumer in machine.consumers.values():
-        _consumer(out, consumer)
     groups = machine.groups
-    group_places = {selector: place for place, selector in enumerate(groups.by_selector)}
-    out.number(len(group_places))
+    out.number(len(groups.by_selector))
     for group in groups.by_selector.values():
         out.blob(group.selector)
         out.number(groups.shared.encode(group.scan_position))
-        out.number(len(group.eligible))
-        for key in group.eligible:
-            out.number(places[key])
-    out.number(len(groups.service_queue))
-    for selector in groups.service_queue:
-        out.number(group_places[selector])
-    out.number(len(groups.draining))
-    for key in groups.draining:
-        out.number(places[key])
+        NUMBERS.write(out, [places[key] for key in group.eligible])
+    group_places = {selector: place for place, selector in enumerate(groups.by_selector)}
+    NUMBERS.write(out, [group_places[selector] for selector in groups.service_queue])
+    NUMBERS.write(out, [places[key] for key in groups.draining])
     write_subscriptions(out, machine.subscriptions)
     write_pins(out, machine.pins)
-    write_losses(out, machine.subscriptions)
-    for each in _owned(machine):
-        out.number(each.owner)
+    HAS_UNTOLD_LOSS.write_each(out, machine.subscriptions.by_name.values())
+    OWNER.write_each(out, _owned(machine))
     return out.data
 
 
@@ -256,37 +199,22 @@ def _owned(machine: QueueMachine) -> list[Subscription | QueuePin]:
     return [*subscriptions.by_name.values(), *subscriptions.deleted, *pins.by_number.values(), *pins.ended]
 
 
-def staged_in(head: Reader) -> tuple[int, Staging]:
-    """(number of blocks, staged parts, read-only) of a queue, from the beginning of its head."""
-    head.number()
-    return head.number(), Staging.decode(head.blob(), PRODUCTION)
+def staged_in(head: bytes, version: int) -> tuple[int, Staging]:
+    """(number of blocks, staged parts, read-only) of a queue, from the beginning of its head. version: the group's."""
+    reader = Reader(head)
+    reader.number()
+    return reader.number(), decode_staging(reader.blob(), PRODUCTION, version)
 
 
-def _consumer(out: Writer, consumer: Consumer) -> None:
-    out.blob(consumer.producer)
-    out.text(consumer.tag)
-    address = consumer.address
-    for value in (address.node, address.boot, address.session, consumer.attach, consumer.credit_to):
-        out.number(value)
-    out.number(consumer.next_tag)
-    out.number(consumer.group is not None)
-    if consumer.group is not None:
-        out.blob(consumer.group.selector)
-    out.column(consumer.held.tags)
-    out.column(consumer.held.sequences)
-    out.column(consumer.held.counts)
-
-
-def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, int]:
+def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int]:
+    """Returns the queue without its blocks, and their number."""
+    reader = Reader(head, group.version)
     queue = reader.number()
     block_count = reader.number()
-    staging = Staging.decode(reader.blob(), group.limits)
-    machine = QueueMachine(queue, CONFIG.read(reader, group.version), group.field_source, group.memory)
+    staging = decode_staging(reader.blob(), group.limits, group.version)
+    machine = QueueMachine(queue, CONFIG.read(reader), group.field_source, group.memory)
     machine.staging = staging
-    machine.messages.next_sequence = reader.number()
-    machine.next_attach = reader.number()
-    machine.unfinished = bool(reader.number())
-    machine.messages.dropped = {reason: reader.number() for reason in COUNTED}
+    QUEUE.read_into(reader, machine)
     members = [_read_consumer(reader, group.limits) for _ in range(reader.number())]
     consumers = [consumer for consumer, _ in members]
     machine.consumers = {consumer.key: consumer for consumer in consumers}
@@ -299,43 +227,29 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
     for _ in range(reader.number()):
         selector_group = groups.add(reader.blob())
         groups.shared.decode(selector_group, reader.number())
-        for _ in range(reader.number()):
-            consumer = consumers[reader.number()]
-            selector_group.eligible[consumer.key] = consumer
+        for place in NUMBERS.read(reader):
+            selector_group.eligible[consumers[place].key] = consumers[place]
         groups.eligible_count += len(selector_group.eligible)
         found.append(selector_group)
-    for _ in range(reader.number()):
-        selector_group = found[reader.number()]
-        groups.enqueue_group(selector_group)
-    for _ in range(reader.number()):
-        consumer = consumers[reader.number()]
-        groups.draining[consumer.key] = consumer
+    for place in NUMBERS.read(reader):
+        groups.enqueue_group(found[place])
+    for place in NUMBERS.read(reader):
+        groups.draining[consumers[place].key] = consumers[place]
     for consumer, selector in members:
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
     read_subscriptions(reader, machine.subscriptions, groups, group.limits)
     read_pins(reader, machine.pins)
-    read_losses(reader, machine.subscriptions)
-    if not reader.is_at_end():
-        for each in _owned(machine):
-            each.owner = reader.number()
+    HAS_UNTOLD_LOSS.read_each(reader, machine.subscriptions.by_name.values())
+    OWNER.read_each(reader, _owned(machine))
     return machine, block_count
 
 
 def _read_consumer(reader: Reader, limits: Limits) -> tuple[Consumer, bytes | None]:
-    producer = reader.blob()
-    tag = reader.text()
-    address = Address(reader.number(), reader.number(), reader.number())
-    consumer = Consumer(producer, tag, address, reader.number(), None, limits.max_held, reader.number())
-    consumer.next_tag = reader.number()
-    selector = reader.blob() if reader.number() else None
-    held = consumer.held
-    held.tags = reader.column("Q")
-    held.sequences = reader.column("Q")
-    held.counts = reader.column("I")
-    held.total = sum(held.counts)
-    return consumer, selector
+    found = CONSUMER.read_fields(reader)
+    selector = found.pop("selector")
+    return Consumer(group=None, max_held=limits.max_held, **found), selector
 
 
 def add_block(machine: QueueMachine, block: Block | Stored) -> None:

@@ -1,16 +1,27 @@
-"""The fields of the catalog's commands, in the order in which they are written (fifo/records.py)."""
+"""The fields of the catalog's commands, and of the records in its snapshot, in the order in which they are written
+(fifo/records.py).
+
+To add a field to a record of the snapshot: one line here, at the end of the record, with the machine version that it
+comes with and its default, and the field in its class.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fifo.records import I64, OPEN_TEXT, TEXT, U64, Field, Kind, Record
+from fifo.commands import UNKNOWN
+from fifo.kinds import FLAG, I64, OPEN_TEXT, TEXT, U64
+from fifo.records import Field, Record
 from quorum.catalog import commands as cat
 from quorum.catalog import lease_times as lt
 from quorum.catalog.lease_times import UNSEEN
+from quorum.catalog.members import CatalogMember
+from quorum.catalog.numbering import Speaker
+from quorum.catalog.policies import Policy
+from quorum.catalog.queues import CatalogQueue
 
 
-class _Arguments(Kind):
+class _Arguments:
     """Pairs of a name and a value. JSON tells 1, 1.0 and true apart; bytes are no value of any argument."""
 
     def from_json(self, value: Any) -> tuple[tuple[str, object], ...]:
@@ -47,4 +58,47 @@ LEASE_TIMES = (
     Record(lt.FoundLeaseTimes, (Field("lease_ms", U64), Field("step_down_ms", U64))),
     Record(lt.SetLeaseTimes, (Field("lease_ms", U64), Field("step_down_ms", U64), Field("seen", I64))),
     Record(lt.SettleLeaseTimes, (Field("revision", U64),)),
+)
+
+# ---- in the snapshot
+
+QUEUE = Record(
+    CatalogQueue,
+    (Field("id", U64), Field("name", TEXT), Field("group", U64), Field("arguments", ARGUMENTS)),
+    others=("config",),
+)
+POLICY = Record(
+    Policy,
+    (Field("name", TEXT), Field("pattern", TEXT), Field("priority", I64), Field("arguments", ARGUMENTS)),
+)
+TIMES = Record(lt.LeaseTimes, (Field("lease_ms", U64), Field("step_down_ms", U64)))
+LEASE_SETTINGS = Record(
+    lt.LeaseSettings,
+    (Field("revision", U64), Field("wanted", TIMES), Field("granted", TIMES), Field("awaited", TIMES)),
+)
+MEMBER = Record(
+    CatalogMember,
+    (
+        Field("number", U64),
+        Field("id", TEXT),
+        Field("name", TEXT),
+        Field("peer", TEXT),
+        Field("client", TEXT),
+        Field("incarnation", TEXT),
+        Field("is_drained", FLAG),
+        Field("is_joining", FLAG, since=2, default=False),
+        Field("replaces", TEXT, since=2, default=""),
+    ),
+)
+"""An object; the others are lists."""
+SPEAKER = Record(
+    Speaker,
+    (
+        Field("epoch", U64),
+        Field("last", U64),
+        Field("heard_ms", U64),
+        Field("owner", U64, since=2, default=UNKNOWN),
+        Field("node", U64, since=2, default=0),
+        Field("boot", U64, since=2, default=0),
+    ),
 )

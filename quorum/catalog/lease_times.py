@@ -19,8 +19,7 @@ largest lease that configuration allows, so a successor waits for that one until
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +100,6 @@ class LeaseSettings:
     def settled(self) -> LeaseSettings:
         """The settings after step 2."""
         return replace(self, revision=self.revision + 1, granted=self.wanted, awaited=self.wanted)
-
-    # ---- JSON form
-
-    def state(self) -> list[object]:
-        return [self.revision, *(list(astuple(each)) for each in (self.wanted, self.granted, self.awaited))]
-
-    @classmethod
-    def restored(cls, state: Sequence[object] | None) -> LeaseSettings | None:
-        """The settings from their JSON form; ValueError if it is none."""
-        match state:
-            case None:
-                return None
-            case [
-                int(revision),
-                [int(), int()] as wanted,
-                [int(), int()] as granted,
-                [int(), int()] as awaited,
-            ]:
-                return cls(revision, LeaseTimes(*wanted), LeaseTimes(*granted), LeaseTimes(*awaited))
-        raise ValueError(f"not lease settings: {state!r}")
 
 
 def check_times(wanted: LeaseTimes) -> None:

@@ -14,14 +14,15 @@ import zlib
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from fifo import commands as c
 from fifo import versions
 from fifo.effects import Applied, Ok, Refused, Reply
-from fifo.numbering import Fence
+from fifo.kinds import U64
 from fifo.outcome_hash import digest
+from fifo.records import Field, Record
 from quorum.catalog.arguments import (
     ArgumentError,
     ArgumentValue,
@@ -40,6 +41,7 @@ from quorum.catalog.commands import (
     SeenChanges,
     SetPolicy,
 )
+from quorum.catalog.layouts import LEASE_SETTINGS, POLICY, QUEUE
 from quorum.catalog.lease_times import (
     UNSEEN,
     FoundLeaseTimes,
@@ -58,9 +60,16 @@ from quorum.catalog.members import (
     Members,
     RemoveMember,
 )
-from quorum.catalog.numbering import Numbering, Speaker
+from quorum.catalog.numbering import Numbering
 from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, check_policy
 from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.snapshot import (
+    members_state,
+    numbering_state,
+    restored_members,
+    restored_numbering,
+    restored_queue,
+)
 
 MAY_BE_LEFT_OUT = (AddMember, RemoveMember, DrainMember, SetPolicy, RemovePolicy)
 """Commands that an operator may have skipped (CatalogMachine.leave_out). Commands about queues are not among them,
@@ -409,35 +418,21 @@ class CatalogMachine:
     def _state(self) -> dict[str, Any]:
         """The state by field, in an order that is the same on every member. What came with a version is there from the
         switch to that version on: until then, older builds are members and have to read it."""
-        later = {} if self.version <= versions.BASE else {"version": self.version}
-        return {
-            **later,
-            "changes": self.changes,
+        version = self.version
+        later = {} if version <= versions.BASE else {"version": version}
+        state = {
+            **COUNTERS.by_name(self, version),
             "format": SNAPSHOT_FORMAT,
             "groups": list(self._by_group),
-            "lease_settings": None if self.lease_settings is None else self.lease_settings.state(),
-            "members": self.members.state(),
-            "next_queue_id": self.next_queue_id,
-            "policies": [
-                [policy.name, policy.pattern, policy.priority, policy.arguments]
-                for policy in self.policies.by_name.values()
-            ],
+            "lease_settings": self.lease_settings and LEASE_SETTINGS.row(self.lease_settings, version),
+            "members": members_state(self.members, version),
+            "policies": [POLICY.row(policy, version) for policy in self.policies.by_name.values()],
             "queues": [
-                [queue.id, queue.name, queue.group, queue.arguments]
-                for queue in sorted(self._by_name.values(), key=lambda queue: queue.id)
+                QUEUE.row(queue, version) for queue in sorted(self._by_name.values(), key=attrgetter("id"))
             ],
-            "removals": self.removals,
             "removed": _ranges(self._removed),
-            "revision": self.revision,
-            "running_hash": self.running_hash,
-            "fences": [
-                [name.hex(), *astuple(fence)] for name, fence in self._numbering.fences.by_name.items()
-            ],
-            "fences_lost_ms": self._numbering.fences.lost_ms,
-            "speakers": [
-                [producer.hex(), *astuple(speaker)] for producer, speaker in self._numbering.speakers.items()
-            ],
         }
+        return {**later, **dict(sorted(state.items())), **numbering_state(self._numbering, version)}
 
     @classmethod
     def restore(cls, data: bytes, newest_version: int = versions.CURRENT) -> CatalogMachine:
@@ -450,25 +445,14 @@ class CatalogMachine:
             machine = cls(state["groups"], newest_version)
             machine.version = state.get("version", versions.FIRST)
             versions.check_version("the catalog's state", machine.version, newest_version)
-            machine.members = Members.restored(state["members"])
-            machine.lease_settings = LeaseSettings.restored(state.get("lease_settings"))
-            machine.next_queue_id = state["next_queue_id"]
-            machine.revision = state["revision"]
-            machine.changes, machine.removals = state.get("changes", 0), state.get("removals", 0)
-            machine.policies = Policies(
-                Policy(name, pattern, priority, tuple((argument, value) for argument, value in given))
-                for name, pattern, priority, given in state["policies"]
-            )
-            for number, name, group, given in state["queues"]:
-                arguments = tuple((argument, value) for argument, value in given)
-                config = effective_config(name, dict(arguments))
-                machine._add(CatalogQueue(number, name, group, arguments, config))
-            for producer, *speaker in state["speakers"]:  # shorter if an earlier build wrote it
-                machine._numbering.speakers[bytes.fromhex(producer)] = Speaker(*speaker)
-            for producer, *fence in state.get("fences", ()):
-                machine._numbering.fences.by_name[bytes.fromhex(producer)] = Fence(*fence)
-            machine._numbering.fences.lost_ms = state.get("fences_lost_ms", -1)
-            machine.running_hash = state.get("running_hash", 0)
+            COUNTERS.set_fields(state, machine)
+            machine.members = restored_members(state["members"])
+            settings = state.get("lease_settings")
+            machine.lease_settings = None if settings is None else LEASE_SETTINGS.from_row(settings)
+            machine.policies = Policies(map(POLICY.from_row, state["policies"]))
+            for row in state["queues"]:
+                machine._add(restored_queue(row))
+            machine._numbering = restored_numbering(state)
             machine._restore_removed(state.get("removed"))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{len(data)} bytes that are no catalog snapshot: {error}") from error
@@ -483,6 +467,19 @@ class CatalogMachine:
         else:
             ids = (each for first, last in ranges for each in range(first, last + 1))
         self._removed = array("Q", ids)
+
+
+COUNTERS = Record(
+    CatalogMachine,
+    (
+        Field("next_queue_id", U64),
+        Field("revision", U64),
+        Field("changes", U64, since=2, default=0),
+        Field("removals", U64, since=2, default=0),
+        Field("running_hash", U64, since=2, default=0),
+    ),
+)
+"""Numbers of the state, by name."""
 
 
 def _json(state: object) -> bytes:

@@ -13,7 +13,7 @@ member. A joining member does not count as one in whose favour others can be rem
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -181,14 +181,6 @@ def _member(fields: Mapping[str, Any]) -> CatalogMember:
     return _made(CatalogMember, fields)
 
 
-def _fields(member: CatalogMember) -> dict[str, object]:
-    """A member's fields in a snapshot: the fields of joining members are present only for those."""
-    found = asdict(member)
-    if not member.is_joining:
-        del found["is_joining"], found["replaces"]
-    return found
-
-
 class Members:
     """The members by id, in the order of their numbers. Each command is checked before it changes anything."""
 
@@ -302,21 +294,3 @@ class Members:
     def _drop(self, member: CatalogMember) -> None:
         del self.by_id[member.id]
         self.removed = [*self.removed, member.id][-KEPT_REMOVED:]
-
-    # ---- snapshot
-
-    def state(self) -> list[object]:
-        """The JSON form."""
-        return [self.next_number, [_fields(each) for each in self.by_id.values()], self.removed]
-
-    @classmethod
-    def restored(cls, state: Sequence[object]) -> Members:
-        """The members from their JSON form. Raises ValueError or TypeError if it is none."""
-        made = cls()
-        number, members, removed = state
-        if not isinstance(number, int) or not isinstance(members, list) or not isinstance(removed, list):
-            raise ValueError("a catalog without members")
-        made.next_number = number
-        made.by_id = {each.id: each for each in map(_member, members)}
-        made.removed = [str(each) for each in removed]
-        return made

@@ -18,6 +18,7 @@ LANGUAGE_MODULES = [
     "commands",
     "effects",
     "index_sets",
+    "kinds",
     "layouts",
     "limits",
     "numbering",

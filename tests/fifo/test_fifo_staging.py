@@ -23,11 +23,18 @@ from fifo.effects import Ok, Published, Refused
 from fifo.limits import PRODUCTION, SMALL
 from fifo.persistence import snapshot
 from fifo.persistence.references import references
+from fifo.persistence.staging import decode_staging, encode_staging
 from fifo.queries import group as queries
-from fifo.staging import LastBatch, StagedInfo, Staging
+from fifo.staging import LastBatch, StagedInfo
+from fifo.versions import CURRENT
 from quorum_selectors import columns
 from support.fifo_staging import RED, prepared, refused, reply_to_publish, waiting
 from support.fifo_world import World, part_name, sequences
+
+
+def staged_bytes(world: World) -> bytes:
+    return bytes(encode_staging(world.machine.queues[1].staging, CURRENT))
+
 
 # ---- publishing
 
@@ -158,9 +165,9 @@ def test_a_part_that_is_missing_or_has_other_messages_than_said_is_refused_and_n
     world, name = prepared()
     world.stage(name, 1, 1, 0, 5)
     world.stage(name, 1, 2, 0, 2)
-    before = queries.staged(world.machine, 1), world.machine.queues[1].staging.encode()
+    before = queries.staged(world.machine, 1), staged_bytes(world)
     refused(reply_to_publish(world, name, 1, *parts), "missing_part")
-    assert (queries.staged(world.machine, 1), world.machine.queues[1].staging.encode()) == before
+    assert (queries.staged(world.machine, 1), staged_bytes(world)) == before
     assert waiting(world) == []
     assert reply_to_publish(world, name, 1, (1, 5), (2, 2)) == Published(1, 7)
 
@@ -180,12 +187,12 @@ def test_a_repeated_chunk_was_done_before_and_one_too_high_is_a_gap() -> None:
     world, name = prepared()
     world.stage(name, 1, 1, 0, 3)
     world.stage(name, 1, 1, 1, 3)
-    before = world.machine.queues[1].staging.encode()
+    before = staged_bytes(world)
     assert world.stage(name, 1, 1, 0, 3) == Ok(6)
     assert world.stage(name, 1, 1, 1, 3) == Ok(6)
     assert "allowed: up to 2" in refused(world.stage(name, 1, 1, 3, 3), "gap")
     refused(world.stage(name, 1, 2, 1, 3), "gap")
-    assert world.machine.queues[1].staging.encode() == before
+    assert staged_bytes(world) == before
     assert world.stage(name, 1, 1, 2, 1) == Ok(7)
 
 
@@ -365,13 +372,14 @@ def test_snapshots_without_times_or_owners_of_the_last_batches_are_read() -> Non
     for last in staging.last_batches.values():
         times.number(last.used_ms)
         owners.number(last.owner)
-    encoded = bytes(staging.encode())
+    encoded = staged_bytes(world)
     assert encoded.endswith(bytes(times.data + owners.data))
     without_owners = encoded.removesuffix(bytes(owners.data))
-    found = Staging.decode(without_owners.removesuffix(bytes(times.data)), SMALL)
+    found = decode_staging(without_owners.removesuffix(bytes(times.data)), SMALL, CURRENT)
     assert found.last_batches == {producer: LastBatch(5, 0) for producer in "ab"}
-    assert {last.owner for last in Staging.decode(without_owners, SMALL).last_batches.values()} == {UNKNOWN}
-    assert Staging.decode(encoded, SMALL).last_batches == staging.last_batches
+    found = decode_staging(without_owners, SMALL, CURRENT)
+    assert {last.owner for last in found.last_batches.values()} == {UNKNOWN}
+    assert decode_staging(encoded, SMALL, CURRENT).last_batches == staging.last_batches
 
 
 # ---- a queue's other rules

@@ -10,8 +10,9 @@ import pytest
 from cases.operation_bytes import HEAD_BYTES, VERSION_2
 from fifo import commands as c
 from fifo.codec import Reader, Writer
+from fifo.kinds import BYTES, FLAG, I64, OPEN_TEXT, OPTIONAL, TEXT, U32, U64
 from fifo.layouts import COMMANDS, CONFIG, SETTLE
-from fifo.records import BYTES, FLAG, I64, OPEN_TEXT, OPTIONAL, TEXT, U32, U64, Field, Record
+from fifo.records import Field, Record
 from fifo.versions import BASE
 from quorum.catalog import layouts as catalog
 from quorum.node.wire import operations as op
@@ -129,9 +130,9 @@ def test_a_record_says_which_version_it_needs(order: Order, needed: int) -> None
 @pytest.mark.parametrize("version", [1, BASE, NEW, NEW + 1])
 def test_a_state_of_a_version_has_the_fields_of_that_version(version: int) -> None:
     record = Record(Config, CONFIG_FIELDS)
-    out = Writer()
-    record.write(out, Config("orders", 5, True), version)
-    found = record.read(Reader(out.data), version)
+    out = Writer(version)
+    record.write(out, Config("orders", 5, True))
+    found = record.read(Reader(out.data, version))
     assert found == Config("orders", 5, version >= NEW)
     assert len(out.data) == 8 + (version >= NEW)
 

@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fifo.versions import CURRENT
+from quorum.catalog.layouts import LEASE_SETTINGS
 from quorum.catalog.lease_times import LeaseSettings
 from quorum.catalog.members import CatalogMember, joined_id
 from quorum.log.files import NO_ROOM, Files, RealFiles, commit_file, prepare_file, read_file
@@ -127,12 +129,13 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
     try:
         known = _decode(read_file(files, path))
         founding = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
+        settings = known.get("lease_settings")
         memory = Memory(
             str(known["incarnation"]),
             bool(known["is_established"]),
             {str(each): str(met) for each, met in known["met"].items()},
             tuple(CatalogMember(**each) for each in known["known"]),
-            LeaseSettings.restored(known.get("lease_settings")),
+            None if settings is None else LEASE_SETTINGS.from_row(settings),
             int(known.get("mark", 0)),
             {str(each): int(mark) for each, mark in known.get("heard", {}).items()},
             tuple((int(group), int(index)) for group, index in known.get("skipped", ())),
@@ -176,7 +179,7 @@ def begin_life(
             "incarnation": memory.incarnation,
             "is_established": memory.is_established,
             "met": memory.met,
-            "lease_settings": None if memory.lease_settings is None else memory.lease_settings.state(),
+            "lease_settings": memory.lease_settings and LEASE_SETTINGS.row(memory.lease_settings, CURRENT),
             "known": [asdict(each) for each in memory.members],
             "mark": memory.mark,
             "heard": memory.heard,

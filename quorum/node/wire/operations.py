@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fifo import commands as c
+from fifo.kinds import NAMED
 from fifo.layouts import COMMANDS, CONFIG
-from fifo.records import NAMED, Record
+from fifo.records import Record
 from fifo.versions import BASE
 from quorum.catalog import arguments
 from quorum.catalog import commands as cat

@@ -1,0 +1,206 @@
+"""The fields of the records in snapshots and checkpoints, in the order in which they are written (fifo/records.py).
+
+To add a field: one line here, at the end of its record, with the machine version that it comes with and its default,
+and the field in its class. A state has the field from the switch to that version on. The values that stand behind all
+records of a list (`..._OWNER`, HAS_UNTOLD_LOSS, USED_MS, TEXTS) were added before states had versions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fifo.codec import Reader, Writer
+from fifo.commands import ON_EXPIRY, UNKNOWN
+from fifo.consumers.consumer import CheckedOut, Consumer
+from fifo.group_state import GroupState
+from fifo.kinds import BYTES, FLAG, I64, TEXT, U64, Coded, Column, Many, Maybe, Row
+from fifo.layouts import ADDRESS, FENCE
+from fifo.messages.messages import COUNTED
+from fifo.numbering import Fences
+from fifo.pins import QueuePin
+from fifo.producers import Producer
+from fifo.queue_machine import QueueMachine
+from fifo.records import Field, Record
+from fifo.staging import LastBatch, Part
+from fifo.subscriptions import Disposition, Reservation, Subscription
+
+
+class _CheckedOut:
+    """The runs of a consumer: their tags, sequences and counts."""
+
+    def write(self, out: Writer, held: CheckedOut) -> None:
+        out.column(held.tags)
+        out.column(held.sequences)
+        out.column(held.counts)
+
+    def read(self, reader: Reader) -> CheckedOut:
+        held = CheckedOut()
+        held.tags, held.sequences, held.counts = reader.column("Q"), reader.column("Q"), reader.column("I")
+        held.total = sum(held.counts)
+        return held
+
+
+class _Counts:
+    """A number for each cause of COUNTED."""
+
+    def write(self, out: Writer, counts: dict[str, int]) -> None:
+        for cause in COUNTED:
+            out.number(counts[cause])
+
+    def read(self, reader: Reader) -> dict[str, int]:
+        return {cause: reader.number() for cause in COUNTED}
+
+
+def _sorted_items(value: dict[int, Any]) -> list[tuple[int, Any]]:
+    return sorted(value.items())
+
+
+NUMBERS = Many(U64)
+RANGES = Many(Row(U64, U64))
+KEYS = Many(U64, dict.fromkeys)
+CHECKED_OUT = _CheckedOut()
+OWNER = Field("owner", U64, since=2, default=UNKNOWN)
+"""of producers, subscriptions, pins, and producers of staged batches; behind all of them"""
+
+# ---- a group
+
+BEGINNING = Record(
+    GroupState, (Field("index", U64), Field("now_ms", U64), Field("version", U64), Field("running_hash", U64))
+)
+"""It is read before the version is known: no field can be added."""
+GROUP = Record(
+    GroupState,
+    (
+        Field("configured", U64),
+        Field("deleted", Column("Q")),
+        Field("backlog", KEYS),
+        Field("sessions.departed", Many(Row(U64, U64), dict, _sorted_items)),
+        Field("sessions.departing", Many(U64, dict.fromkeys, sorted)),
+    ),
+)
+PRODUCER = Record(
+    Producer,
+    (
+        Field("name", BYTES),
+        Field("epoch", U64),
+        Field("address", ADDRESS),
+        Field("last_n", U64),
+        Field("floor", U64),
+        Field("ended_ms", I64),
+        Field("accepted", RANGES),
+        Field("consumers", Many(Row(U64, TEXT), dict.fromkeys)),
+    ),
+    others=("owner",),
+)
+PRODUCERS = Many(PRODUCER)
+ENDED = Many(BYTES, dict.fromkeys)
+FENCES = Record(
+    Fences,
+    (Field("by_name", Many(Row(BYTES, FENCE), dict, dict.items)), Field("lost_ms", I64)),
+)
+
+# ---- a queue
+
+QUEUE = Record(
+    QueueMachine,
+    (
+        Field("messages.next_sequence", U64),
+        Field("next_attach", U64),
+        Field("unfinished", FLAG),
+        Field("messages.dropped", _Counts()),
+    ),
+)
+CONSUMER = Record(
+    Consumer,
+    (
+        Field("producer", BYTES),
+        Field("tag", TEXT),
+        Field("address", ADDRESS),
+        Field("attach", U64),
+        Field("credit_to", U64),
+        Field("next_tag", U64),
+        Field("selector", Maybe(BYTES)),
+        Field("held", CHECKED_OUT),
+    ),
+    others=("group", "key", "max_held", "owner"),
+)
+CONSUMERS = Many(CONSUMER)
+
+# ---- its subscriptions
+
+RESERVATION = Record(
+    Reservation,
+    (
+        Field("offset", U64),
+        Field("first_tag", U64),
+        Field("count", U64),
+        Field("size_bytes", U64),
+        Field("index", U64),
+        Field("time_ms", U64),
+        Field("is_complete", FLAG),
+        Field("opens", U64),
+        Field("disposition", Coded(*Disposition)),
+    ),
+)
+SUBSCRIPTION = Record(
+    Subscription,
+    (
+        Field("consumer.tag", TEXT),
+        Field("generation", U64),
+        Field("start_sequence", U64),
+        Field("timeout_ms", U64),
+        Field("on_expiry", Coded(*ON_EXPIRY)),
+        Field("last_seen_ms", U64),
+        Field("settled", U64),
+        Field("last", U64),
+        Field("consumer.next_tag", U64),
+        Field("consumer.held", CHECKED_OUT),
+        Field("reservations", Many(RESERVATION)),
+        Field("released", RANGES),
+    ),
+    others=("has_untold_loss", "owner"),
+)
+SUBSCRIPTIONS = Many(SUBSCRIPTION)
+HAS_UNTOLD_LOSS = Field("has_untold_loss", FLAG, since=2, default=False)
+
+# ---- its pins
+
+PIN = Record(
+    QueuePin,
+    (
+        Field("number", U64),
+        Field("index", U64),
+        Field("made_ms", U64),
+        Field("expires_ms", U64),
+        Field("first_sequence", U64),
+        Field("end_sequence", U64),
+        Field("count", U64),
+        Field("copy_bytes", U64),
+        Field("blocks", KEYS),
+    ),
+    others=("owner",),
+)
+PINS = Many(PIN)
+
+# ---- its staged parts
+
+PART = Record(
+    Part,
+    (
+        Field("last_ms", U64),
+        Field("indexes", Column("Q")),
+        Field("operations", Column("I")),
+        Field("counts", Column("I")),
+        Field("sizes", Column("Q")),
+        Field("ttl_counts", Column("I")),
+        Field("ttls", Column("q")),
+    ),
+    others=("rows", "size_bytes", "texts"),
+)
+PARTS = Many(Row(Row(TEXT, U64, BYTES), PART), dict, dict.items)
+"""by producer, batch and name"""
+TEXTS = Field("texts", Column("I"))
+"""There only if a chunk has long texts."""
+LAST_BATCH = Record(LastBatch, (Field("number", U64),), others=("used_ms", "owner"))
+LAST_BATCHES = Many(Row(TEXT, LAST_BATCH), dict, dict.items)
+USED_MS = Field("used_ms", U64, since=2, default=0)

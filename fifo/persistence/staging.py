@@ -1,0 +1,43 @@
+"""Staged parts and the last batches as bytes: a part of a queue's head in snapshots and checkpoints."""
+
+from __future__ import annotations
+
+from array import array
+
+from fifo.codec import Reader, Writer
+from fifo.limits import Limits
+from fifo.persistence.layouts import LAST_BATCHES, OWNER, PARTS, TEXTS, USED_MS
+from fifo.staging import Staging
+
+
+def encode_staging(staging: Staging, version: int) -> bytearray:
+    """version: the group's."""
+    out = Writer(version)
+    PARTS.write(out, staging.parts)
+    LAST_BATCHES.write(out, staging.last_batches)
+    USED_MS.write_each(out, staging.last_batches.values())
+    OWNER.write_each(out, staging.last_batches.values())
+    if any(any(part.texts) for part in staging.parts.values()):
+        TEXTS.write_each(out, staging.parts.values())
+    return out.data
+
+
+def decode_staging(data: bytes, limits: Limits, version: int) -> Staging:
+    """Raises ValueError if the bytes end too early. Earlier builds wrote no times, owners and text factors."""
+    reader, found = Reader(data, version), Staging(limits)
+    found.parts = PARTS.read(reader)
+    for part in found.parts.values():
+        part.texts = array("I", bytes(4 * len(part.counts)))
+        part.rows, part.size_bytes = sum(part.counts), sum(part.sizes)
+        found.chunk_count += len(part.indexes)
+        found.rows += part.rows
+        found.size_bytes += part.size_bytes
+        found.ttl_count += len(part.ttls)
+    last_batches = LAST_BATCHES.read(reader)
+    USED_MS.read_each(reader, last_batches.values())
+    OWNER.read_each(reader, last_batches.values())
+    if not reader.is_at_end():
+        TEXTS.read_each(reader, found.parts.values())
+    for producer, last in last_batches.items():
+        found.know(producer, last)
+    return found
