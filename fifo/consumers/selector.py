@@ -10,9 +10,9 @@ from quorum_selectors import canonical
 from quorum_selectors.compiled import Condition, compile_expression
 from quorum_selectors.errors import EncodingError, FieldNameError
 from quorum_selectors.expression import Expression, field_names, steps
+from quorum_selectors.known_fields import KeptFields, resolve_field_names
 from quorum_selectors.lookup_costs import Filed, cells_of
 from quorum_selectors.predicates import Requirement, requirement
-from quorum_selectors.wellknown import KeptFields, resolve_field_names
 
 
 class Selector:

@@ -22,7 +22,7 @@ from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import StagedParts
 from quorum.node.wire import batches
 from quorum.v1 import bulk_pb2 as pb
-from quorum_selectors.wellknown import KeptFields
+from quorum_selectors.known_fields import KeptFields
 
 AHEAD = 4
 """Unanswered chunks of one call."""

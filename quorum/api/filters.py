@@ -9,9 +9,9 @@ from functools import lru_cache
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.catalog.queues import CatalogQueue
-from quorum_selectors import canonical, jms, printing, properties
+from quorum_selectors import canonical, jms, properties, unparse
 from quorum_selectors.expression import Expression
-from quorum_selectors.wellknown import KeptFields, resolve_field_names
+from quorum_selectors.known_fields import KeptFields, resolve_field_names
 
 
 @lru_cache(maxsize=4096)
@@ -80,7 +80,7 @@ def selector_text(encoded: bytes) -> str:
     """Return a selector's text for this encoding; empty for every message, and if no text expresses it."""
     if not encoded:
         return ""
-    return printing.selector(canonical.decode(encoded)) or ""
+    return unparse.selector(canonical.decode(encoded)) or ""
 
 
 def _checked(values: Mapping[str, FilterValue]) -> dict[str, bool | int | float | str | None]:

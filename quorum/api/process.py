@@ -29,7 +29,7 @@ from quorum.log.files import NO_DESCRIPTORS, NO_ROOM, SPARE_DESCRIPTORS, Files, 
 from quorum.node import events as ev
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity.identity import FILE as IDENTITY
-from quorum.node.identity.identity import Founding, IdentityError, Life, begin_life
+from quorum.node.identity.identity import Founding, IdentityError, ProcessStart, record_start
 from quorum.node.maintenance.garbage_collection import Threaded
 from quorum.node.maintenance.lost_log import open_log
 from quorum.node.maintenance.scrubbing import Pace
@@ -97,22 +97,22 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
     )
     try:
         try:
-            life = _begin_life(config, log, disk.files)
+            start = _record_start(config, log, disk.files)
         except IdentityError as error:
             raise ConfigError(str(error)) from error
-        return asyncio.run(_serve(config, log, life, disk))
+        return asyncio.run(_serve(config, log, start, disk))
     finally:
         log.close()
 
 
-def _begin_life(config: NodeConfig, log: Log, files: Files) -> Life:
-    life = _with_room(
+def _record_start(config: NodeConfig, log: Log, files: Files) -> ProcessStart:
+    start = _with_room(
         log,
-        lambda: begin_life(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files),
+        lambda: record_start(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files),
     )
-    save = life.memory.save
-    life.memory.save = lambda: _with_room(log, save)
-    return life
+    save = start.node_state.save
+    start.node_state.save = lambda: _with_room(log, save)
+    return start
 
 
 def _with_room(log: Log, write: Callable[[], T]) -> T:
@@ -136,18 +136,18 @@ def _bound_allocator() -> None:
             mallopt(parameter, value)
 
 
-async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
+async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) -> int:
     logger = structlog.get_logger().bind(node=config.name)
-    founding, memory = _founding(config), life.memory
+    founding, node_state = _founding(config), start.node_state
 
     def known(peer: str) -> bytes:
         return member.incarnation_bytes(peer)
 
     network = PeerNetwork(
-        life.id,
-        life.boot,
+        start.id,
+        start.boot,
         {
-            (life.id if name == config.name else name): host_port(each.peer)
+            (start.id if name == config.name else name): host_port(each.peer)
             for name, each in config.members.items()
         },
         config.read_secret(),
@@ -155,15 +155,15 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
         founding=""
         if config.join
         else str(founding),  # founding members with different texts refuse each other's connections
-        incarnation=bytes.fromhex(memory.incarnation),
+        incarnation=bytes.fromhex(node_state.incarnation),
         known=known,
         skips=" ".join(map(shown, config.skipped_places)),
         versions=Versions(machine=PRODUCTION.newest_version),
     )
     member_config = MemberConfig(
-        life.id,
+        start.id,
         founding.members,
-        life.boot,
+        start.boot,
         config.lease_ms,
         config.queue_groups,
         config.raft_config(),
@@ -183,13 +183,13 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
             boottime_s,
             lambda: int(time.time() * 1000),
             random.SystemRandom(),
-            memory,
+            node_state,
             Threaded(),
         )
     except UnknownVersion as error:
         raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
-    hub = Hub(life.id, log, limits, config.session_window_bytes, config.node_window_bytes)
+    hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes)
     driver = Driver(member, network, hub.on_outputs)
     hub.attach(driver)
     server = Server(hub, config)
@@ -202,7 +202,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     logger.info(
-        "started", clients=config.client_address, peers=config.members[config.name].peer, boot=life.boot
+        "started", clients=config.client_address, peers=config.members[config.name].peer, boot=start.boot
     )
     watching = asyncio.create_task(watch_health(hub, server))
     stopped = asyncio.create_task(stopping.wait())

@@ -20,7 +20,7 @@ from quorum.api.session_commands import SessionCommands
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
-from quorum_selectors.wellknown import KeptFields
+from quorum_selectors.known_fields import KeptFields
 
 MAX_UINT64 = (1 << 64) - 1
 

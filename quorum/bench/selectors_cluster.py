@@ -35,7 +35,7 @@ from quorum.bench.selectors_fields import (
 )
 from quorum.bench.transfer import Phase, Pulse
 from quorum.client import Client, Consumer, Message, PreparedBatch, connect, encode_batch
-from quorum_selectors.wellknown import APPLICATION
+from quorum_selectors.known_fields import APPLICATION
 
 CONSUMERS = 100
 SESSIONS = 4

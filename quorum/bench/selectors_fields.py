@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quorum_selectors import columns
 from quorum_selectors.expression import FieldValue
-from quorum_selectors.wellknown import APPLICATION
+from quorum_selectors.known_fields import APPLICATION
 
 REGIONS = ("north", "east", "south", "west", "centre", "coast", "hills", "lakes")
 KINDS = 50

@@ -20,7 +20,7 @@ from typing import Any
 from fifo.commands import MAX_MESSAGE_TTL_MS, MAX_NAME_BYTES, OVERFLOWS, QUEUE_MODES, QueueConfig
 from fifo.versions import CURRENT, FIRST
 from quorum_selectors.errors import FieldNameError
-from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES, resolve_field_names
+from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES, resolve_field_names
 
 ArgumentValue = bool | int | float | str | bytes
 Arguments = tuple[tuple[str, ArgumentValue], ...]

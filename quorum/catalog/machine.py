@@ -53,11 +53,11 @@ from quorum.catalog.lease_times import (
 )
 from quorum.catalog.members import (
     AddMember,
+    BootstrapCluster,
     ConfirmMember,
     DrainMember,
-    FoundCluster,
-    MeetMember,
     Members,
+    RecordIncarnation,
     RemoveMember,
 )
 from quorum.catalog.numbering import Numbering
@@ -283,10 +283,10 @@ class CatalogMachine:
         self.policies = policies
         self.revision += 1
 
-    def _found(self, command: FoundCluster) -> Reply | None:
+    def _found(self, command: BootstrapCluster) -> Reply | None:
         return self.members.found(command)
 
-    def _meet(self, command: MeetMember) -> Reply | None:
+    def _meet(self, command: RecordIncarnation) -> Reply | None:
         return self.members.meet(command)
 
     def _found_lease_times(self, command: FoundLeaseTimes) -> Reply | None:
@@ -346,8 +346,8 @@ class CatalogMachine:
         RemoveQueue: _remove,
         SetPolicy: _set_policy,
         RemovePolicy: _remove_policy,
-        FoundCluster: _found,
-        MeetMember: _meet,
+        BootstrapCluster: _found,
+        RecordIncarnation: _meet,
         FoundLeaseTimes: _found_lease_times,
         SetLeaseTimes: _set_lease_times,
         SettleLeaseTimes: _settle_lease_times,
@@ -363,8 +363,8 @@ class CatalogMachine:
     }
 
     _LEADERS_OWN = (
-        FoundCluster,
-        MeetMember,
+        BootstrapCluster,
+        RecordIncarnation,
         ConfirmMember,
         FoundLeaseTimes,
         SettleLeaseTimes,

@@ -62,7 +62,7 @@ def founders(addresses: dict[str, tuple[str, str]]) -> tuple[CatalogMember, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCluster:
+class BootstrapCluster:
     """Sets the founding members; proposed by the system group's first leader. Changes nothing if they are set
     already."""
 
@@ -70,7 +70,7 @@ class FoundCluster:
 
 
 @dataclass(frozen=True, slots=True)
-class MeetMember:
+class RecordIncarnation:
     """Sets a founding member's incarnation, when it is first known."""
 
     id: str
@@ -126,21 +126,21 @@ def check_member(command: AddMember) -> None:
     check_incarnation(command.incarnation)
 
 
-MemberCommand = FoundCluster | MeetMember | AddMember | ConfirmMember | RemoveMember | DrainMember
+MemberCommand = BootstrapCluster | RecordIncarnation | AddMember | ConfirmMember | RemoveMember | DrainMember
 
 
 def encode_member_command(command: MemberCommand) -> bytes:
     return json.dumps(asdict(command), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def decode_found(data: bytes) -> FoundCluster:
+def decode_found(data: bytes) -> BootstrapCluster:
     """Decode the command. Raises ValueError if the bytes are none, as the other decoders do."""
     value = _object(data)
-    return FoundCluster(tuple(map(_member, value.get("members", ()))))
+    return BootstrapCluster(tuple(map(_member, value.get("members", ()))))
 
 
-def decode_meet(data: bytes) -> MeetMember:
-    return _decoded(MeetMember, data)
+def decode_meet(data: bytes) -> RecordIncarnation:
+    return _decoded(RecordIncarnation, data)
 
 
 def decode_add(data: bytes) -> AddMember:
@@ -195,13 +195,13 @@ class Members:
 
     # ---- commands
 
-    def found(self, command: FoundCluster) -> Reply | None:
+    def found(self, command: BootstrapCluster) -> Reply | None:
         if not self.by_id:
             self.by_id = {each.id: each for each in command.members}
             self.next_number = len(command.members) + 1
         return None
 
-    def meet(self, command: MeetMember) -> Reply | None:
+    def meet(self, command: RecordIncarnation) -> Reply | None:
         known = self.by_id.get(command.id)
         if known is not None and not known.incarnation:
             self.by_id[command.id] = replace(known, incarnation=command.incarnation)

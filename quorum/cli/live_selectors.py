@@ -10,8 +10,8 @@ from quorum import sync
 from quorum.client.bulk import BulkClient
 from quorum.client.errors import NotFound
 from quorum.spark.selectivity import Asked
-from quorum_selectors import canonical, printing
-from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
+from quorum_selectors import canonical, unparse
+from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def of_cluster(url: str, queues: Sequence[str]) -> Present:
                     )
             names[queue] = _kept(found.queue.effective_arguments)
     asked = tuple(
-        Asked(encoded, printing.shown(canonical.decode(encoded)), queue, tuple(sorted(who)))
+        Asked(encoded, unparse.shown(canonical.decode(encoded)), queue, tuple(sorted(who)))
         for (queue, encoded), who in sorted(users.items())
     )
     return Present(asked, names, tuple(absent))

@@ -548,7 +548,7 @@ class LocalCluster:
             identity = read_identity(self.member(name).data, RealFiles())
         except (OSError, IdentityError):
             return None
-        return None if identity is None else identity.memory.incarnation
+        return None if identity is None else identity.node_state.incarnation
 
     def last_output(self, name: str, lines: int = 15) -> str:
         """The last lines of the member's output."""

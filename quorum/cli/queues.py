@@ -131,9 +131,9 @@ def purge(queue: NameArgument, url: UrlOption = None) -> None:
 
 def selected(selector: str, encoded: bytes) -> str:
     """The selector or filter of a consumer or subscription, for people."""
-    from quorum_selectors import canonical, printing
+    from quorum_selectors import canonical, unparse
 
-    return selector or (printing.shown(canonical.decode(encoded)) if encoded else "everything")
+    return selector or (unparse.shown(canonical.decode(encoded)) if encoded else "everything")
 
 
 def plain_filter(record: ConsumerInfo | SubscriptionInfo) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from quorum_selectors import jms, properties
 from quorum_selectors.errors import SelectorsError
 from quorum_selectors.evaluate import PERSISTENT, evaluate
 from quorum_selectors.expression import DURABLE, Expression
-from quorum_selectors.wellknown import APPLICATION, PROPERTIES, jms_key
+from quorum_selectors.known_fields import APPLICATION, PROPERTIES, jms_key
 
 PARSE_ERROR = "parse-error"
 UNKNOWN = "unknown"

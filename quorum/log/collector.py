@@ -101,7 +101,7 @@ class Survey:
                     needed = rows.lengths[liveness.bodies(rows)]
                     live += int(needed.sum()) + HEADER_BYTES * len(needed)
         finally:
-            self._store.let_go(sealed.segment)
+            self._store.release(sealed.segment)
         self._known[sealed.listed.file_id] = (epoch, live)
 
     def _page_rows(self, sealed: Sealed, part: Part) -> Rows:
@@ -169,7 +169,7 @@ class Collection:
             raise self._refused(error) from error
         finally:
             for sealed in self.sources:
-                self._store.let_go(sealed.segment)
+                self._store.release(sealed.segment)
 
     def _run(self) -> None:
         try:
@@ -252,7 +252,7 @@ class Collection:
             )
             found, held = self._store.look_up(group, key, is_page=is_page)
             if held is not None:
-                self._store.let_go(held)
+                self._store.release(held)
             if found is not None and found.lsn == lsn:
                 self._store.note_damage(damage)
                 raise LogDamaged(damage)

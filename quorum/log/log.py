@@ -199,7 +199,7 @@ class Log:
                 return  # closed before
             self._writer.failure = LogClosed(f"the log in {self.directory} is closed")
         for segment in segments:
-            self._store.let_go(segment)
+            self._store.release(segment)
         self._hold.release()
 
     # ---- writing: the Raft thread
@@ -453,7 +453,7 @@ class Log:
                 store.replace(list(sources))
             for source in sources:
                 survey.forget(source)
-                store.let_go(source.segment)
+                store.release(source.segment)
             if result is None:
                 self._discard(collection)
             self._remove_replaced()

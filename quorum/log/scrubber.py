@@ -103,7 +103,7 @@ class Scrubber:
         try:
             checked = self._check(found, budget_bytes)
         finally:
-            store.let_go(found.segment)
+            store.release(found.segment)
         self._since_remembered += checked
         if self._since_remembered >= REMEMBER_BYTES:
             self._remember()
@@ -189,7 +189,7 @@ class Scrubber:
             self._active.findings = []
             return checked
         finally:
-            self._store.let_go(segment)
+            self._store.release(segment)
 
     # ---- the position
 

@@ -92,7 +92,7 @@ class Store:
         found, body, segment = self._find(group, index)
         if offset < 0 or length < 0 or offset + length > found.length:
             if segment is not None:
-                self.let_go(segment)
+                self.release(segment)
             raise ValueError(f"entry {index} has {found.length} bytes, not {offset}..{offset + length}")
         if segment is None:
             return body[offset : offset + length]
@@ -103,7 +103,7 @@ class Store:
         try:
             return read_slice(segment, found.place & OFFSET_MASK, found.lsn, offset, length)
         finally:
-            self.let_go(segment)
+            self.release(segment)
 
     def read_page(self, group: int, page: int) -> bytes:
         """A page's bytes, checked. EntryMissing, LogDamaged."""
@@ -183,7 +183,7 @@ class Store:
         is_page = damage.kind == RecordKind.PAGE.name
         found, held = self.look_up(group, damage.lsn if is_page else index, is_page=is_page)
         if held is not None:
-            self.let_go(held)
+            self.release(held)
         if found is not None and found.lsn == damage.lsn:
             with self.mutex:
                 self.damages[damage.lsn] = damage
@@ -227,7 +227,7 @@ class Store:
                 held.pop()
                 if found is not None:
                     return found, sealed.segment
-                self.let_go(sealed.segment)
+                self.release(sealed.segment)
         finally:
             self._let_all_go(held)
         return None, None
@@ -264,7 +264,7 @@ class Store:
             segment.holders += 1
             return True
 
-    def let_go(self, segment: Segment) -> None:
+    def release(self, segment: Segment) -> None:
         """Release a hold; the last release closes the file."""
         with self.mutex:
             segment.holders -= 1
@@ -275,7 +275,7 @@ class Store:
                 self._doomed.append(segment)
 
     def replace(self, sources: list[Sealed]) -> None:
-        """Remove these segments from the log. The mutex must be held; `let_go` must follow for each."""
+        """Remove these segments from the log. The mutex must be held; `release` must follow for each."""
         for sealed in sources:
             sealed.segment.is_replaced = True
             del self._segments[sealed.number]
@@ -325,7 +325,7 @@ class Store:
             body = self.recent.get(found.lsn)
         if body is not None:  # it was appended between the two lookups, and may not be written yet
             if held is not None:
-                self.let_go(held)
+                self.release(held)
             return found, body, None
         return found, b"", held
 
@@ -338,7 +338,7 @@ class Store:
             self._found_bad(error.damages[0], found, group, index)
             raise
         finally:
-            self.let_go(segment)
+            self.release(segment)
         with self.mutex:
             self._verified.add(found.place)
             if self.damages:
@@ -370,4 +370,4 @@ class Store:
 
     def _let_all_go(self, held: list[Sealed]) -> None:
         for sealed in held:
-            self.let_go(sealed.segment)
+            self.release(sealed.segment)

@@ -39,7 +39,7 @@ from quorum.node.cluster.state_comparison import StateComparison
 from quorum.node.cluster.state_requests import StateRequests
 from quorum.node.cluster.version_switch import VersionSwitch
 from quorum.node.errors import PageUnreadable
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.leases.leases import Leases
 from quorum.node.maintenance.garbage_collection import Background, GarbageCollection, Inline
@@ -87,7 +87,7 @@ class Member:
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
         random: random_module.Random,
-        memory: Memory | None = None,
+        node_state: NodeState | None = None,
         background: Background | None = None,
     ) -> None:
         """memory: this node's knowledge beside its log; without one it checks no incarnations.
@@ -99,13 +99,13 @@ class Member:
         self.now_ms = int(clock() * 1000)
         """When the last step began, on the member's clock."""
         self._network = network
-        self._memory = memory = memory or Memory()
+        self._node_state = node_state = node_state or NodeState()
         self._logger = logger = structlog.get_logger().bind(node=config.name)
         self._outputs = ev.Outputs()
         self.replicas = Replicas()
         self._build_cluster(clock, wall_ms)
         self._build_repair()
-        self._skipping = SkippedEntries(config.skip_entries, memory, logger)
+        self._skipping = SkippedEntries(config.skip_entries, node_state, logger)
         self._publisher = CatalogPublisher(self.replicas, self._outputs)
         self._standing = ""
         self._version = 0
@@ -131,7 +131,7 @@ class Member:
         self.pager = Pager(config.queue_memory_bytes)
         background = background or Inline()
         self.collecting = GarbageCollection(log, background)
-        self.scrubbing = Scrubbing(log, background, memory, logger, config.scrubbing)
+        self.scrubbing = Scrubbing(log, background, node_state, logger, config.scrubbing)
         self._bootstrap = Bootstrap(log, config.members, config.queue_groups, logger, config.limits)
         self._frames, self._inputs = self._frame_table(), self._input_table()
         network.set_kinds(self._frames.since)
@@ -145,7 +145,7 @@ class Member:
             self._bootstrap,
             self._skipping,
             self.applier,
-            self.arrivals,
+            self.snapshot_bodies,
             self.repairer,
             self.comparing,
             self.damage,
@@ -157,25 +157,25 @@ class Member:
     # ---- the parts
 
     def _build_cluster(self, clock: Callable[[], float], wall_ms: Callable[[], int]) -> None:
-        config, log, memory = self.config, self.log, self._memory
+        config, log, node_state = self.config, self.log, self._node_state
         logger, send = self._logger, self._network.send
-        roster = MemberDirectory(config.name, memory, founding_members(config))
-        self.me = roster.number(config.name)
+        member_directory = MemberDirectory(config.name, node_state, founding_members(config))
+        self.me = member_directory.number(config.name)
         """This node's number; 0 until it is a member."""
         self.names: dict[int, str] = {}
         """number -> id of each current member"""
-        self.peers = Peers(config.name, self.replicas, sorted(set(roster.by_id) - {config.name}))
+        self.peers = Peers(config.name, self.replicas, sorted(set(member_directory.by_id) - {config.name}))
         self.disk_monitor = DiskMonitor(self.me, self.names, log, clock, logger)
         self.leases = Leases(self.me, ())
         step_down_ms = int(config.raft.leader_fallback_s * 1000)
         configured = LeaseTimes(config.lease_ms, step_down_ms)
-        self.lease_times = LeaseTimesKeeper(self.leases, memory, configured, logger)
+        self.lease_times = LeaseTimesKeeper(self.leases, node_state, configured, logger)
         self.membership = Membership(
-            config, memory, self.replicas, self.peers, roster, self.lease_times, send
+            config, node_state, self.replicas, self.peers, member_directory, self.lease_times, send
         )
         self.heartbeats = Heartbeats(
             self.leases,
-            roster,
+            member_directory,
             self.peers,
             config.boot,
             self.replicas,
@@ -189,17 +189,17 @@ class Member:
             config.limits.newest_version, self.replicas, self.peers, self._network, logger
         )
         self.comparing = StateComparison(
-            log, memory, self.heartbeats, self.peers, self.replicas, send, self._outputs, logger
+            log, node_state, self.heartbeats, self.peers, self.replicas, send, self._outputs, logger
         )
         self.rebuilding = StateRequests(self.replicas, self.peers, send)
-        self.standings = RecoveryMessages(self.replicas, self.peers, send)
-        self._marks = RollbackMarks(memory, log, range(config.queue_groups + 1), send)
+        self.recovery_messages = RecoveryMessages(self.replicas, self.peers, send)
+        self._marks = RollbackMarks(node_state, log, range(config.queue_groups + 1), send)
         self._routes = LeaderRoutes(self.replicas, self.peers, self.leases, self.disk_monitor, send)
 
     def _build_repair(self) -> None:
         log, send = self.log, self._network.send
         self.body_client = BodyClient(log, send, self.peers)
-        self.arrivals = SnapshotBodies(log, self.body_client, self.replicas)
+        self.snapshot_bodies = SnapshotBodies(log, self.body_client, self.replicas)
         needed = NeededEntries(log, self.replicas)
         self.repairer = Repairer(log, self.body_client, self._logger, needed)
         self.body_server = BodyServer(log, self.replicas, send, self.repairer)
@@ -220,7 +220,9 @@ class Member:
     def _query_table(self) -> QueryTable:
         """Returns the table in which each part registers the types of queries that it answers."""
         table = QueryTable()
-        QueueAnswers(self.replicas, self.membership.roster, self.peers, self.log).take_queries(table)
+        QueueAnswers(self.replicas, self.membership.member_directory, self.peers, self.log).take_queries(
+            table
+        )
         ClusterAnswers(
             self.replicas,
             self.membership,
@@ -229,7 +231,7 @@ class Member:
             self.heartbeats,
             self.disk_monitor,
             self.repairer,
-            self.arrivals,
+            self.snapshot_bodies,
             self._skipping,
             self.config.skip_entries,
             self.versions,
@@ -245,7 +247,7 @@ class Member:
             self._routes,
             self.body_client,
             self.body_server,
-            self.standings,
+            self.recovery_messages,
             self.rebuilding,
             self.heartbeats,
             self.read_indexes,
@@ -276,9 +278,9 @@ class Member:
         schedule = Schedule()
         schedule.add(self.body_server.due, self.body_server.serve)
         schedule.add(self.heartbeats.due, self.heartbeats.turn)
-        schedule.add(self.standings.answering, self.standings.answer)
+        schedule.add(self.recovery_messages.answering, self.recovery_messages.answer)
         schedule.add(self._review_due, self._review)
-        schedule.add(self.standings.asking, self.standings.ask)
+        schedule.add(self.recovery_messages.asking, self.recovery_messages.ask)
         schedule.add(self.rebuilding.asking, self.rebuilding.ask)
         schedule.add(self._upkeep_due, self._upkeep)
         schedule.add(self.reconciler.due, self._reconcile)
@@ -293,7 +295,7 @@ class Member:
         Every exception is the end of this member.
         """
         self.now_ms = now_ms
-        takes_part = self.disk_monitor.can_write_votes(now_ms) and self._memory.is_established
+        takes_part = self.disk_monitor.can_write_votes(now_ms) and self._node_state.is_established
         self._receive(takes_part, frames, inputs)
         active = [each for each in self.replicas.values() if takes_part and each.is_active(now_ms)]
         if active:
@@ -365,7 +367,7 @@ class Member:
 
     def next_due_ms(self) -> int:
         """Time of the next step even if nothing arrives, in milliseconds on the member's clock."""
-        if self.disk_monitor.is_silent or not self._memory.is_established:
+        if self.disk_monitor.is_silent or not self._node_state.is_established:
             return min(self.heartbeats.next_ms, self._upkeep_due.next_ms)
         is_asked = self.read_indexes.is_due or self.questions.is_due
         if (
@@ -418,19 +420,23 @@ class Member:
             self.disk_monitor.become(changed.number)
             self._table.become(changed.number)
         if changed.peers:
-            roster = self.membership.roster
+            member_directory = self.membership.member_directory
             self.names.clear()
-            self.names.update((each.number, each.id) for each in roster.by_id.values())
-            self.leases.peers = tuple(roster.number(peer) for peer in changed.peers)
-            self._network.set_peers(roster.dials(changed.peers), roster.reserve(changed.peers), changed.gone)
+            self.names.update((each.number, each.id) for each in member_directory.by_id.values())
+            self.leases.peers = tuple(member_directory.number(peer) for peer in changed.peers)
+            self._network.set_peers(
+                member_directory.dial_addresses(changed.peers),
+                member_directory.fallback_addresses(changed.peers),
+                changed.gone,
+            )
 
     # ---- regular work
 
     def _review(self, now_ms: int) -> None:
         """Scans for damage, and retries writes of node.json that a full disk refused."""
-        self.damage.review()
+        self.damage.scan()
         self.membership.save_again()
-        for peer in sorted(self.peers.connected - self._memory.met.keys()):
+        for peer in sorted(self.peers.connected - self._node_state.known_incarnations.keys()):
             self.membership.meet(peer, self._network.incarnation_of(peer))
         self._snapshotter.replace_damaged(self.replicas.values(), now_ms)
 
@@ -441,14 +447,14 @@ class Member:
             return
         self._follow_membership()
         self._follow_lease_times(now_ms)
-        if self._memory.is_established:
+        if self._node_state.is_established:
             self.membership.advance(now_ms)
             self.versions.turn(now_ms)
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, now_ms)
             if replica.disputed:
                 self.comparing.judge(replica)  # the voters may have changed
-            self.damage.look_after(replica, now_ms)
+            self.damage.update_leadership(replica, now_ms)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._duties.turn(replica, replica.machine, now_ms)
         self.pager.turn(now_ms, self.replicas.queue_machines())
@@ -468,15 +474,15 @@ class Member:
     def _follow_lease_times(self, now_ms: int) -> None:
         settings = self.catalog.lease_settings
         self.lease_times.follow(settings)
-        if self._memory.is_established:
-            others = [self.membership.roster.number(peer) for peer in self.peers.all]
+        if self._node_state.is_established:
+            others = [self.membership.member_directory.number(peer) for peer in self.peers.all]
             self.lease_times.lead(self.replicas[SYSTEM_GROUP], settings, others, now_ms)
 
     def _watch_disks(self, now_ms: int) -> None:
         self.disk_monitor.look(now_ms, self.replicas.values())
-        roster = self.membership.roster
+        member_directory = self.membership.member_directory
         voters = {
-            number: [roster.number(voter) for voter in replica.raft.configuration.voters]
+            number: [member_directory.number(voter) for voter in replica.raft.configuration.voters]
             for number, replica in self.replicas.items()
         }
         news = self.disk_monitor.low_groups(now_ms, voters)
@@ -531,4 +537,4 @@ class Member:
 
     def incarnation_bytes(self, peer: str) -> bytes:
         """The incarnation under which this node speaks to a peer; zeros where it speaks to any."""
-        return self.membership.roster.incarnation_bytes(peer)
+        return self.membership.member_directory.incarnation_bytes(peer)

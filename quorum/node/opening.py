@@ -57,7 +57,7 @@ class Opener:
         bootstrap: Bootstrap,
         skipping: SkippedEntries,
         applier: Applier,
-        arrivals: SnapshotBodies,
+        snapshot_bodies: SnapshotBodies,
         repairer: Repairer,
         comparing: StateComparison,
         damage: CorruptionMonitor,
@@ -71,7 +71,7 @@ class Opener:
         self._bootstrap = bootstrap
         self._skipping = skipping
         self._applier = applier
-        self._arrivals = arrivals
+        self._snapshot_bodies = snapshot_bodies
         self._repairer = repairer
         self._comparing = comparing
         self._damage = damage
@@ -115,7 +115,7 @@ class Opener:
             link.send,
             link.installed,
             self._config.raft,
-            partial(self._arrivals.prepare, number),
+            partial(self._snapshot_bodies.prepare, number),
         )
         try:
             return make()

@@ -46,7 +46,7 @@ from quorum.replication.leadership import Leadership
 from quorum.replication.library import LibraryNode, Owner
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Answers, Outbox
-from quorum.replication.quarantine import Quarantine, Standing
+from quorum.replication.quarantine import Quarantine, RecoveryResponse
 from quorum.replication.recovery import Recovery
 from quorum.replication.replicator import Replicator
 from quorum.replication.snapshots import SnapshotInstaller
@@ -98,8 +98,8 @@ class Group:
         self._appending = HarmlessWhen(self._call, LogFull)
         view = self._view = self.view_class(log, group)
         view.begin(Configuration(tuple(names)))
-        life = random.getrandbits(63) if view.is_quarantined else 0
-        quarantine = self.quarantine = Quarantine(me, life, is_on=view.is_quarantined)
+        nonce = random.getrandbits(63) if view.is_quarantined else 0
+        quarantine = self.quarantine = Quarantine(me, nonce, is_on=view.is_quarantined)
         # the parts; each uses those made before it
         engine = self._engine = RaftEngine(self.library_class, me, names or [me], view, clock, random, config)
         guard = self._guard = self.guard_class(engine, view, clock, config.election_min_s)
@@ -236,18 +236,18 @@ class Group:
 
     # ---- quarantine
 
-    def standing(self, peer: str, life: int) -> Standing:
+    def recovery_response(self, peer: str, nonce: int) -> RecoveryResponse:
         """Answer a quarantined member's question; the answer is to be sent after a sync. A leader also forgets what the
         member's lost life acknowledged: committed entries stay committed, and it sends entries from where the member's
         log ends now."""
         with self._call:
-            self._recovery.forget_life(peer, life)
-        return self._recovery.standing(life)
+            self._recovery.forget_acknowledged(peer, nonce)
+        return self._recovery.recovery_response(nonce)
 
-    def hear_standing(self, peer: str, standing: Standing) -> None:
+    def take_recovery_response(self, peer: str, recovery_response: RecoveryResponse) -> None:
         """Take an answer to this quarantined member's question."""
         with self._call:
-            self._recovery.hear(peer, standing)
+            self._recovery.hear(peer, recovery_response)
 
     # ---- damage
 
@@ -408,8 +408,8 @@ class Group:
             return self._leadership.transfer_to(peer)
 
     @property
-    def is_handing_over(self) -> bool:
-        return self._leadership.is_handing_over
+    def is_transferring(self) -> bool:
+        return self._leadership.is_transferring
 
     # ---- reads
 

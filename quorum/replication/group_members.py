@@ -74,7 +74,7 @@ class GroupMembers:
         return index
 
     def _may_change(self) -> bool:
-        return self._leadership.is_ready and self.is_settled and not self._leadership.is_handing_over
+        return self._leadership.is_ready and self.is_settled and not self._leadership.is_transferring
 
     def has_majority_of(self, voters: Iterable[str]) -> bool:
         """See Group.has_majority_of."""

@@ -178,7 +178,7 @@ class Guard:
         """Note a rewind: resets that answer earlier messages are stale."""
         self._resets_from[peer] = self.seq + 1
 
-    def park(self, peer: str, acknowledged: int) -> int:
+    def count_synced(self, peer: str, acknowledged: int) -> int:
         """The part of an acknowledgement that counts now. The leader counts itself for every entry it has, on disk or
         not. So an acknowledgement beyond this node's own disk waits (thesis §10.2.1)."""
         durable = self.view.note_synced()
@@ -206,7 +206,7 @@ class Guard:
         """The answer in the form that the library may see."""
         outcome, next_index = m.outcome, m.next_index
         if outcome == Outcome.MATCHES:
-            next_index = self.park(peer, next_index - 1) + 1
+            next_index = self.count_synced(peer, next_index - 1) + 1
         elif outcome == Outcome.RESET:
             if self.is_fresh_reset(peer, m):
                 next_index = self.never_below_match(peer, next_index)

@@ -170,7 +170,7 @@ class Leadership:
         return self._engine.is_leader and self._engine.has_committed_in_term
 
     @property
-    def is_handing_over(self) -> bool:
+    def is_transferring(self) -> bool:
         """Whether this node transfers its leadership."""
         return self._transfer.is_on
 

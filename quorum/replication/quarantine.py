@@ -35,29 +35,30 @@ from dataclasses import dataclass
 
 from quorum.replication.errors import WireError
 
-_QUESTION = struct.Struct("<IQ")
-_STANDING = struct.Struct("<IQQQBBQB")
+_REQUEST = struct.Struct("<IQ")
+_RESPONSE = struct.Struct("<IQQQBBQB")
 
 
 @dataclass(frozen=True, slots=True)
-class StandingQuestion:
-    """The question of a quarantined member about the others' state. life: a number of the asking process."""
+class RecoveryRequest:
+    """The request of a quarantined member for the others' state. nonce: a number of the asking process;
+    the answers repeat it."""
 
     group: int
-    life: int
+    nonce: int
 
     def encode(self) -> bytes:
-        return _QUESTION.pack(self.group, self.life)
+        return _REQUEST.pack(self.group, self.nonce)
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> StandingQuestion:
-        if len(data) != _QUESTION.size:
-            raise WireError(f"a question for the standing has {_QUESTION.size} bytes, not {len(data)}")
-        return cls(*_QUESTION.unpack(data))
+    def decode(cls, data: bytes | memoryview) -> RecoveryRequest:
+        if len(data) != _REQUEST.size:
+            raise WireError(f"a recovery request has {_REQUEST.size} bytes, not {len(data)}")
+        return cls(*_REQUEST.unpack(data))
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RecoveryResponse:
     """The answer. Everything in it is on the answering member's disk.
 
     is_sound: the member itself is not quarantined. voters: those of the configuration in force in its log, an entry at
@@ -66,7 +67,7 @@ class Standing:
     """
 
     group: int
-    life: int
+    nonce: int
     term: int
     last_index: int
     is_leader: bool
@@ -75,9 +76,9 @@ class Standing:
     voters: tuple[str, ...]
 
     def encode(self) -> bytes:
-        head = _STANDING.pack(
+        head = _RESPONSE.pack(
             self.group,
-            self.life,
+            self.nonce,
             self.term,
             self.last_index,
             self.is_leader,
@@ -89,16 +90,16 @@ class Standing:
         return head + b"".join(bytes((len(name),)) + name for name in names)
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> Standing:
-        if len(data) < _STANDING.size:
-            raise WireError(f"a standing has at least {_STANDING.size} bytes, not {len(data)}")
-        group, life, term, last, leads, sound, index, count = _STANDING.unpack_from(data)
+    def decode(cls, data: bytes | memoryview) -> RecoveryResponse:
+        if len(data) < _RESPONSE.size:
+            raise WireError(f"a recovery response has at least {_RESPONSE.size} bytes, not {len(data)}")
+        group, nonce, term, last, leads, sound, index, count = _RESPONSE.unpack_from(data)
         if leads > 1 or sound > 1:
             raise WireError("a flag must be 0 or 1")
-        at, voters = _STANDING.size, []
+        at, voters = _RESPONSE.size, []
         for _ in range(count):
             if at >= len(data) or at + 1 + data[at] > len(data):
-                raise WireError("a standing is cut off")
+                raise WireError("a recovery response is cut off")
             end = at + 1 + data[at]
             try:
                 voters.append(str(data[at + 1 : end], "utf-8"))
@@ -106,18 +107,18 @@ class Standing:
                 raise WireError(f"no name of a voter: {error}") from error
             at = end
         if at != len(data):
-            raise WireError(f"{len(data) - at} bytes after a standing")
-        return cls(group, life, term, last, bool(leads), bool(sound), index, tuple(voters))
+            raise WireError(f"{len(data) - at} bytes after a recovery response")
+        return cls(group, nonce, term, last, bool(leads), bool(sound), index, tuple(voters))
 
 
 class Quarantine:
     """The state of one replica's quarantine."""
 
-    def __init__(self, me: str, life: int, *, is_on: bool) -> None:
+    def __init__(self, me: str, nonce: int, *, is_on: bool) -> None:
         self.is_on = is_on
-        self.life = life
+        self.nonce = nonce
         self._me = me
-        self._answers: dict[str, Standing] = {}
+        self._answers: dict[str, RecoveryResponse] = {}
         self.floor: int | None = None
         """The term below which nothing is heard; None until the others have answered."""
         self.target: tuple[int, str, int] | None = None
@@ -131,19 +132,21 @@ class Quarantine:
         """End the quarantine: this member is as good as before."""
         self.is_on = False
 
-    def take(self, peer: str, standing: Standing) -> bool:
+    def take(self, peer: str, recovery_response: RecoveryResponse) -> bool:
         """Take an answer; True if it completes the floor."""
-        if not self.is_on or standing.life != self.life or not standing.is_sound:
+        if not self.is_on or recovery_response.nonce != self.nonce or not recovery_response.is_sound:
             return False
         is_news = False
         if self.floor is None:
-            self._answers[peer] = standing
+            self._answers[peer] = recovery_response
             if self._answers.keys() >= self._wanted():
                 self.floor = max(each.term for each in self._answers.values())
                 is_news = True
-        counts = self.floor is not None and standing.is_leader and standing.term >= self.floor
-        if counts and (self.target is None or self.target[0] < standing.term):
-            self.target = standing.term, peer, standing.last_index
+        counts = (
+            self.floor is not None and recovery_response.is_leader and recovery_response.term >= self.floor
+        )
+        if counts and (self.target is None or self.target[0] < recovery_response.term):
+            self.target = recovery_response.term, peer, recovery_response.last_index
         return is_news
 
     def _wanted(self) -> set[str]:

@@ -7,7 +7,7 @@ from quorum.replication.engine import RaftEngine
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
 from quorum.replication.outbox import Answers
-from quorum.replication.quarantine import Quarantine, Standing
+from quorum.replication.quarantine import Quarantine, RecoveryResponse
 from quorum.replication.replicator import Replicator
 
 
@@ -36,19 +36,19 @@ class Recovery:
 
     # ---- for a quarantined member
 
-    def forget_life(self, peer: str, life: int) -> None:
+    def forget_acknowledged(self, peer: str, nonce: int) -> None:
         """A leader forgets what the member's lost life acknowledged, and sends entries from where its log ends now."""
         engine = self._engine
-        if engine.is_leader and peer in engine.others and self._replicator.reset_progress(peer, life):
+        if engine.is_leader and peer in engine.others and self._replicator.reset_progress(peer, nonce):
             engine.forget_match(peer)
             self._guard.forget(peer)
 
-    def standing(self, life: int) -> Standing:
+    def recovery_response(self, nonce: int) -> RecoveryResponse:
         """The answer to a quarantined member's question."""
         engine, view = self._engine, self._view
-        return Standing(
+        return RecoveryResponse(
             self._group,
-            life,
+            nonce,
             engine.term,
             view.last_index,
             engine.is_leader,
@@ -59,9 +59,9 @@ class Recovery:
 
     # ---- of this member
 
-    def hear(self, peer: str, standing: Standing) -> None:
+    def hear(self, peer: str, recovery_response: RecoveryResponse) -> None:
         """Take an answer to this quarantined member's question."""
-        if self._quarantine.take(peer, standing):
+        if self._quarantine.take(peer, recovery_response):
             assert self._quarantine.floor is not None
             if self._quarantine.floor > self._engine.term:
                 self._campaign.follow(self._quarantine.floor)

@@ -25,7 +25,7 @@ from quorum_selectors.batch_columns import (
     Column,
     Strings,
 )
-from quorum_selectors.wellknown import APPLICATION, HEADER, PROPERTIES
+from quorum_selectors.known_fields import APPLICATION, HEADER, PROPERTIES
 
 HEADERS = {
     "priority": HEADER + "priority",

@@ -25,8 +25,7 @@ from quorum_selectors.batch_columns import BatchColumns, Column
 from quorum_selectors.columns import BLOCK_SIZE, BlockColumns
 from quorum_selectors.errors import SelectorError
 from quorum_selectors.expression import field_names
-from quorum_selectors.vectorised import Messages, select
-from quorum_selectors.wellknown import (
+from quorum_selectors.known_fields import (
     ALL_APPLICATION_PROPERTIES,
     APPLICATION,
     DEFAULT_FIELD_NAMES,
@@ -37,6 +36,7 @@ from quorum_selectors.wellknown import (
     KeptFields,
     resolve_field_names,
 )
+from quorum_selectors.vectorised import Messages, select
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

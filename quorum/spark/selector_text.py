@@ -7,7 +7,7 @@ from typing import Any
 
 from quorum_selectors import jms
 from quorum_selectors.errors import SelectorError
-from quorum_selectors.printing import ESCAPE, escaped, identifier, literal
+from quorum_selectors.unparse import ESCAPE, escaped, identifier, literal
 
 __all__ = ["check", "comparison", "identifier", "is_sound", "like", "literal", "one_of"]
 

@@ -37,8 +37,8 @@ from quorum_selectors.batch_columns import (
     Values,
 )
 from quorum_selectors.expression import FieldValue
-from quorum_selectors.lines import BACK, FRONT, Lines
 from quorum_selectors.sparse_fields import Run, SparseField, runs_bytes
+from quorum_selectors.string_columns import BACK, FRONT, StringColumn
 
 BLOCK_SIZE = 16384
 MAX_DENSE_COLUMNS = 64
@@ -184,10 +184,10 @@ class StringTable:
         starts = np.where(at > 0, self.ends[at - 1], 0).astype(np.int64)
         return starts + FRONT, ends + FRONT, self._letters
 
-    def lines(self, first: int, end: int) -> Lines:
+    def lines(self, first: int, end: int) -> StringColumn:
         """The strings of codes first .. end-1."""
         start = self.ends.item(first - 1) if first else 0
-        return Lines(self._letters[start:], self.ends[first:end].astype(np.int64) - start)
+        return StringColumn(self._letters[start:], self.ends[first:end].astype(np.int64) - start)
 
     @property
     def nbytes(self) -> int:

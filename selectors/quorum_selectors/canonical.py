@@ -45,8 +45,8 @@ from quorum_selectors.expression import (
     Sign,
     children,
 )
+from quorum_selectors.known_fields import APPLICATION, WELL_KNOWN
 from quorum_selectors.like import Pattern, Segment
-from quorum_selectors.wellknown import APPLICATION, WELL_KNOWN
 
 FORMAT = 1
 MAX_ENCODED_BYTES = 65536

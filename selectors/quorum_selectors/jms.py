@@ -49,7 +49,7 @@ from quorum_selectors.expression import (
     Or,
     Sign,
 )
-from quorum_selectors.wellknown import DEFAULT_PRIORITY, JMS_REFUSED, jms_key
+from quorum_selectors.known_fields import DEFAULT_PRIORITY, JMS_REFUSED, jms_key
 
 BLANKS = " \t\f\r\n"
 

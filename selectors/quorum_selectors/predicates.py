@@ -42,7 +42,7 @@ from quorum_selectors.expression import (
     Or,
     steps,
 )
-from quorum_selectors.lines import encode_text
+from quorum_selectors.string_columns import encode_text
 from quorum_selectors.vectorised import Messages
 
 MAX_PREDICATES = 16

@@ -34,7 +34,7 @@ from quorum_selectors.expression import (
     Like,
     Literal,
 )
-from quorum_selectors.wellknown import APPLICATION, PROPERTIES, PROPERTY_NAMES, nearest
+from quorum_selectors.known_fields import APPLICATION, PROPERTIES, PROPERTY_NAMES, nearest
 
 MAX_ENTRIES = 16
 """Maximum number of entries in each map, as in other brokers."""

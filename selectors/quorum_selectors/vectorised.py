@@ -40,8 +40,8 @@ from quorum_selectors.expression import (
     Or,
     Sign,
 )
-from quorum_selectors.lines import Lines, encode_text
 from quorum_selectors.sparse_fields import Run
+from quorum_selectors.string_columns import StringColumn, encode_text
 
 Truths = tuple[Bits, Bits]
 """The messages for which a condition is TRUE, and those for which it is FALSE."""
@@ -66,7 +66,7 @@ class Texts:
         self._mask = mask
         self.codes = codes
         self.table = table
-        self._laid: tuple[Lines, Array] | None = None
+        self._laid: tuple[StringColumn, Array] | None = None
 
     @property
     def is_constant(self) -> bool:
@@ -76,7 +76,7 @@ class Texts:
     def first(self) -> str:
         return self.table.text(int(self.codes[0]))
 
-    def laid(self) -> tuple[Lines, Array]:
+    def laid(self) -> tuple[StringColumn, Array]:
         """The strings side by side, and the row of each message's string; undefined outside of the mask."""
         if self._laid is None:
             mask, codes = self._mask, self.codes.astype(np.int64)
@@ -86,13 +86,13 @@ class Texts:
                 used = np.unique(used)
                 pieces = [self.table.piece(code) for code in used.tolist()]
                 at = np.minimum(np.searchsorted(used, codes), len(used) - 1)
-                self._laid = Lines.of(pieces), at
+                self._laid = StringColumn.of(pieces), at
             else:
                 at = np.where(mask, codes - low, 0)
                 self._laid = self.table.lines(low, end), at
         return self._laid
 
-    def where(self, mask: Bits, find: Callable[[Lines, Bits | None], Bits]) -> Bits:
+    def where(self, mask: Bits, find: Callable[[StringColumn, Bits | None], Bits]) -> Bits:
         """The messages of the mask whose string `find` selects; `find` need not test strings that are not wanted."""
         left = np.count_nonzero(mask)
         if not left:
@@ -294,7 +294,7 @@ def _least(operands: tuple[Expression, ...], messages: Messages, decisive: int) 
     return every, some
 
 
-def _string_test(operand: Vector, find: Callable[[Lines, Bits | None], Bits]) -> Truths:
+def _string_test(operand: Vector, find: Callable[[StringColumn, Bits | None], Bits]) -> Truths:
     true = NO
     for mask, texts in operand.texts:
         true = true | texts.where(mask, find)

@@ -36,7 +36,7 @@ from quorum.client.batch import BatchReader
 from quorum.client.values import values_to_dict
 from quorum_selectors import columns, jms
 from quorum_selectors.compiled import compile_expression
-from quorum_selectors.wellknown import APPLICATION
+from quorum_selectors.known_fields import APPLICATION
 from support.fake_server import FakeCluster, FakeNode, Predicate, StoredMessage
 
 TINY = Sizes(

@@ -24,7 +24,7 @@ from quorum.catalog.arguments import (
 )
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.wire.operations import needed_version
-from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
+from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES
 
 
 def refused(arguments: dict[str, ArgumentValue], *words: str, name: str = "q") -> None:

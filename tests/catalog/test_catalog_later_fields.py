@@ -14,7 +14,7 @@ from quorum.catalog import layouts
 from quorum.catalog.commands import DeclareQueue, SetPolicy
 from quorum.catalog.lease_times import FoundLeaseTimes
 from quorum.catalog.machine import COUNTERS, CatalogMachine
-from quorum.catalog.members import AddMember, FoundCluster, founders
+from quorum.catalog.members import AddMember, BootstrapCluster, founders
 from support.later_fields import DEFAULT, MADE, NEW, add_note, notes
 
 
@@ -22,7 +22,7 @@ def catalog_with_every_record() -> CatalogMachine:
     machine = CatalogMachine((1, 2), NEW)
     producers = [bytes([number]) * 16 for number in (1, 2)]
     commands = [
-        (None, FoundCluster(founders({"n1": ("a:1", "a:2")}))),
+        (None, BootstrapCluster(founders({"n1": ("a:1", "a:2")}))),
         (None, FoundLeaseTimes(4_000, 1_500)),
         *[(c.Origin(producer, 1, 0), c.RegisterProducer(c.Address(1, 1, 1))) for producer in producers],
         (c.Origin(producers[0], 1, 1), DeclareQueue("orders", (("x-max-length", 5),))),

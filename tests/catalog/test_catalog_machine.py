@@ -402,7 +402,7 @@ sys.stdout.write(hashlib.sha256(repr(replies).encode() + machine.snapshot()).hex
 
 
 def test_the_same_entries_give_the_same_bytes_whatever_the_hash_seed() -> None:
-    digests = set()
+    state_hashes = set()
     for seed in ("0", "1", "77"):
         environment = dict(
             os.environ, PYTHONHASHSEED=seed, PYTHONPATH=os.pathsep.join(filter(None, sys.path))
@@ -410,8 +410,8 @@ def test_the_same_entries_give_the_same_bytes_whatever_the_hash_seed() -> None:
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
         )
-        digests.add(done.stdout)
-    assert len(digests) == 1
+        state_hashes.add(done.stdout)
+    assert len(state_hashes) == 1
 
 
 LONG = (("x-filter-enabled", True), ("x-filter-field-names", "a" + " " * 5_000))

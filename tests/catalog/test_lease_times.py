@@ -20,7 +20,7 @@ from quorum.catalog.lease_times import (
     SettleLeaseTimes,
 )
 from quorum.catalog.machine import CatalogMachine
-from quorum.catalog.members import FoundCluster, founders
+from quorum.catalog.members import BootstrapCluster, founders
 
 FIRST = LeaseTimes(4_000, 1_500)
 
@@ -54,7 +54,7 @@ def test_a_new_clusters_times_are_settled_at_once_and_founded_once() -> None:
 
 
 def test_a_cluster_from_before_there_were_such_settings_awaits_the_largest_lease_first() -> None:
-    catalog = Catalog(FoundCluster(founders({"a": ("", "")})), FoundLeaseTimes(4_000, 1_500))
+    catalog = Catalog(BootstrapCluster(founders({"a": ("", "")})), FoundLeaseTimes(4_000, 1_500))
     assert catalog.settings == LeaseSettings(1, FIRST, FIRST, LARGEST)
     catalog.own(SettleLeaseTimes(1))
     assert catalog.settings == LeaseSettings(2, FIRST, FIRST, FIRST)

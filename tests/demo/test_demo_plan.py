@@ -12,7 +12,7 @@ from quorum.demo.plan import ARGUMENTS, PORTIONS, Tally, tallies
 from quorum_selectors import jms
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names
-from quorum_selectors.wellknown import resolve_field_names
+from quorum_selectors.known_fields import resolve_field_names
 
 
 @pytest.fixture(scope="module")

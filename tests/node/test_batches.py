@@ -10,7 +10,7 @@ from quorum.node.wire import batches
 from quorum.node.wire.batches import BatchError, BatchLimits
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import columns
-from quorum_selectors.wellknown import resolve_field_names
+from quorum_selectors.known_fields import resolve_field_names
 
 LIMITS = BatchLimits(max_messages=100, max_message_bytes=50, max_batch_bytes=4_000)
 ALL = resolve_field_names(["*", "header.priority", "properties.subject"])

@@ -23,7 +23,7 @@ class Listener:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.view = CatalogView()
         self.changes: list[ev.CatalogChanged] = []
-        self.standings: list[str] = []
+        self.recovery_messages: list[str] = []
         hear = cluster._hear
 
         def listen(at: str, output: ev.Output) -> None:
@@ -42,7 +42,7 @@ class Listener:
         elif isinstance(output, ev.QueueDeleted):
             self.view.queue_deleted(output.queue)
         elif isinstance(output, ev.StandingChanged):
-            self.standings.append(output.standing)
+            self.recovery_messages.append(output.standing)
 
 
 def assert_equal(view: CatalogView, catalog: CatalogMachine) -> None:
@@ -87,7 +87,7 @@ def test_a_view_follows_the_catalog_change_by_change(cluster: Cluster) -> None:
     again = view.queue("one")
     assert again is not None and again.id != first.id
     assert not view.was_deleted(again)
-    assert listener.standings == ["member"]
+    assert listener.recovery_messages == ["member"]
 
 
 def test_a_change_says_only_what_has_changed(cluster: Cluster) -> None:

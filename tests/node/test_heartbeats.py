@@ -26,12 +26,12 @@ class World:
         replicas: Any = {
             GROUP: SimpleNamespace(number=GROUP, raft=self.raft, clock=GroupClock(), disputed="")
         }
-        roster: Any = SimpleNamespace(me="n1", number=lambda name: NUMBERS.get(name, 0))
+        member_directory: Any = SimpleNamespace(me="n1", number=lambda name: NUMBERS.get(name, 0))
         disks = SimpleNamespace(known_low=lambda now: (), own=_NoDisk())
         disk_monitor: Any = SimpleNamespace(disks=disks)
         self.heartbeats = Heartbeats(
             Leases(1, (2, 3), LeaseSettings.founded(LeaseTimes(LEASE, 1_000))),
-            roster,
+            member_directory,
             SimpleNamespace(all=()),  # type: ignore[arg-type]
             1,
             replicas,

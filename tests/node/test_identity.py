@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from quorum.catalog.members import CatalogMember
-from quorum.node.identity.identity import FILE, Founding, IdentityError, begin_life
+from quorum.node.identity.identity import FILE, Founding, IdentityError, record_start
 
 FOUNDING = Founding("orders", 3, ("a", "b", "c"))
 
 
 def test_boot_numbers_grow_and_never_fall_behind_the_wall_clock(tmp_path: Path) -> None:
-    first = begin_life(tmp_path, "a", FOUNDING, 5_000).boot
-    second = begin_life(tmp_path, "a", FOUNDING, 4_000).boot
-    third = begin_life(tmp_path, "a", FOUNDING, 1_000_000).boot
+    first = record_start(tmp_path, "a", FOUNDING, 5_000).boot
+    second = record_start(tmp_path, "a", FOUNDING, 4_000).boot
+    third = record_start(tmp_path, "a", FOUNDING, 1_000_000).boot
     assert first == 5_000
     assert second > first
     assert third == 1_000_000
@@ -35,31 +35,31 @@ def test_boot_numbers_grow_and_never_fall_behind_the_wall_clock(tmp_path: Path) 
 def test_a_directory_is_not_taken_for_another_node_or_another_cluster(
     tmp_path: Path, name: str, founding: Founding, words: str
 ) -> None:
-    begin_life(tmp_path, "a", FOUNDING, 1)
+    record_start(tmp_path, "a", FOUNDING, 1)
     before = (tmp_path / FILE).read_bytes()
     with pytest.raises(IdentityError, match=words):
-        begin_life(tmp_path, name, founding, 1)
+        record_start(tmp_path, name, founding, 1)
     assert (tmp_path / FILE).read_bytes() == before
 
 
 def test_every_bit_that_is_turned_over_is_noticed(tmp_path: Path) -> None:
-    begin_life(tmp_path, "a", FOUNDING, 5_000)
+    record_start(tmp_path, "a", FOUNDING, 5_000)
     good = (tmp_path / FILE).read_bytes()
     for bit in range(8 * len(good)):
         data = bytearray(good)
         data[bit >> 3] ^= 1 << (bit & 7)
         (tmp_path / FILE).write_bytes(data)
         with pytest.raises(IdentityError, match="cannot be read"):
-            begin_life(tmp_path, "a", FOUNDING, 6_000)
+            record_start(tmp_path, "a", FOUNDING, 6_000)
     (tmp_path / FILE).write_bytes(good)
-    assert begin_life(tmp_path, "a", FOUNDING, 6_000).boot == 6_000
+    assert record_start(tmp_path, "a", FOUNDING, 6_000).boot == 6_000
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", json.dumps({"name": "a", "boot": 1})])
 def test_a_damaged_file_is_told_not_replaced(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text, encoding="utf-8")
     with pytest.raises(IdentityError, match="cannot be read"):
-        begin_life(tmp_path, "a", FOUNDING, 1)
+        record_start(tmp_path, "a", FOUNDING, 1)
     assert (tmp_path / FILE).read_text(encoding="utf-8") == text
 
 
@@ -67,31 +67,31 @@ def test_an_incarnation_belongs_to_the_directory_and_outlives_the_process(tmp_pa
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
-    first = begin_life(one, "a", FOUNDING, 1).memory
-    first.met["b"] = "22"
+    first = record_start(one, "a", FOUNDING, 1).node_state
+    first.known_incarnations["b"] = "22"
     first.is_established = True
     first.members = (CatalogMember(1, "a", "a", "h:1", "h:2"),)
     first.save()
-    again = begin_life(one, "a", FOUNDING, 1).memory
-    assert (again.incarnation, again.met, again.is_established, again.members) == (
+    again = record_start(one, "a", FOUNDING, 1).node_state
+    assert (again.incarnation, again.known_incarnations, again.is_established, again.members) == (
         first.incarnation,
         {"b": "22"},
         True,
         first.members,
     )
-    assert begin_life(other, "a", FOUNDING, 1).memory.incarnation != first.incarnation
+    assert record_start(other, "a", FOUNDING, 1).node_state.incarnation != first.incarnation
 
 
 def test_a_founding_member_is_established_by_the_others_and_a_lone_one_by_itself(tmp_path: Path) -> None:
     lone = tmp_path / "lone"
     lone.mkdir()
-    assert not begin_life(tmp_path, "a", FOUNDING, 1).memory.is_established
-    assert begin_life(lone, "a", replace(FOUNDING, members=("a",)), 1).memory.is_established
+    assert not record_start(tmp_path, "a", FOUNDING, 1).node_state.is_established
+    assert record_start(lone, "a", replace(FOUNDING, members=("a",)), 1).node_state.is_established
 
 
 def test_who_joins_has_an_id_of_its_directory(tmp_path: Path) -> None:
-    life = begin_life(tmp_path, "d", replace(FOUNDING, members=()), 1)
-    assert life.id == f"d~{life.memory.incarnation[:12]}"
-    assert life.memory.is_established
+    start = record_start(tmp_path, "d", replace(FOUNDING, members=()), 1)
+    assert start.id == f"d~{start.node_state.incarnation[:12]}"
+    assert start.node_state.is_established
     with pytest.raises(IdentityError, match=r"began as .* joining; it cannot continue as"):
-        begin_life(tmp_path, "d", FOUNDING, 1)
+        record_start(tmp_path, "d", FOUNDING, 1)

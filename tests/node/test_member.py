@@ -10,7 +10,7 @@ from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Ok, Refused
 from fifo.queries import group as queries
 from quorum.node.queries import CheckHealth
-from quorum.node.replica import state_hashes as digests
+from quorum.node.replica import state_hashes
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.replication.group_config import GroupConfig
 from support.cluster import Cluster, Session, batch, enqueue
@@ -341,7 +341,7 @@ def publish_singly(cluster: Cluster, session: Session, group: int, queue: int, c
 def test_a_member_whose_state_has_parted_serves_nothing_until_it_has_another(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "EVERY", 10)
+    monkeypatch.setattr(state_hashes, "EVERY", 10)
     group, queue = cluster.declare("orders")
     leader = cluster.leader(group)
     other = next(name for name in cluster.names if name != leader)

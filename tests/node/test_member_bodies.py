@@ -140,7 +140,7 @@ class Cut:
         self.sent = publish(self.producer, self.group, self.queue, range(160))
         cluster.start("n3")
         cluster.until(lambda: count_fetched(cluster, "n3") >= 40, "some bodies", 20_000)
-        assert cluster.members["n3"].arrivals.missing(self.group) > 20
+        assert cluster.members["n3"].snapshot_bodies.missing(self.group) > 20
         self.copies = count_fetched(cluster, "n3")
 
     def finish(self) -> None:
@@ -194,7 +194,7 @@ def test_a_member_in_the_middle_of_a_transfer_acknowledges_nothing_of_it(
     session.publish(group, cut.queue, b"alone")
     before = cluster.members[leader].replicas[group].raft.commit_index
     cluster.cut("n3", other)
-    while cluster.members["n3"].arrivals.missing(group):
+    while cluster.members["n3"].snapshot_bodies.missing(group):
         assert cluster.members[leader].replicas[group].raft.commit_index == before
         cluster.run(5)
     cluster.start(other)
@@ -240,7 +240,7 @@ def damage(cluster: Cluster, name: str, group: int, index: int) -> None:
     found, segment = log._store.look_up(group, index)
     assert found is not None
     assert segment is not None
-    log._store.let_go(segment)
+    log._store.release(segment)
     offset = found.place & 0xFFFFFFFF
     cluster.disks[name].flip(segment.path, 8 * (offset + 56 + found.length // 2))
     with pytest.raises(LogDamaged):

@@ -267,7 +267,7 @@ def test_a_newcomer_votes_once_it_knows_the_clusters_lease(monkeypatch: pytest.M
     monkeypatch.setattr(LeaseTimesKeeper, "is_followed_by", lambda keeper, node: node == 1)
     name = "n2~aaaaaaaaaaaa"
     cluster.join(name)
-    cluster.administer(AddMember(name, "n2", "n2:1", "n2:2", cluster.memories[name].incarnation))
+    cluster.administer(AddMember(name, "n2", "n2:1", "n2:2", cluster.node_states[name].incarnation))
     cluster.run(5_000)
     for replica in cluster.members["n1"].replicas.values():
         assert replica.raft.configuration.voters == ("n1",)

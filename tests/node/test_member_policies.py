@@ -8,7 +8,7 @@ from fifo import commands as c
 from fifo.effects import Ok
 from fifo.queries import group as queries
 from quorum.catalog.commands import DeclareQueue, RemovePolicy, SetPolicy
-from quorum.node.replica import configuring
+from quorum.node.replica import policy_reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.operations import Command
 from support.cluster import Cluster, Session
@@ -101,7 +101,7 @@ def test_it_ends_and_asks_for_nothing_twice(cluster: Cluster) -> None:
 def test_many_queues_are_gone_through_some_a_turn_in_few_entries(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(configuring, "TURN_WORK", 3 * configuring.QUEUE_WORK)
+    monkeypatch.setattr(policy_reconciler, "TURN_WORK", 3 * policy_reconciler.QUEUE_WORK)
     for number in range(60):
         cluster.declare(f"q{number}")
     indexes = {group: cluster.members["n1"].replicas[group].raft.last_index for group in GROUPS}
@@ -115,7 +115,7 @@ def test_many_queues_are_gone_through_some_a_turn_in_few_entries(
 def test_a_leader_that_dies_half_way_is_followed_by_one_that_finishes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(configuring, "TURN_WORK", 1)
+    monkeypatch.setattr(policy_reconciler, "TURN_WORK", 1)
     for number in range(45):
         cluster.declare(f"q{number}")
     policy(cluster, "p", "*", max_length=5)
@@ -143,7 +143,7 @@ def test_a_leader_that_dies_half_way_is_followed_by_one_that_finishes(
 def test_changes_one_upon_the_other_end_with_the_last(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(configuring, "TURN_WORK", 1)
+    monkeypatch.setattr(policy_reconciler, "TURN_WORK", 1)
     for number in range(12):
         cluster.declare(f"q{number}")
     for length in (5, 6, 5, 7, 5):
@@ -174,7 +174,7 @@ def test_a_leader_whose_catalog_lags_behind_its_group_changes_nothing(cluster: C
             "carried out where the leader knows of it",
         )
         group = groups[0]
-        cluster.members[cluster.leader(group) or ""].membership.hand_over(
+        cluster.members[cluster.leader(group) or ""].membership.transfer_leadership(
             cluster.members[cluster.leader(group) or ""].replicas[group], laggard
         )
         cluster.until(lambda: cluster.leader(group) == laggard, "the laggard leads")

@@ -19,7 +19,7 @@ from quorum.node.replica.bootstrap import Bootstrap
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group
 from quorum.replication.group_config import GroupConfig
-from quorum.replication.quarantine import Quarantine, Standing, StandingQuestion
+from quorum.replication.quarantine import Quarantine, RecoveryRequest, RecoveryResponse
 from support.cluster import Cluster, Session
 from support.disk import SimDisk
 
@@ -207,7 +207,7 @@ def admit(cluster: Cluster, member: str) -> None:
         name,
         f"{member.replace('~', '-')}:1",
         f"{member.replace('~', '-')}:2",
-        cluster.memories[member].incarnation,
+        cluster.node_states[member].incarnation,
     )
     assert cluster.administer(command) == Ok(1)
 
@@ -436,7 +436,7 @@ def test_a_member_that_needs_a_damaged_page_is_sent_another_state_and_goes_on() 
         record, segment = log._store.look_up(group, page, is_page=True)
         assert record is not None
         assert segment is not None
-        log._store.let_go(segment)
+        log._store.release(segment)
         offset = record.place & 0xFFFFFFFF
         cluster.disks["n3"].flip(segment.path, 8 * (offset + 56 + record.length // 2))
     Session(cluster, "n1").send(group, c.Attach(queue, "d", b"", 1), "attach")
@@ -459,17 +459,17 @@ def standing(
     leads: bool = False,
     last: int = 5,
     sound: bool = True,
-    life: int = 7,
+    nonce: int = 7,
     configuration: int = 1,
     voters: tuple[str, ...] = ("a", "b", "me"),
-) -> Standing:
-    return Standing(1, life, term, last, leads, sound, configuration, voters)
+) -> RecoveryResponse:
+    return RecoveryResponse(1, nonce, term, last, leads, sound, configuration, voters)
 
 
 def test_everybody_else_has_to_answer_and_be_sound() -> None:
     quarantine = Quarantine("me", 7, is_on=True)
     assert quarantine.is_deaf
-    quarantine.take("a", standing(9, life=6))
+    quarantine.take("a", standing(9, nonce=6))
     quarantine.take("a", standing(4))
     quarantine.take("b", standing(6, sound=False))
     assert quarantine.is_deaf
@@ -505,14 +505,14 @@ def test_only_a_leader_of_the_highest_term_says_how_much_is_enough() -> None:
 
 def test_standings_travel_whole_or_not_at_all() -> None:
     made = standing(6, leads=True)
-    assert Standing.decode(made.encode()) == made
-    question = StandingQuestion(3, 9)
-    assert StandingQuestion.decode(question.encode()) == question
+    assert RecoveryResponse.decode(made.encode()) == made
+    question = RecoveryRequest(3, 9)
+    assert RecoveryRequest.decode(question.encode()) == question
     for data in (b"", made.encode()[:-1], made.encode() + b"\2", made.encode()[:-2] + b"\xff\xff"):
         with pytest.raises(WireError):
-            Standing.decode(data)
+            RecoveryResponse.decode(data)
     with pytest.raises(WireError):
-        StandingQuestion.decode(b"x")
+        RecoveryRequest.decode(b"x")
 
 
 # ---- the log's directory

@@ -218,7 +218,7 @@ def test_a_member_is_added_while_all_disks_are_full_and_becomes_one_when_there_i
             break
         small.publish(group, queue, bytes(300))
         cluster.run(10)
-    add = AddMember("x~1", "x", "x-1:1", "x-1:2", cluster.memories["x~1"].incarnation, False)
+    add = AddMember("x~1", "x", "x-1:1", "x-1:2", cluster.node_states["x~1"].incarnation, False)
     assert cluster.administer(add, at="n1") == Ok(1), "the wish still finds room"
     cluster.run(3_000)
     for name in cluster.founders:

@@ -10,7 +10,7 @@ import structlog
 
 from fifo import commands as c
 from fifo.persistence.references import references
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.maintenance.garbage_collection import Background, Inline, Threaded
 from quorum.node.maintenance.scrubbing import Pace, Scrubbing
 from quorum.node.replica.replica import state_of
@@ -35,8 +35,8 @@ class Log:
         return []
 
 
-def scrubbing_of(log: Log, background: Background, memory: Memory | None = None) -> Scrubbing:
-    return Scrubbing(log, background, memory or Memory(), structlog.get_logger(), PACE)
+def scrubbing_of(log: Log, background: Background, node_state: NodeState | None = None) -> Scrubbing:
+    return Scrubbing(log, background, node_state or NodeState(), structlog.get_logger(), PACE)
 
 
 def piece(scrubbing: Scrubbing, now_ms: int) -> None:
@@ -84,8 +84,8 @@ def test_what_goes_wrong_is_raised(background: Background) -> None:
 
 def test_a_node_json_that_cannot_be_read_is_written_again() -> None:
     saved: list[bool] = []
-    memory = Memory(save=lambda: saved.append(True), is_whole=lambda: bool(saved))
-    scrubbing = scrubbing_of(Log(1, 1, 0), Inline(), memory)
+    node_state = NodeState(save=lambda: saved.append(True), is_whole=lambda: bool(saved))
+    scrubbing = scrubbing_of(Log(1, 1, 0), Inline(), node_state)
     for now_ms in (0, SCRUB_MS, 2 * SCRUB_MS):
         piece(scrubbing, now_ms)
     assert saved == [True]
@@ -99,7 +99,9 @@ def test_without_room_for_it_the_next_piece_tries_again() -> None:
         if len(attempts) < 3:
             raise OSError(errno.ENOSPC, "no room")
 
-    scrubbing = scrubbing_of(Log(1, 1, 0), Inline(), Memory(save=save, is_whole=lambda: len(attempts) == 3))
+    scrubbing = scrubbing_of(
+        Log(1, 1, 0), Inline(), NodeState(save=save, is_whole=lambda: len(attempts) == 3)
+    )
     for now_ms in (0, SCRUB_MS, 2 * SCRUB_MS):
         piece(scrubbing, now_ms)
     assert len(attempts) == 3
@@ -122,7 +124,7 @@ def test_damage_that_nobody_has_met_is_found_and_mended() -> None:
     found, segment = log._store.look_up(group, index)
     assert found is not None
     assert segment is not None, "it is on disk"
-    log._store.let_go(segment)
+    log._store.release(segment)
     place = found.place & 0xFFFFFFFF
     cluster.disks["n3"].flip(segment.path, 8 * (place + 56 + found.length // 2))
     rounds = member.scrubbing.rounds

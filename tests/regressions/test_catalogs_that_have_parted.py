@@ -10,7 +10,7 @@ from quorum.catalog import machine
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.node.cluster import state_requests as rebuilding
 from quorum.node.queries import CheckHealth
-from quorum.node.replica import state_hashes as digests
+from quorum.node.replica import state_hashes
 from quorum.node.replica.replica import SYSTEM_GROUP
 from support.cluster import Cluster, Session
 
@@ -19,7 +19,7 @@ MESSAGES = 10
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "EVERY", 10)
+    monkeypatch.setattr(state_hashes, "EVERY", 10)
     monkeypatch.setattr(machine, "HASHED_EVERY", 10)
 
 

@@ -110,7 +110,7 @@ def test_a_damaged_configuration_is_healed_and_its_member_stands_for_no_office_b
     cluster = lone_cluster()
     group, _ = cluster.declare("orders")
     cluster.join("n4~a")
-    new = AddMember("n4~a", "n4", "n4:1", "n4:2", cluster.memories["n4~a"].incarnation)
+    new = AddMember("n4~a", "n4", "n4:1", "n4:2", cluster.node_states["n4~a"].incarnation)
     cluster.administer(new)
     everybody = ("n1", "n2", "n3", "n4~a")
 

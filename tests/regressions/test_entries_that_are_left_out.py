@@ -15,7 +15,7 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember
 from quorum.errors import ConfigError
 from quorum.log.files import RealFiles
-from quorum.node.identity.identity import Founding, Memory, begin_life, read_identity
+from quorum.node.identity.identity import Founding, NodeState, read_identity, record_start
 from quorum.node.queries import DescribeCluster
 from quorum.replication.network.handshake import HandshakeError, Identity
 from support.cluster import Cluster, Session
@@ -225,10 +225,10 @@ def test_members_with_another_list_are_refused_and_told_why() -> None:
 
 
 def test_what_was_left_out_is_remembered_in_the_data_directory(tmp_path: Path) -> None:
-    life = begin_life(tmp_path, "a", Founding("test", 1, ("a",)), 1)
-    life.memory.skipped = ((0, 17),)
-    life.memory.save()
+    start = record_start(tmp_path, "a", Founding("test", 1, ("a",)), 1)
+    start.node_state.skipped = ((0, 17),)
+    start.node_state.save()
     found = read_identity(tmp_path, RealFiles())
     assert found is not None
-    assert found.memory.skipped == ((0, 17),)
-    assert Memory().skipped == ()
+    assert found.node_state.skipped == ((0, 17),)
+    assert NodeState().skipped == ()

@@ -109,7 +109,7 @@ def test_the_members_start_on_their_old_files_and_serve_every_message(golden: Go
     cluster = Cluster(len(MEMBERS), log={"segment_bytes": 48 << 10}, snapshot_ms=1_000, is_started=False)
     for name in MEMBERS:
         cluster.disks[name] = golden.disk(name)
-        cluster.memories[name] = golden.memory(name)
+        cluster.node_states[name] = golden.node_state(name)
         cluster.start(name)
     cluster.ready()
     for name, queue in golden.about["queues"].items():

@@ -17,7 +17,7 @@ from quorum.api.catalog_view import CatalogView
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, CatalogMember, RemoveMember
 from quorum.catalog.snapshot import members_state
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import NOBODY, MemberDirectory
 from quorum.replication.network.connection import PeerNetwork
 from quorum.v1 import admin_pb2 as pb
@@ -152,20 +152,20 @@ def test_what_an_old_entry_put_into_the_catalog_ends_no_member_and_can_be_remove
         cluster.start(name)
     cluster.ready()
     for name in cluster.names:
-        assert cluster.members[name].membership.roster.incarnation_bytes("new~1") in (
+        assert cluster.members[name].membership.member_directory.incarnation_bytes("new~1") in (
             bytes.fromhex(HEX),
             NOBODY,
         )
     assert cluster.administer(RemoveMember("new")) == Ok(1)
     cluster.run(1_000)
-    assert "new~1" not in cluster.members["n1"].membership.roster.by_id
+    assert "new~1" not in cluster.members["n1"].membership.member_directory.by_id
 
 
 def test_an_incarnation_that_is_none_belongs_to_nobody() -> None:
     founders = [CatalogMember(1, "n1", "n1"), CatalogMember(2, "x", "x", incarnation="no hex")]
-    roster = MemberDirectory("n1", Memory(), founders)
-    assert roster.incarnation_bytes("n1") == bytes(16), "it would speak to any"
-    assert roster.incarnation_bytes("x") == NOBODY
+    member_directory = MemberDirectory("n1", NodeState(), founders)
+    assert member_directory.incarnation_bytes("n1") == bytes(16), "it would speak to any"
+    assert member_directory.incarnation_bytes("x") == NOBODY
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from quorum.node.wire import batches
 from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode
 from quorum.replication.codec import MAX_BODY_BYTES
 from quorum.v1 import queue_pb2 as pb
-from quorum_selectors.wellknown import resolve_field_names
+from quorum_selectors.known_fields import resolve_field_names
 
 LIMITS = batches.BatchLimits(max_messages=16_384, max_message_bytes=16 << 20, max_batch_bytes=18 << 20)
 VALUES = (pb.Value(text="t"), pb.Value(integer=1), pb.Value(boolean=True))

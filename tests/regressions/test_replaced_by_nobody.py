@@ -76,7 +76,7 @@ def test_a_second_newcomer_takes_the_place_of_one_that_never_came() -> None:
     cluster.administer(replacement("n3~nobody", "n3"))
     cluster.crash("n3")
     cluster.join("n3~there")
-    there = replacement("n3~there", "n3", cluster.memories["n3~there"].incarnation)
+    there = replacement("n3~there", "n3", cluster.node_states["n3~there"].incarnation)
     assert cluster.administer(there) == Ok(1)
     assert cluster.administer(there) == Ok(0), "the answer may have been lost"
     cluster.until(
@@ -99,7 +99,7 @@ def test_the_only_member_hands_everything_to_the_newcomer_before_it_goes() -> No
     group, queue = cluster.declare("orders")
     is_served(cluster, "n1", group, queue)
     cluster.join("n1~there")
-    cluster.administer(replacement("n1~there", "n1", cluster.memories["n1~there"].incarnation))
+    cluster.administer(replacement("n1~there", "n1", cluster.node_states["n1~there"].incarnation))
     stayed = []
 
     def has_gone() -> bool:

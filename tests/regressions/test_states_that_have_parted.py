@@ -12,7 +12,7 @@ from quorum.catalog.members import RemoveMember
 from quorum.node import events as ev
 from quorum.node.cluster import state_requests as rebuilding
 from quorum.node.queries import QueueCounts
-from quorum.node.replica import state_hashes as digests
+from quorum.node.replica import state_hashes
 from support.cluster import Cluster, Session
 
 WITHIN_MS = 5_000
@@ -21,7 +21,7 @@ WITHIN_MS = 5_000
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "EVERY", 10)
+    monkeypatch.setattr(state_hashes, "EVERY", 10)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_the_hash_of_a_member_before_it_was_rebuilt_says_nothing_when_the_member
     parted_at = cluster.members[wrong].replicas[group].parted
     rebuilt(cluster, group, wrong)
     for name in right:
-        known = cluster.members[name].replicas[group].digests
+        known = cluster.members[name].replicas[group].state_hashes
         claimed = known.claimed[parted_at].get(wrong, known.own[parted_at])
         assert claimed == known.own[parted_at], "what it claimed before is forgotten"
     if change == "grow":
@@ -272,7 +272,7 @@ def test_a_crash_between_the_installation_and_the_note_of_it_changes_nothing(
     def save() -> None:
         raise OSError("the process ends")
 
-    monkeypatch.setattr(cluster.members[wrong].membership.memory, "save", save)
+    monkeypatch.setattr(cluster.members[wrong].membership.node_state, "save", save)
     with pytest.raises(OSError, match="the process ends"):
         cluster.run(WITHIN_MS)
     cluster.crash(wrong)

@@ -171,7 +171,7 @@ def test_who_is_being_removed_has_to_answer_a_quarantined_member_too() -> None:
     assert old.is_leader, "it has not noticed yet"
     before = old.commit_index
     for _ in range(60):
-        lost.hear_standing("n1", old.standing("n2", lost.quarantine.life))
+        lost.take_recovery_response("n1", old.recovery_response("n2", lost.quarantine.nonce))
         world.now += 0.01
         world.turn("n1", "n2")
         world.deliver_all()
@@ -180,7 +180,9 @@ def test_who_is_being_removed_has_to_answer_a_quarantined_member_too() -> None:
     world.heal()
     for _ in range(200):
         for name in ("n1", "n3"):
-            lost.hear_standing(name, world.nodes[name].group.standing("n2", lost.quarantine.life))
+            lost.take_recovery_response(
+                name, world.nodes[name].group.recovery_response("n2", lost.quarantine.nonce)
+            )
         world.run(0.01)
     assert not lost.quarantine.is_on
     assert [node.commands for node in world.nodes.values()] == [[b"old", b"kept"]] * 3
@@ -499,13 +501,13 @@ def test_a_leader_that_hands_over_proposes_nothing_until_it_is_over() -> None:
     world.run(0.3)
     world.propose("n1", b"a")
     assert group.transfer_leadership("n3")
-    assert group.is_handing_over
+    assert group.is_transferring
     assert group.propose([b"b"]) is None
     assert not group.transfer_leadership("n2")
     assert group.change_members(THREE.with_learner("n4")) is None
     world.run(0.5)
     assert world.leaders() == ["n3"]
-    assert not group.is_handing_over
+    assert not group.is_transferring
     world.propose("n3", b"c")
     world.run(0.3)
     assert {tuple(node.commands) for node in world.nodes.values()} == {(b"a", b"c")}
@@ -531,7 +533,7 @@ def test_a_leader_goes_on_if_nothing_comes_of_it() -> None:
     assert group.transfer_leadership("n3"), "nobody knows yet that it cannot be reached"
     world.run(QUICK.election_max_s + 0.1)
     assert group.is_leader
-    assert not group.is_handing_over
+    assert not group.is_transferring
     world.propose("n1", b"a")
     world.run(0.3)
     assert world.nodes["n2"].commands == [b"a"]

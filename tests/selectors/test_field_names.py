@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import quorum_selectors
-from quorum_selectors import jms, properties, wellknown
+from quorum_selectors import jms, known_fields, properties
 from quorum_selectors.errors import FieldNameError
 from quorum_selectors.expression import field_names
-from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES, resolve_field_names
+from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES, resolve_field_names
 
 
 def test_the_fields_of_an_expression_are_sorted_and_named_once() -> None:
@@ -84,8 +84,8 @@ def test_too_many_field_names_are_refused() -> None:
 
 
 def test_every_jms_header_is_a_well_known_field() -> None:
-    assert set(wellknown.JMS_HEADERS.values()) <= set(wellknown.WELL_KNOWN)
-    assert resolve_field_names(wellknown.WELL_KNOWN).keys == tuple(sorted(wellknown.WELL_KNOWN))
+    assert set(known_fields.JMS_HEADERS.values()) <= set(known_fields.WELL_KNOWN)
+    assert resolve_field_names(known_fields.WELL_KNOWN).keys == tuple(sorted(known_fields.WELL_KNOWN))
 
 
 # ---- purity
@@ -138,7 +138,7 @@ def test_a_state_machine_that_evaluates_never_loads_the_parser() -> None:
     """In a fresh interpreter, also under another hash seed: the same bytes."""
     program = (
         "import sys\n"
-        "from quorum_selectors import canonical, columns, compiled, evaluate, properties, wellknown\n"
+        "from quorum_selectors import canonical, columns, compiled, evaluate, properties, known_fields\n"
         "assert 'lark' not in sys.modules\n"
         "from quorum_selectors import jms\n"
         "print(canonical.encode(jms.parse(\"b IN ('x','y','z') OR a = 1 AND c LIKE 'x_%'\")).hex())\n"

@@ -9,8 +9,8 @@ import pytest
 from quorum_selectors import jms
 from quorum_selectors.expression import Expression, steps
 from quorum_selectors.like import parse_pattern
-from quorum_selectors.lines import Lines
 from quorum_selectors.lookup_costs import LOOKUP_STEPS, Filed, LookupCosts, cells
+from quorum_selectors.string_columns import StringColumn
 from support.counted_lines import count_lines
 
 
@@ -75,7 +75,7 @@ def test_what_was_filed_and_removed_before_changes_nothing() -> None:
 
 
 def test_a_pattern_whose_pieces_stand_nowhere_is_ruled_out_by_one_search() -> None:
-    lines = Lines.of([b"a" * 200 + str(number).encode() for number in range(500)])
+    lines = StringColumn.of([b"a" * 200 + str(number).encode() for number in range(500)])
 
     def asked(piece: str) -> int:
         pattern = parse_pattern("%a" * 50 + piece + "%")

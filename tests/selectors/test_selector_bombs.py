@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from quorum_selectors import canonical, jms, lines
+from quorum_selectors import canonical, jms, string_columns
 from quorum_selectors.block_columns import BlockColumns
 from quorum_selectors.errors import (
     MAX_SELECTOR_CHARACTERS,
@@ -148,7 +148,7 @@ def test_a_string_of_megabytes_is_looked_at_once() -> None:
 
 
 def test_what_is_kept_of_letters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "KEPT_BYTES", 100_000)
+    monkeypatch.setattr(string_columns, "KEPT_BYTES", 100_000)
     vector = Messages(block(), 0, MANY)
     for letter in HEX * 2:
         select(jms.parse(f"i LIKE '%{letter}%'"), vector)

@@ -13,7 +13,7 @@ from quorum_selectors.block_columns import BLOCK_SIZE
 from quorum_selectors.errors import SelectorError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import FieldValue
-from quorum_selectors.wellknown import JMS_HEADERS, PROPERTIES, WELL_KNOWN
+from quorum_selectors.known_fields import JMS_HEADERS, PROPERTIES, WELL_KNOWN
 from support.expressions import block_of
 from support.repository import ROOT
 from support.specification import message_of

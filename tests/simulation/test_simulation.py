@@ -380,7 +380,7 @@ UNREACHED = """
     fifo/layouts.py
     fifo/persistence/invariants.py
     selectors/quorum_selectors/evaluate.py
-    selectors/quorum_selectors/printing.py
+    selectors/quorum_selectors/unparse.py
     selectors/quorum_selectors/sparse_fields.py
 """
 

@@ -20,7 +20,7 @@ from quorum.spark import OptionError, QueryFailed, output_check, plain_failures
 from quorum.spark.archive import Archive, read_archive
 from quorum.spark.selectivity import asked, selectivity
 from quorum.sync import Message
-from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
+from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,8 +20,8 @@ from quorum_selectors import canonical, jms
 from quorum_selectors.block_columns import BlockColumns
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.expression import Expression
+from quorum_selectors.known_fields import APPLICATION, DEFAULT_FIELD_NAMES
 from quorum_selectors.vectorised import Messages, select
-from quorum_selectors.wellknown import APPLICATION, DEFAULT_FIELD_NAMES
 from support.examples import examples
 from support.expressions import EXPRESSIONS
 

@@ -16,7 +16,7 @@ from quorum.catalog.commands import CatalogCommand, DeclareQueue
 from quorum.catalog.members import AddMember
 from quorum.log import Log
 from quorum.node import events as ev
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import Address
 from quorum.node.member import Member
 from quorum.node.member_config import MemberConfig
@@ -62,9 +62,12 @@ class _Network:
         self._cluster.needed_versions[self._name] = version
 
     def set_peers(
-        self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
+        self,
+        dial_addresses: Mapping[str, Address],
+        fallback_addresses: Mapping[str, Address],
+        gone: Collection[str],
     ) -> None:
-        self._cluster.dialed[self._name] = frozenset(dials) | frozenset(reserve)
+        self._cluster.dialed[self._name] = frozenset(dial_addresses) | frozenset(fallback_addresses)
         self._cluster.gone[self._name] = frozenset(gone)
 
 
@@ -86,7 +89,7 @@ class Cluster:
         """log: arguments of each member's Log; config: of its MemberConfig. is_started: whether members run at once."""
         self.names = self.founders = tuple(f"n{number}" for number in range(1, size + 1))
         self.random = random.Random(seed)
-        self.memories: dict[str, Memory] = {}
+        self.node_states: dict[str, NodeState] = {}
         """what nodes know beside their logs: on their disks, in a file that is replaced as a whole"""
         self.dialed: dict[str, frozenset[str]] = {}
         """whom each node dials, sooner or later"""
@@ -139,9 +142,9 @@ class Cluster:
             limits = replace(config.limits, newest_version=self.known_versions[name])
             config = replace(config, limits=limits)
         self.needed_versions[name] = 0
-        kept = self.memories.setdefault(name, self.first_memory(name))
-        memory = copied(kept)
-        memory.save = lambda: self.memories.update({name: copied(memory)})
+        kept = self.node_states.setdefault(name, self.first_node_state(name))
+        node_state = copied(kept)
+        node_state.save = lambda: self.node_states.update({name: copied(node_state)})
         self.dialed[name] = self.gone[name] = frozenset()
         self.leases[name] = {}
         self.low[name] = {}
@@ -152,16 +155,16 @@ class Cluster:
             lambda: (self.clock_ms(name) + self._look_ms()) / 1000,
             lambda: WALL_MS + self.now_ms + self.wall_skew[name],
             random.Random(self.random.random()),
-            memory,
+            node_state,
         )
 
-    def first_memory(self, name: str) -> Memory:
+    def first_node_state(self, name: str) -> NodeState:
         """Of a new data directory."""
         self._directories += 1
         made = f"{self._directories:032x}"
         if name in self.founders:
-            return Memory(made, is_established=len(self.founders) == 1)
-        return Memory(made)
+            return NodeState(made, is_established=len(self.founders) == 1)
+        return NodeState(made)
 
     def join(self, name: str) -> None:
         """Starts a node that knows nobody."""
@@ -192,7 +195,7 @@ class Cluster:
             called = f"n{len(self.names) + 1}"
             name = f"{called}~aaaaaaaaaaaa"
             self.join(name)
-            incarnation = self.memories[name].incarnation
+            incarnation = self.node_states[name].incarnation
             self.administer(AddMember(name, called, f"{called}:1", f"{called}:2", incarnation))
             self.voters_are(*self.members)
         self.ready()
@@ -215,10 +218,10 @@ class Cluster:
     def wipe(self, name: str) -> None:
         """A node that is down loses its data directory."""
         self.disks[name] = SimDisk(200 + len(self.disks))
-        del self.memories[name]
+        del self.node_states[name]
 
     def incarnation(self, name: str) -> bytes:
-        return bytes.fromhex(self.memories[name].incarnation)
+        return bytes.fromhex(self.node_states[name].incarnation)
 
     def administer(self, command: CatalogCommand, at: str | None = None) -> Reply | None:
         """A command to the catalog, through a session of its own at some member."""
@@ -270,7 +273,8 @@ class Cluster:
     def knows(self, one: str, other: str) -> bool:
         """Whether both still have the data directory under which the other one knows them."""
         return all(
-            self.members[near].membership.roster.incarnation(far) in ("", self.memories[far].incarnation)
+            self.members[near].membership.member_directory.incarnation(far)
+            in ("", self.node_states[far].incarnation)
             for near, far in ((one, other), (other, one))
         )
 
@@ -488,9 +492,11 @@ class Session:
         return found
 
 
-def copied(memory: Memory) -> Memory:
+def copied(node_state: NodeState) -> NodeState:
     """What is on a disk does not change with what is in memory."""
-    return replace(memory, met=dict(memory.met), heard=dict(memory.heard))
+    return replace(
+        node_state, known_incarnations=dict(node_state.known_incarnations), heard=dict(node_state.heard)
+    )
 
 
 def batch(bodies: Iterable[bytes]) -> bytes:

@@ -18,11 +18,11 @@ from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names
-from support import fifo_model_readers
-from support.fifo_model_fronts import END, ModelFronts
+from support import fifo_model_subscriptions
 from support.fifo_model_pins import ModelPins
-from support.fifo_model_readers import ModelSubscriptions
+from support.fifo_model_scans import END, ModelFronts
 from support.fifo_model_staging import Fields, ModelStaging, is_crowded
+from support.fifo_model_subscriptions import ModelSubscriptions
 
 NEVER = 1 << 70
 
@@ -71,13 +71,16 @@ class Rest:
     messages: int
     runs: int
     steps: int
-    arrivals: int
+    snapshot_bodies: int
     copies: int
     moved: int = 0
     finished: int = 0
 
     def is_enough(self) -> bool:
-        return not self.finished or min(self.blocks, self.messages, self.runs, self.steps, self.arrivals) > 0
+        return (
+            not self.finished
+            or min(self.blocks, self.messages, self.runs, self.steps, self.snapshot_bodies) > 0
+        )
 
 
 @dataclass
@@ -587,7 +590,7 @@ class ModelGroup:
         if isinstance(command, c.CloseSession):
             self.end(producer, command.is_clean)
             return e.Ok()
-        if isinstance(command, (*fifo_model_readers.COMMANDS, c.Pin, c.Unpin)):
+        if isinstance(command, (*fifo_model_subscriptions.COMMANDS, c.Pin, c.Unpin)):
             return self.read(command)
         assert not isinstance(command, c.NodeDown | c.Configured | c.Wake | c.SetVersion)
         queue = self.queues.get(command.queue)

@@ -32,7 +32,7 @@ from fifo.queries import group as queries
 from quorum.catalog import commands as cat
 from quorum.catalog import members as who
 from quorum.catalog.machine import CatalogMachine
-from quorum.node.identity.identity import Founding, Memory, begin_life, read_identity
+from quorum.node.identity.identity import Founding, NodeState, read_identity, record_start
 from quorum.node.replica.replica import state_of
 from quorum.node.wire.operations import Command, columns_of
 from quorum.replication.group import Group
@@ -135,11 +135,11 @@ class Golden:
                 disk.sync_directory(path.parent)
         return disk
 
-    def memory(self, member: str) -> Memory:
+    def node_state(self, member: str) -> NodeState:
         """What the member's node.json says."""
         known = read_identity(DATA, self.disk(member))
         assert known is not None
-        return known.memory
+        return known.node_state
 
 
 # ---- recording
@@ -418,7 +418,7 @@ def record(path: Path) -> None:
         cluster.crash(name, power=True)
         for found, inode in cluster.disks[name].names.items():
             out[f"members/{name}/{found.relative_to(DATA)}"] = bytes(inode.data)
-        out[f"members/{name}/node.json"] = _node_json(name, cluster.memories[name])
+        out[f"members/{name}/node.json"] = _node_json(name, cluster.node_states[name])
     about = {
         "machine_version": version,
         "queue_groups": len(member.replicas) - 1,
@@ -432,13 +432,13 @@ def record(path: Path) -> None:
     print(f"{path}: {path.stat().st_size:,} bytes, {len(out)} files, kinds: {', '.join(sorted(kinds))}")
 
 
-def _node_json(name: str, memory: Memory) -> bytes:
+def _node_json(name: str, node_state: NodeState) -> bytes:
     disk = SimDisk()
     disk.create(DATA / "log" / "LOCK")  # so that the directory is there
-    life = begin_life(DATA, name, Founding("golden", 3, MEMBERS), 1_700_000_000_000, disk)
-    for field in ("incarnation", "is_established", "met", "members"):
-        setattr(life.memory, field, getattr(memory, field))
-    life.memory.save()
+    start = record_start(DATA, name, Founding("golden", 3, MEMBERS), 1_700_000_000_000, disk)
+    for field in ("incarnation", "is_established", "known_incarnations", "members"):
+        setattr(start.node_state, field, getattr(node_state, field))
+    start.node_state.save()
     return bytes(disk.names[DATA / "node.json"].data)
 
 

@@ -128,7 +128,7 @@ class AnySnapshotIsTaken(Guard):
 class NothingIsParked(Guard):
     """The leader counts itself before its own disk has the entry."""
 
-    def park(self, peer: str, acknowledged: int) -> int:
+    def count_synced(self, peer: str, acknowledged: int) -> int:
         return acknowledged
 
 

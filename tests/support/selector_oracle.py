@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from itertools import islice
 from unittest.mock import patch
 
-from quorum_selectors import canonical, like, lines, vectorised
+from quorum_selectors import canonical, like, string_columns, vectorised
 from quorum_selectors.block_columns import BlockColumns
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.evaluate import evaluate
@@ -48,7 +48,7 @@ from support.expressions import KEYS, block_of
 Fields = dict[str, FieldValue]
 
 LIMITS = {"MAX_PIECE": 2, "KEPT_WORDS": 1, "FEW_VALUES": 0, "KEPT_BYTES": 0}
-"""Of `lines`, set like this for every other seed: what is for long or many strings is then done for all."""
+"""Of `string_columns`, set like this for every other seed: what is for long or many strings is then done for all."""
 
 ROWS = 200
 PER_BLOCK = 10
@@ -279,7 +279,7 @@ def compare(seed: int) -> int:
     with ExitStack() as stack:
         if seed % 2:
             for name, value in LIMITS.items():
-                stack.enter_context(patch.object(lines, name, value))
+                stack.enter_context(patch.object(string_columns, name, value))
             stack.enter_context(patch.object(vectorised, "_SPREAD", 0))
         return _compare(World(seed))
 

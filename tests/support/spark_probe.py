@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from quorum.spark.pushdown import Pushed, PushFilters, push
 from quorum.spark.schema import Field, fields_of
 from quorum_selectors import evaluate, jms
-from quorum_selectors.wellknown import APPLICATION
+from quorum_selectors.known_fields import APPLICATION
 
 DDL = "sequence BIGINT, fields STRUCT<color: STRING, size: INT, weight: DOUBLE, ok: BOOLEAN, big: BIGINT>"
 KINDS: dict[str, type] = {"text": str, "integer": int, "floating": float, "boolean": bool}

@@ -8,7 +8,7 @@ from cases import amqp_filter_cases, jms_cases
 from cases.clauses import Case, Fields, FilterCase, X
 from quorum_selectors import jms, properties
 from quorum_selectors.expression import DURABLE, Expression, Truth
-from quorum_selectors.wellknown import APPLICATION, PROPERTIES, jms_key
+from quorum_selectors.known_fields import APPLICATION, PROPERTIES, jms_key
 
 
 class Question(NamedTuple):

@@ -68,9 +68,9 @@ class CorruptionMonitor:
         self._lost_pages: set[tuple[int, int]] = set()
         """those whose block has no other copy on this member"""
 
-    def review(self) -> None:
+    def scan(self) -> None:
         """Handles damage that the log has found: at opening, while it checks itself, or during a read."""
-        self._repairer.review()
+        self._repairer.scan()
         for damage, (group, term, index) in self._damaged_bodies():
             if group not in self._replicas or not self._needed.is_needed(group, index):
                 continue
@@ -153,7 +153,7 @@ class CorruptionMonitor:
                 term, reason = reasons.get(index, (0, "the snapshot here refers to it"))
                 self._repairer.note(replica.number, index, term, reason)
 
-    def look_after(self, replica: Replica, now_ms: int) -> None:
+    def update_leadership(self, replica: Replica, now_ms: int) -> None:
         """Hands leadership to another member while data of the group cannot be read here."""
         raft = replica.raft
         unread = raft.unread_configurations
@@ -178,7 +178,7 @@ class CorruptionMonitor:
             )  # not always the same: its state may have parted, too
             if any(raft.transfer_leadership(peer) for peer in (*peers[first:], *peers[:first])):
                 self._transfers += 1
-            elif not raft.is_handing_over:
+            elif not raft.is_transferring:
                 self._logger.warning("stalled leader finds no successor", group=replica.number)
 
 

@@ -27,7 +27,7 @@ class Heartbeats:
     def __init__(
         self,
         leases: Leases,
-        roster: MemberDirectory,
+        member_directory: MemberDirectory,
         peers: Peers,
         boot: int,
         replicas: Mapping[int, Replica],
@@ -49,7 +49,7 @@ class Heartbeats:
         self.due = Due()
         """Also when there is something to answer, or news for the leases."""
         self._peers = peers
-        self._roster = roster
+        self._member_directory = member_directory
         self._boot = boot
         self._replicas = replicas
         self._disk_watch = disk_monitor
@@ -66,15 +66,15 @@ class Heartbeats:
         table.add(KIND_HEARTBEAT_ANSWER, self._answered)
 
     def _heard(self, peer: str, data: Data, now_ms: int) -> None:
-        beat = Heartbeat.decode(data)
-        node = self._roster.number(peer)
+        heartbeat = Heartbeat.decode(data)
+        node = self._member_directory.number(peer)
         if not node:
             return  # not a member, as far as known here: no member waits for it
-        self.leases.hear(node, beat.boot, now_ms)
-        self.leases.revisions[node] = beat.lease_revision
-        self._disk_watch.disks.hear(node, beat.disk, beat.low, now_ms)
-        self._wall_offsets[node] = beat.wall_ms - now_ms
-        self._answers_due.append((peer, beat))
+        self.leases.hear(node, heartbeat.boot, now_ms)
+        self.leases.revisions[node] = heartbeat.lease_revision
+        self._disk_watch.disks.hear(node, heartbeat.disk, heartbeat.low, now_ms)
+        self._wall_offsets[node] = heartbeat.wall_ms - now_ms
+        self._answers_due.append((peer, heartbeat))
         self.due.soon()
 
     def _answered(self, peer: str, data: Data, now_ms: int) -> None:
@@ -83,7 +83,7 @@ class Heartbeats:
     def answered(self, peer: str, answer: HeartbeatAnswer, now_ms: int) -> None:
         self._news = True
         self.due.soon()
-        node = self._roster.number(peer)
+        node = self._member_directory.number(peer)
         if not node:
             return
         self.leases.answered(node, answer)
@@ -116,17 +116,17 @@ class Heartbeats:
 
     def turn(self, now_ms: int) -> None:
         """Answers heartbeats, sends those that are due, and reports new leases."""
-        for peer, beat in self._answers_due:
+        for peer, heartbeat in self._answers_due:
             groups = {number: self._view(replica, now_ms) for number, replica in self._replicas.items()}
-            self._send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(beat.sent_ms, groups).encode()])
+            self._send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(heartbeat.sent_ms, groups).encode()])
         self._answers_due.clear()
         if now_ms >= self.next_ms:
             self.next_ms = now_ms + HEARTBEAT_MS
             disks = self._disk_watch.disks
             low = tuple(disks.known_low(now_ms))
-            beat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low, self.leases.revision)
+            heartbeat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low, self.leases.revision)
             for peer in self._peers.all:
-                self._send(peer, KIND_HEARTBEAT, [beat.encode()])
+                self._send(peer, KIND_HEARTBEAT, [heartbeat.encode()])
             self.leases.hear(self.leases.me, self._boot, now_ms)
             self._news = True  # an only voter's lease goes by this, and voters may have changed
         self.due.next_ms = self.next_ms
@@ -141,7 +141,7 @@ class Heartbeats:
     def _derive(self, replica: Replica, now_ms: int) -> None:
         """Derives the lease on one group from the answers so far."""
         number, raft = replica.number, replica.raft
-        leader, voters = self._roster.number(raft.leader), _voters(replica, self._roster)
+        leader, voters = self._member_directory.number(raft.leader), _voters(replica, self._member_directory)
         granted = self.leases.held_until(number, leader, raft.term, voters)
         until = self.lease_until.get(number, 0)
         is_of_other_voters = raft.is_leader and self._own_voters.get(number, voters) != voters
@@ -160,12 +160,12 @@ class Heartbeats:
     def _view(self, replica: Replica, now_ms: int) -> LeaderView:
         """This node's view of a group, for a heartbeat answer: it grants a lease if the leader is this node."""
         term = replica.raft.term
-        leader = self._roster.number(replica.raft.leader)
+        leader = self._member_directory.number(replica.raft.leader)
         if leader != self.leases.me:
             return LeaderView(leader, term)
         settings = self.leases.settings
         if settings is None or not self.leases.may_grant(
-            replica.number, term, now_ms, _voters(replica, self._roster)
+            replica.number, term, now_ms, _voters(replica, self._member_directory)
         ):
             return LeaderView(0, term)
         has_time = replica.leads and replica.clock.last
@@ -173,5 +173,5 @@ class Heartbeats:
         return LeaderView(leader, term, settings.granted.lease_ms, time_ms)
 
 
-def _voters(replica: Replica, roster: MemberDirectory) -> list[int]:
-    return [roster.number(voter) for voter in replica.raft.configuration.voters]
+def _voters(replica: Replica, member_directory: MemberDirectory) -> list[int]:
+    return [member_directory.number(voter) for voter in replica.raft.configuration.voters]

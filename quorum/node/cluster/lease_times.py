@@ -10,7 +10,7 @@ from __future__ import annotations
 from structlog.typing import FilteringBoundLogger
 
 from quorum.catalog.lease_times import FoundLeaseTimes, LeaseSettings, LeaseTimes, SettleLeaseTimes
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.leases.leases import DRIFT_MS, Leases
 from quorum.node.replica.replica import Replica
 
@@ -19,23 +19,23 @@ class LeaseTimesKeeper:
     """The lease times of one member. configured: the lease times of its configuration."""
 
     def __init__(
-        self, leases: Leases, memory: Memory, configured: LeaseTimes, logger: FilteringBoundLogger
+        self, leases: Leases, node_state: NodeState, configured: LeaseTimes, logger: FilteringBoundLogger
     ) -> None:
         self._leases = leases
-        self._memory = memory
+        self._node_state = node_state
         self._configured = configured
         self._logger = logger
         self._all_follow: tuple[int, int] | None = None
         """(revision, since when all members use it), as far as this member knows as the system group's leader."""
-        self._use(memory.lease_settings)
+        self._use(node_state.lease_settings)
 
     def follow(self, found: LeaseSettings | None) -> None:
         """Adopts the catalog's settings if they are newer than those used here and the disk has room to store them;
         else the next call tries again."""
         if found is None or found.revision <= self._leases.revision:
             return
-        self._memory.lease_settings = found
-        if self._memory.try_save():
+        self._node_state.lease_settings = found
+        if self._node_state.try_save():
             self._use(found)
 
     def _use(self, settings: LeaseSettings | None) -> None:

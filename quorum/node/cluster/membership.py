@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorum.catalog.machine import CatalogMachine
-from quorum.catalog.members import CatalogMember, ConfirmMember, FoundCluster, MeetMember, founders
+from quorum.catalog.members import BootstrapCluster, CatalogMember, ConfirmMember, RecordIncarnation, founders
 from quorum.log import LogFull
 from quorum.node.cluster.lease_times import LeaseTimesKeeper
 from quorum.node.cluster.peers import Peers
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.member_config import MemberConfig
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
@@ -34,7 +34,7 @@ from quorum.node.wire.forwarding import GROUP
 from quorum.node.wire.frames import Data, FrameTable, Send
 from quorum.replication.configuration import MAX_IDS
 
-KIND_MET, KIND_TRANSFER = 5, 6
+KIND_INCARNATION, KIND_TRANSFER = 5, 6
 """Frame kinds: the incarnation under which the sender remembers the receiver; a request that the receiver hands a
 group's leadership to a member."""
 
@@ -59,21 +59,21 @@ class Membership:
     def __init__(
         self,
         config: MemberConfig,
-        memory: Memory,
+        node_state: NodeState,
         replicas: Replicas,
         peers: Peers,
-        roster: MemberDirectory,
+        member_directory: MemberDirectory,
         lease_times: LeaseTimesKeeper,
         send: Send,
     ) -> None:
-        self.memory = memory
-        self.roster = roster
+        self.node_state = node_state
+        self.member_directory = member_directory
         self._replicas = replicas
         self._peers = peers
         self._lease_times = lease_times
         self._send = send
         self._founders = founding_members(config)
-        self._vouched: set[str] = set()
+        self._confirmed_by: set[str] = set()
         """founding members that have said that they remember this node's incarnation"""
         self.is_leaving = False
         """this process is about to stop"""
@@ -88,10 +88,10 @@ class Membership:
     @property
     def standing(self) -> str:
         """This node's standing in its cluster: one of queries.STANDINGS."""
-        if self.roster.me in self.catalog.members.removed:
+        if self.member_directory.me in self.catalog.members.removed:
             return "removed"
-        own = self.roster.own
-        if not self.memory.is_established:
+        own = self.member_directory.own
+        if not self.node_state.is_established:
             return "meeting"
         if own is None:
             return "waiting"
@@ -112,13 +112,13 @@ class Membership:
             return None
         # a copy: the machine's own is changed in place
         self._looked_at = (dict(self.catalog.members.by_id), *seen[1:])
-        self.roster.follow(self.catalog.members.by_id)
-        own = self.roster.own
-        everybody = set(self.roster.by_id)
+        self.member_directory.follow(self.catalog.members.by_id)
+        own = self.member_directory.own
+        everybody = set(self.member_directory.by_id)
         if everybody:
             for replica in replicas:
                 everybody.update(replica.raft.configuration.everybody)
-        self._peers.all = tuple(sorted(everybody - {self.roster.me}))
+        self._peers.all = tuple(sorted(everybody - {self.member_directory.me}))
         campaigns_last = self.is_leaving or (own is not None and own.is_drained)
         for replica in replicas:
             replica.may_lead_last_only(campaigns_last=campaigns_last)
@@ -129,48 +129,48 @@ class Membership:
     # ---- incarnations
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_MET, self._told_incarnation)
+        table.add(KIND_INCARNATION, self._told_incarnation)
         table.add(KIND_TRANSFER, self._asked_to_transfer)
 
     def _told_incarnation(self, peer: str, data: Data, now_ms: int) -> None:
-        self.vouched(peer, bytes(data).decode("ascii", "replace"))
+        self.confirmed(peer, bytes(data).decode("ascii", "replace"))
 
     def meet(self, peer: str, incarnation: bytes) -> None:
         """Tells a newly connected peer the incarnation that this node remembers of it."""
-        remembered = self.met(peer, incarnation.hex() if any(incarnation) else "")
+        remembered = self.remember(peer, incarnation.hex() if any(incarnation) else "")
         if remembered:
-            self._send(peer, KIND_MET, [remembered.encode()])
+            self._send(peer, KIND_INCARNATION, [remembered.encode()])
 
-    def met(self, peer: str, incarnation: str) -> str:
+    def remember(self, peer: str, incarnation: str) -> str:
         """Returns the incarnation that this node remembers of a newly connected peer, to be told to it. It is durable
         from here on; empty if the disk has no room for it."""
-        if not self.memory.incarnation or not incarnation:
+        if not self.node_state.incarnation or not incarnation:
             return ""
-        if peer not in self.memory.met:
-            self.memory.met[peer] = incarnation
-            if not self.memory.try_save():
-                del self.memory.met[peer]
+        if peer not in self.node_state.known_incarnations:
+            self.node_state.known_incarnations[peer] = incarnation
+            if not self.node_state.try_save():
+                del self.node_state.known_incarnations[peer]
                 return ""
-        return self.roster.incarnation(peer)
+        return self.member_directory.incarnation(peer)
 
-    def vouched(self, peer: str, incarnation: str) -> None:
+    def confirmed(self, peer: str, incarnation: str) -> None:
         """A peer says under which incarnation it remembers this node."""
-        if incarnation != self.memory.incarnation or self.memory.is_established:
+        if incarnation != self.node_state.incarnation or self.node_state.is_established:
             return
-        self._vouched.add(peer)
+        self._confirmed_by.add(peer)
         self._establish()
 
     def _establish(self) -> None:
         """Marks this member as established once every other founding member remembers it, and this is durable."""
-        if self._vouched >= {each.id for each in self._founders} - {self.roster.me}:
-            self.memory.is_established = True
-            self.memory.is_established = self.memory.try_save()
+        if self._confirmed_by >= {each.id for each in self._founders} - {self.member_directory.me}:
+            self.node_state.is_established = True
+            self.node_state.is_established = self.node_state.try_save()
 
     def save_again(self) -> None:
         """Tries again to save what this member has to remember, if the disk had no room for it."""
-        if self.memory.is_unsaved:
-            self.memory.try_save()
-        if not self.memory.is_established:
+        if self.node_state.is_unsaved:
+            self.node_state.try_save()
+        if not self.node_state.is_established:
             self._establish()
 
     # ---- what a leader does
@@ -183,12 +183,12 @@ class Membership:
             if replica.number == SYSTEM_GROUP:
                 self._tell_catalog(replica)
             if self.is_leaving or self._shall_not_lead():
-                self.hand_over(replica)
-            elif self.catalog.members.by_id and not replica.raft.is_handing_over and replica.raft.is_settled:
+                self.transfer_leadership(replica)
+            elif self.catalog.members.by_id and not replica.raft.is_transferring and replica.raft.is_settled:
                 self._try_next_step(replica, now_ms)
 
     def _shall_not_lead(self) -> bool:
-        own = self.roster.own
+        own = self.member_directory.own
         return own is None or own.is_drained
 
     def _tell_catalog(self, system: Replica) -> None:
@@ -197,14 +197,18 @@ class Membership:
         known = self.catalog.members.by_id
         if not known:
             if self._founders:
-                system.propose_internal(FoundCluster(self._founders))
+                system.propose_internal(BootstrapCluster(self._founders))
             return
         for each in known.values():
             if not each.incarnation:
-                is_own = each.id == self.roster.me
-                found = self.memory.incarnation if is_own else self.memory.met.get(each.id, "")
+                is_own = each.id == self.member_directory.me
+                found = (
+                    self.node_state.incarnation
+                    if is_own
+                    else self.node_state.known_incarnations.get(each.id, "")
+                )
                 if found:
-                    system.propose_internal(MeetMember(each.id, found))
+                    system.propose_internal(RecordIncarnation(each.id, found))
             if each.is_joining and not each.is_drained and self._votes_everywhere(each.id):
                 system.propose_internal(ConfirmMember(each.id))
 
@@ -236,7 +240,7 @@ class Membership:
             if each in wished.removed and self._comes_last(replica, each):
                 raft.change_members(now.without(each))
                 return
-            knows_leases = self._lease_times.is_followed_by(self.roster.number(each))
+            knows_leases = self._lease_times.is_followed_by(self.member_directory.number(each))
             if each in wished.by_id and knows_leases and raft.is_caught_up(each):
                 grown = now.with_voter(each)
                 if raft.has_majority_of(grown.voters):
@@ -244,8 +248,8 @@ class Membership:
                     return
         for each in now.voters:
             if each in wished.removed and self._may_leave(replica, each):
-                if each == self.roster.me:
-                    self.hand_over(replica)
+                if each == self.member_directory.me:
+                    self.transfer_leadership(replica)
                 else:
                     raft.change_members(now.without(each))
                 return
@@ -291,7 +295,7 @@ class Membership:
         leader = replica.raft.leader
         if replica.raft.is_leader:
             replica.wake()
-            self.hand_over(replica, to)
+            self.transfer_leadership(replica, to)
         elif leader is not None:
             self._send(leader, KIND_TRANSFER, [GROUP.pack(group), to.encode()])
 
@@ -301,20 +305,20 @@ class Membership:
         replica = self._replicas.get(GROUP.unpack_from(view)[0])
         if replica is not None and replica.raft.is_leader:
             replica.wake()
-            self.hand_over(replica, str(view[GROUP.size :], "utf-8", "replace"))
+            self.transfer_leadership(replica, str(view[GROUP.size :], "utf-8", "replace"))
 
-    def hand_over(self, replica: Replica, to: str | None = None) -> bool:
+    def transfer_leadership(self, replica: Replica, to: str | None = None) -> bool:
         """Begins to hand a group's leadership to this member, or to the one best placed. Returns False if there is
         none."""
         raft = replica.raft
-        if not raft.is_leader or raft.is_handing_over:
+        if not raft.is_leader or raft.is_transferring:
             return False
         if to is not None:
             return self._peers.is_reachable(to) and raft.transfer_leadership(to)
         candidates = [
             each
             for each in raft.configuration.voters
-            if each != self.roster.me and self._peers.is_reachable(each) and self._may_lead(each)
+            if each != self.member_directory.me and self._peers.is_reachable(each) and self._may_lead(each)
         ]
         if not candidates:
             return False
@@ -324,7 +328,7 @@ class Membership:
         return raft.transfer_leadership(best)
 
     def _may_lead(self, member: str) -> bool:
-        found = self.roster.by_id.get(member)
+        found = self.member_directory.by_id.get(member)
         return found is not None and not found.is_drained
 
     @property

@@ -8,11 +8,11 @@ from quorum.node.cluster.peers import Peers
 from quorum.node.replica.replica import Replica
 from quorum.node.schedule import Due
 from quorum.node.wire.frames import Data, FrameTable, Send
-from quorum.replication.quarantine import Standing, StandingQuestion
+from quorum.replication.quarantine import RecoveryRequest, RecoveryResponse
 
-KIND_STANDING_QUESTION, KIND_STANDING = 18, 19
+KIND_RECOVERY_REQUEST, KIND_RECOVERY_RESPONSE = 18, 19
 
-STANDING_MS = 500
+RECOVERY_MS = 500
 """Interval between a quarantined replica's questions to the others."""
 
 
@@ -23,29 +23,29 @@ class RecoveryMessages:
         self._replicas = replicas
         self._send = send
         self._peers = peers
-        self._unanswered: list[tuple[str, StandingQuestion]] = []
+        self._unanswered: list[tuple[str, RecoveryRequest]] = []
         self.answering = Due()
-        self.asking = Due(STANDING_MS)
+        self.asking = Due(RECOVERY_MS)
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_STANDING_QUESTION, self._asked)
-        table.add(KIND_STANDING, self._answered)
+        table.add(KIND_RECOVERY_REQUEST, self._asked)
+        table.add(KIND_RECOVERY_RESPONSE, self._answered)
 
     def _asked(self, peer: str, data: Data, now_ms: int) -> None:
         """Answered after the next sync. A replica in quarantine has given up its state, so its claims mean nothing."""
-        question = StandingQuestion.decode(data)
+        question = RecoveryRequest.decode(data)
         self._unanswered.append((peer, question))
         self.answering.soon()
         replica = self._replicas.get(question.group)
         if replica is not None:
-            replica.digests.forget(peer)
+            replica.state_hashes.forget(peer)
 
     def _answered(self, peer: str, data: Data, now_ms: int) -> None:
-        standing = Standing.decode(data)
-        asker = self._replicas.get(standing.group)
+        recovery_response = RecoveryResponse.decode(data)
+        asker = self._replicas.get(recovery_response.group)
         if asker is not None:
             asker.wake()
-            asker.raft.hear_standing(peer, standing)
+            asker.raft.take_recovery_response(peer, recovery_response)
 
     def answer(self, now_ms: int) -> None:
         """Answers the questions so far, now that everything the answers say is synced."""
@@ -53,8 +53,8 @@ class RecoveryMessages:
             replica = self._replicas.get(question.group)
             if replica is not None:
                 replica.wake()
-                answer = replica.raft.standing(peer, question.life)
-                self._send(peer, KIND_STANDING, [answer.encode()])
+                answer = replica.raft.recovery_response(peer, question.nonce)
+                self._send(peer, KIND_RECOVERY_RESPONSE, [answer.encode()])
         self._unanswered.clear()
 
     def ask(self, now_ms: int) -> None:
@@ -64,5 +64,5 @@ class RecoveryMessages:
             if quarantined.is_on:
                 for peer in self._peers.all:
                     self._send(
-                        peer, KIND_STANDING_QUESTION, [StandingQuestion(number, quarantined.life).encode()]
+                        peer, KIND_RECOVERY_REQUEST, [RecoveryRequest(number, quarantined.nonce).encode()]
                     )

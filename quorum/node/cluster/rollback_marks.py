@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable
 
 from quorum.log import Log
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.replica.bootstrap import quarantine
 from quorum.node.schedule import NEVER, Due
 from quorum.node.wire.frames import FrameTable
@@ -42,8 +42,8 @@ class RolledBack(Exception):
 class RollbackMarks:
     """Of one member; on its Raft thread."""
 
-    def __init__(self, memory: Memory, log: Log, groups: Collection[int], send: Send) -> None:
-        self._memory = memory
+    def __init__(self, node_state: NodeState, log: Log, groups: Collection[int], send: Send) -> None:
+        self._node_state = node_state
         self._log = log
         self._groups = groups
         self._send = send
@@ -56,10 +56,10 @@ class RollbackMarks:
         table.add(KIND_NEW_MARK, lambda peer, data, now_ms: self.told(peer, data))
 
     def connected(self, peer: str, now_ms: int) -> None:
-        if self._memory.incarnation:
+        if self._node_state.incarnation:
             self._ask_ms[peer] = now_ms + MARK_MS
             self.due.next_ms = min(self.due.next_ms, now_ms + MARK_MS)
-            self._send(peer, KIND_MARK, [_MARK.pack(self._memory.heard.get(peer, 0))])
+            self._send(peer, KIND_MARK, [_MARK.pack(self._node_state.heard.get(peer, 0))])
 
     def turn(self, connected: Iterable[str], now_ms: int) -> None:
         for peer in connected:
@@ -71,26 +71,26 @@ class RollbackMarks:
         """Handles the mark that a peer remembers of this node. Raises RolledBack if that is more than this node knows
         of."""
         (mark,) = _MARK.unpack(data)
-        memory = self._memory
-        if mark > memory.mark:
+        node_state = self._node_state
+        if mark > node_state.mark:
             for group in self._groups:
                 quarantine(self._log, group)
             self._log.sync()
-            known, memory.mark = memory.mark, mark + LEAP
-            memory.try_save()  # without room the next process finds this out again
+            known, node_state.mark = node_state.mark, mark + LEAP
+            node_state.try_save()  # without room the next process finds this out again
             raise RolledBack(
                 f"{peer} remembers mark {mark} of this node, whose data directory has {known}: the directory was put "
                 "back to an earlier state. All its replicas are quarantined now, and take everything from their leaders"
             )
         if now_ms >= self._given_ms.get(peer, now_ms):
-            memory.mark += 1
-            if memory.try_save():
+            node_state.mark += 1
+            if node_state.try_save():
                 self._given_ms[peer] = now_ms + GIVEN_MS
-                self._send(peer, KIND_NEW_MARK, [_MARK.pack(memory.mark)])
+                self._send(peer, KIND_NEW_MARK, [_MARK.pack(node_state.mark)])
 
     def told(self, peer: str, data: bytes | memoryview) -> None:
         """A peer has given this node a mark to remember."""
         (mark,) = _MARK.unpack(data)
-        if mark > self._memory.heard.get(peer, 0):
-            self._memory.heard[peer] = mark
-            self._memory.try_save()
+        if mark > self._node_state.heard.get(peer, 0):
+            self._node_state.heard[peer] = mark
+            self._node_state.try_save()

@@ -20,7 +20,7 @@ from quorum.node import events as ev
 from quorum.node.cluster.heartbeats import Heartbeats
 from quorum.node.cluster.peers import Peers
 from quorum.node.errors import BodyUnreadable, Diverged
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.replica.replica import Replica, state_of
 from quorum.node.replica.state_hashes import decode_claim
 from quorum.node.wire.frames import Data, FrameTable, Send
@@ -34,7 +34,7 @@ class StateComparison:
     def __init__(
         self,
         log: Log,
-        memory: Memory,
+        node_state: NodeState,
         heartbeats: Heartbeats,
         peers: Peers,
         replicas: Mapping[int, Replica],
@@ -43,7 +43,7 @@ class StateComparison:
         logger: Any,
     ) -> None:
         self._log = log
-        self._memory = memory
+        self._node_state = node_state
         self._heartbeats = heartbeats
         self._peers = peers
         self._send = send
@@ -58,12 +58,12 @@ class StateComparison:
         group, index, running_hash = decode_claim(data)
         replica = self._replicas.get(group)
         if replica is not None:
-            replica.digests.claim(peer, index, running_hash)
+            replica.state_hashes.claim(peer, index, running_hash)
             self.judge(replica)
 
     def introduce(self, replica: Replica, peer: str) -> None:
         """Sends a newly connected peer the claims that it has not heard."""
-        for claim in replica.digests.claims():
+        for claim in replica.state_hashes.claims():
             self._send(peer, KIND_DIGEST, [claim])
 
     def report(self, replica: Replica, claim: bytes) -> None:
@@ -77,7 +77,7 @@ class StateComparison:
         if replica.parted:
             return
         try:
-            disputed = replica.digests.judge(self._peers.me, replica.raft.configuration.voters)
+            disputed = replica.state_hashes.judge(self._peers.me, replica.raft.configuration.voters)
         except Diverged as error:
             self._part(replica, error)
             return
@@ -100,8 +100,8 @@ class StateComparison:
 
     def _give_up(self, replica: Replica, index: int) -> None:
         """Gives the state up, even if the disk is full: it is stored for the next process as soon as there is room."""
-        self._memory.parted = (*self._memory.parted, (replica.number, index))
-        self._memory.try_save()
+        self._node_state.parted = (*self._node_state.parted, (replica.number, index))
+        self._node_state.try_save()
         replica.part(index)
         self._outputs.emit(ev.LeaseLapsed(replica.number))
 
@@ -120,7 +120,7 @@ class StateComparison:
 
     def remember(self, replica: Replica) -> bool:
         """At the start, returns whether an earlier process gave the state up."""
-        index = dict(self._memory.parted).get(replica.number)
+        index = dict(self._node_state.parted).get(replica.number)
         if index is not None:
             replica.part(index)
         return index is not None
@@ -129,8 +129,8 @@ class StateComparison:
         """Another member's state is installed, durably."""
         group = replica.number
         if replica.parted:
-            self._memory.parted = tuple(each for each in self._memory.parted if each[0] != group)
-            self._memory.try_save()
+            self._node_state.parted = tuple(each for each in self._node_state.parted if each[0] != group)
+            self._node_state.try_save()
             self._heartbeats.lease_until[group] = 0
         replica.rebuilt()
         self._logger.warning("state replaced", group=group, index=replica.raft.applied_index)

@@ -62,7 +62,7 @@ class StateRequests:
         replica = self._replicas.get(group)
         if replica is None:
             return
-        replica.digests.forget(peer)
+        replica.state_hashes.forget(peer)
         if not replica.disputed:
             replica.wake()
             replica.raft.send_state(peer, from_index)

@@ -59,14 +59,14 @@ class Founding:
 
 
 @dataclass(slots=True)
-class Memory:
+class NodeState:
     """Everything that a node knows of itself and others beside its log. Changed on the Raft thread; saved before it is
     relied on."""
 
     incarnation: str = ""
     """hex; empty where it is not used (tests)"""
     is_established: bool = True
-    met: dict[str, str] = field(default_factory=dict)
+    known_incarnations: dict[str, str] = field(default_factory=dict)
     """id -> incarnation under which it was first met"""
     members: tuple[CatalogMember, ...] = ()
     """the catalog's members when this node last read them: their addresses after a start"""
@@ -102,12 +102,12 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ProcessStart:
     """One start on a data directory. id: the member's, see catalog.members."""
 
     id: str
     boot: int
-    memory: Memory
+    node_state: NodeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Identity:
     name: str
     boot: int
     founding: Founding
-    memory: Memory
+    node_state: NodeState
 
 
 def read_identity(directory: Path, files: Files) -> Identity | None:
@@ -130,10 +130,10 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
         known = _decode(read_file(files, path))
         founding = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
         settings = known.get("lease_settings")
-        memory = Memory(
+        node_state = NodeState(
             str(known["incarnation"]),
             bool(known["is_established"]),
-            {str(each): str(met) for each, met in known["met"].items()},
+            {str(each): str(known_incarnations) for each, known_incarnations in known["met"].items()},
             tuple(CatalogMember(**each) for each in known["known"]),
             None if settings is None else LEASE_SETTINGS.from_row(settings),
             int(known.get("mark", 0)),
@@ -141,27 +141,27 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
             tuple((int(group), int(index)) for group, index in known.get("skipped", ())),
             tuple((int(group), int(index)) for group, index in known.get("parted", ())),
         )
-        return Identity(str(known["name"]), int(known["boot"]), founding, memory)
+        return Identity(str(known["name"]), int(known["boot"]), founding, node_state)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise IdentityError(f"{path} cannot be read: {error!r}") from error
 
 
-def begin_life(
+def record_start(
     directory: Path,
     name: str,
     founding: Founding,
     wall_ms: int,
     files: Files | None = None,
     random_bytes: Callable[[int], bytes] = os.urandom,
-) -> Life:
+) -> ProcessStart:
     """Checks the directory's owner and begins this start: its boot number is durable before it is used."""
     files = files or RealFiles()
     path = directory / FILE
     boot = 0
-    memory = Memory(random_bytes(INCARNATION_BYTES).hex(), is_established=len(founding.members) <= 1)
+    node_state = NodeState(random_bytes(INCARNATION_BYTES).hex(), is_established=len(founding.members) <= 1)
     known = read_identity(directory, files)
     if known is not None:
-        boot, begun, memory = known.boot, known.founding, known.memory
+        boot, begun, node_state = known.boot, known.founding, known.node_state
         if known.name != name or begun.cluster != founding.cluster:
             raise IdentityError(
                 f"{directory} belongs to node {known.name!r} of cluster {begun.cluster!r}, "
@@ -176,15 +176,16 @@ def begin_life(
             "name": name,
             "boot": boot,
             **asdict(founding),
-            "incarnation": memory.incarnation,
-            "is_established": memory.is_established,
-            "met": memory.met,
-            "lease_settings": memory.lease_settings and LEASE_SETTINGS.row(memory.lease_settings, CURRENT),
-            "known": [asdict(each) for each in memory.members],
-            "mark": memory.mark,
-            "heard": memory.heard,
-            "skipped": memory.skipped,
-            "parted": memory.parted,
+            "incarnation": node_state.incarnation,
+            "is_established": node_state.is_established,
+            "met": node_state.known_incarnations,
+            "lease_settings": node_state.lease_settings
+            and LEASE_SETTINGS.row(node_state.lease_settings, CURRENT),
+            "known": [asdict(each) for each in node_state.members],
+            "mark": node_state.mark,
+            "heard": node_state.heard,
+            "skipped": node_state.skipped,
+            "parted": node_state.parted,
         }
         prepare_file(files, path, [_encode(state)])
         commit_file(files, path)
@@ -195,10 +196,10 @@ def begin_life(
         except IdentityError:
             return False
 
-    memory.save, memory.is_whole = save, is_whole
+    node_state.save, node_state.is_whole = save, is_whole
     save()
-    own_id = name if founding.members else joined_id(name, memory.incarnation)
-    return Life(own_id, boot, memory)
+    own_id = name if founding.members else joined_id(name, node_state.incarnation)
+    return ProcessStart(own_id, boot, node_state)
 
 
 def _encode(known: dict[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from quorum.addresses import check_incarnation, host_port
 from quorum.catalog.members import JOINED_MARK, CatalogMember
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.replication.network.handshake import INCARNATION_BYTES, UNKNOWN
 
 Address = tuple[str, int]
@@ -22,14 +22,14 @@ NOBODY = b"\xff" * INCARNATION_BYTES
 class MemberDirectory:
     """me: this node's id."""
 
-    def __init__(self, me: str, memory: Memory, founders: Iterable[CatalogMember]) -> None:
+    def __init__(self, me: str, node_state: NodeState, founders: Iterable[CatalogMember]) -> None:
         self.me = me
-        self._memory = memory
+        self._node_state = node_state
         self.by_id: dict[str, CatalogMember] = {}
         """The current members, this node included if it is one."""
         founding = tuple(founders)
         self._past = {each.id: each for each in founding}
-        self._take(memory.members or founding)
+        self._take(node_state.members or founding)
 
     def follow(self, members: Mapping[str, CatalogMember]) -> bool:
         """Adopts the catalog's members, unless the catalog has heard nothing yet. Returns whether anything is new. News
@@ -37,8 +37,8 @@ class MemberDirectory:
         if not members or members == self.by_id:
             return False
         self._take(members.values())
-        self._memory.members = tuple(members.values())
-        self._memory.try_save()
+        self._node_state.members = tuple(members.values())
+        self._node_state.try_save()
         return True
 
     def _take(self, members: Iterable[CatalogMember]) -> None:
@@ -75,7 +75,9 @@ class MemberDirectory:
     def incarnation(self, member: str) -> str:
         """The incarnation under which this node would speak to a member; empty where it would speak to any."""
         found = self.by_id.get(member)
-        return (found.incarnation if found is not None else "") or self._memory.met.get(member, "")
+        return (found.incarnation if found is not None else "") or self._node_state.known_incarnations.get(
+            member, ""
+        )
 
     def incarnation_bytes(self, member: str) -> bytes:
         """The incarnation in the form of a handshake: zeros where this node would speak to any. An invalid one, which
@@ -89,12 +91,12 @@ class MemberDirectory:
             return NOBODY
         return bytes.fromhex(found)
 
-    def dials(self, others: Iterable[str]) -> dict[str, Address]:
+    def dial_addresses(self, others: Iterable[str]) -> dict[str, Address]:
         """The members among these that this node dials, with their addresses. Of two founding members the one with the
         greater name dials; else the older member, since a newcomer knows no other member."""
         return self._addresses(other for other in others if self._is_dialer(other))
 
-    def reserve(self, others: Iterable[str]) -> dict[str, Address]:
+    def fallback_addresses(self, others: Iterable[str]) -> dict[str, Address]:
         """The members among these that this node dials if they have not dialed it, with their addresses. An older
         member may have been down when this node joined, and if this node is now the leader, no other member can tell it
         about this node. Founding members need none, as they know each other."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quorum.node.identity.identity import FILE, Memory
+from quorum.node.identity.identity import FILE, NodeState
 from quorum.node.maintenance.garbage_collection import Background
 
 
@@ -38,11 +38,11 @@ class Scrubbing:
     """Checks one piece after the other, round after round."""
 
     def __init__(
-        self, log: ScrubbedLog, background: Background, memory: Memory, logger: Any, pace: Pace
+        self, log: ScrubbedLog, background: Background, node_state: NodeState, logger: Any, pace: Pace
     ) -> None:
         self._log = log
         self._background = background
-        self._memory = memory
+        self._node_state = node_state
         self._logger = logger
         self._pace = pace
         self._next_ms = 0
@@ -69,7 +69,7 @@ class Scrubbing:
             self._background.start(self._check)
 
     def _check(self) -> None:
-        self._memory_is_whole = self._memory.is_whole()
+        self._memory_is_whole = self._node_state.is_whole()
         self._checked = self._log.scrub(self._pace.piece_bytes)
 
     def _finish(self, now_ms: int) -> None:
@@ -90,5 +90,5 @@ class Scrubbing:
     def _mend_memory(self) -> None:
         """Rewrites damaged records from this process's memory; without room on the disk the next piece finds them
         again."""
-        if self._memory.try_save():
+        if self._node_state.try_save():
             self._logger.error("file damaged", finding=f"{FILE} could not be read; it is written again")

@@ -32,7 +32,7 @@ class ClusterAnswers:
     heartbeats: Heartbeats
     disk_monitor: DiskMonitor
     repairer: Repairer
-    arrivals: SnapshotBodies
+    snapshot_bodies: SnapshotBodies
     skipping: SkippedEntries
     skip_entries: tuple[tuple[int, int], ...]
     versions: VersionSwitch
@@ -75,7 +75,7 @@ class ClusterAnswers:
         return self.membership.leads_nothing or not self.membership.can_transfer_leadership
 
     def _find_unserved(self, query: q.FindUnserved, now_ms: int) -> q.Unserved | None:
-        me = self.membership.roster.me
+        me = self.membership.member_directory.me
         for group in query.raft_groups:
             replica = self.replicas[group]
             if not self.leases.me or replica.raft.leader is None:
@@ -125,11 +125,11 @@ class ClusterAnswers:
 
     def _describe_cluster(self, query: q.DescribeCluster, now_ms: int) -> q.ClusterStatus:
         membership = self.membership
-        directory = membership.roster
+        directory = membership.member_directory
         return q.ClusterStatus(
             standing=membership.standing,
             id=directory.me,
-            incarnation=membership.memory.incarnation,
+            incarnation=membership.node_state.incarnation,
             known_version=self.versions.known,
             members=tuple(
                 [
@@ -149,7 +149,7 @@ class ClusterAnswers:
         )
 
     def _group_status(self, replica: Replica) -> q.GroupStatus:
-        directory, raft, number = self.membership.roster, replica.raft, replica.number
+        directory, raft, number = self.membership.member_directory, replica.raft, replica.number
         return q.GroupStatus(
             group=number,
             leader=directory.name_of(raft.leader),
@@ -161,7 +161,7 @@ class ClusterAnswers:
             is_settled=raft.is_settled,
             repaired=self.repairer.repaired.get(number, 0),
             unreadable=self.repairer.lost(number),
-            fetching=self.arrivals.missing(number),
+            fetching=self.snapshot_bodies.missing(number),
             is_quarantined=raft.quarantine.is_on,
             disputed=replica.disputed,
             version=replica.version,

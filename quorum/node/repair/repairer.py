@@ -113,7 +113,7 @@ class Repairer:
             job = self._fetcher.fetch(group, wanted, partial(self._arrived, group, wanted), terms=terms)
             self._jobs.append((group, wanted, job))
 
-    def review(self) -> None:
+    def scan(self) -> None:
         """Run periodically: removes entries that were cut or replaced meanwhile, that can be read again, or that are no
         longer needed."""
         for group, lost in self._lost.items():

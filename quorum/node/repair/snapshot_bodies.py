@@ -71,7 +71,7 @@ class SnapshotBodies:
         self._log = log
         self._fetcher = body_client
         self._replicas = replicas
-        self._arrivals: dict[int, _Arrival] = {}
+        self._snapshot_bodies: dict[int, _Arrival] = {}
 
     def prepare(self, group: int, index: int, term: int, state: State) -> int | None:
         """Returns the index up to which this member's own entries are right once every body is here; None until
@@ -79,12 +79,12 @@ class SnapshotBodies:
         replica = self._replicas[group]
         journal = replica.raft
         last = journal.last_index, journal.term_at(journal.last_index)
-        arrival = self._arrivals.get(group)
+        arrival = self._snapshot_bodies.get(group)
         if arrival is None or (arrival.index, arrival.term, arrival.last) != (index, term, last):
             known = arrival is not None and (arrival.index, arrival.term) == (index, term)
             references = arrival.references if arrival and known else replica.references(state)
             self.drop(group)
-            arrival = self._arrivals[group] = _Arrival(index, term, references, last)
+            arrival = self._snapshot_bodies[group] = _Arrival(index, term, references, last)
         if arrival.job is not None:
             if not arrival.job.is_complete:
                 return None
@@ -104,11 +104,11 @@ class SnapshotBodies:
 
     def missing(self, group: int) -> int:
         """The number of bodies still to arrive."""
-        arrival = self._arrivals.get(group)
+        arrival = self._snapshot_bodies.get(group)
         return 0 if arrival is None or arrival.job is None else arrival.job.missing
 
     def drop(self, group: int) -> None:
         """Drops the group's arriving snapshot."""
-        arrival = self._arrivals.pop(group, None)
+        arrival = self._snapshot_bodies.pop(group, None)
         if arrival is not None and arrival.job is not None:
             self._fetcher.cancel(arrival.job)

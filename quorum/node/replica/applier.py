@@ -122,7 +122,7 @@ class Applier:
             return False
         if replica.state_changed(index, len(body)):
             self._dispatch_effects(replica, operations, applied, now_ms)
-        claim = replica.digests.applied(index, replica.machine.running_hash)
+        claim = replica.state_hashes.applied(index, replica.machine.running_hash)
         if claim is not None:
             self._comparison.report(replica, claim)
         return not replica.parted

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fifo import commands as c
 from fifo.group_machine import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.node.replica.configuring import Configuring
+from quorum.node.replica.policy_reconciler import PolicyReconciler
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 from quorum.node.schedule import NEVER, Due
 
@@ -18,7 +18,7 @@ class Reconciler:
 
     def __init__(self, replicas: Mapping[int, Replica]) -> None:
         self._replicas = replicas
-        self._configuring: dict[int, Configuring] = {}
+        self._policies: dict[int, PolicyReconciler] = {}
         self.goes_on_at_once = False
         """There is more to do than one turn does."""
         self.is_wanted = True
@@ -44,20 +44,20 @@ class Reconciler:
             return False
         for number, replica in self._replicas.items():
             if number == SYSTEM_GROUP or not replica.raft.is_leader:
-                self._configuring.pop(number, None)
+                self._policies.pop(number, None)
                 continue
             machine = replica.machine
             assert isinstance(machine, GroupMachine)
             if not replica.leads or replica.is_behind or catalog.revision < machine.configured:
                 done = False  # the machine or the catalog here lags behind
                 continue
-            configuring = self._configuring.get(number)
-            if configuring is None:
-                configuring = self._configuring[number] = Configuring(replica)
-            if not configuring.goes_on_at_once:  # first things first: both look at all queues
+            policies = self._policies.get(number)
+            if policies is None:
+                policies = self._policies[number] = PolicyReconciler(replica)
+            if not policies.goes_on_at_once:  # first things first: both look at all queues
                 done &= _carry_out(catalog, replica, machine)
-            done &= configuring.turn(catalog, machine, now_ms)
-            self.goes_on_at_once |= configuring.goes_on_at_once
+            done &= policies.turn(catalog, machine, now_ms)
+            self.goes_on_at_once |= policies.goes_on_at_once
         return done
 
 

@@ -88,7 +88,7 @@ class Replica:
     raft: Group
     machine: GroupMachine | CatalogMachine
     field_source: FieldSource
-    digests: StateHashes
+    state_hashes: StateHashes
     checkpoints: Checkpoints
     clock: GroupClock = field(default_factory=GroupClock)
     proposals: Proposals = field(default_factory=Proposals)
@@ -156,7 +156,7 @@ class Replica:
             bool(self.proposals.pending)
             and self.proposals.in_flight_bytes < IN_FLIGHT_BYTES
             and self.leads
-            and not self.raft.is_handing_over  # then it waits for the successor, or for the end of the attempt
+            and not self.raft.is_transferring  # then it waits for the successor, or for the end of the attempt
         )
 
     def is_active(self, now_ms: int) -> bool:
@@ -339,7 +339,7 @@ class Replica:
     def rebuilt(self) -> None:
         """Another member's state is here."""
         if self.parted:
-            self.digests.own.clear()
+            self.state_hashes.own.clear()
             self.disputed = ""
         self.parted, self.lacks_page = 0, False
         self.checkpoints.is_sendable = True

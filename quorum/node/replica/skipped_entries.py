@@ -20,7 +20,7 @@ from fifo.commands import Operation
 from quorum.catalog.machine import MAY_BE_LEFT_OUT
 from quorum.errors import ConfigError
 from quorum.log import EntryMissing, Log, LogDamaged
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.operations import Command, OperationError
 from quorum.replication.codec import COMMAND
@@ -29,7 +29,7 @@ from quorum.replication.codec import COMMAND
 class SkippedEntries:
     """One member's list. entries: as configured, (group, index)."""
 
-    def __init__(self, entries: Sequence[tuple[int, int]], memory: Memory, logger: Any) -> None:
+    def __init__(self, entries: Sequence[tuple[int, int]], node_state: NodeState, logger: Any) -> None:
         for place in entries:
             if place[0] != SYSTEM_GROUP:
                 raise ConfigError(
@@ -37,14 +37,14 @@ class SkippedEntries:
                     f"queues build on it; only entries of the system group can, group {SYSTEM_GROUP}"
                 )
         self._entries = frozenset(entries)
-        self._memory = memory
+        self._node_state = node_state
         self._logger = logger
 
     def check(self, log: Log, group: int, snapshot_index: int) -> None:
         """Checks the list at the start of a group's replica, before anything is applied. snapshot_index: the snapshot
         from which applying continues. Raises ConfigError."""
         first_index = log.journal(group).first_index
-        done = {place for place in self._memory.skipped if place[0] == group}
+        done = {place for place in self._node_state.skipped if place[0] == group}
         for place in sorted(self._entries - done):
             if place[0] == group and place[1] <= snapshot_index:
                 raise ConfigError(
@@ -68,9 +68,9 @@ class SkippedEntries:
 
     def begin(self) -> None:
         """All groups were checked: stores durably which entries are left out from now on."""
-        if self._entries - set(self._memory.skipped):
-            self._memory.skipped = tuple(sorted(self._entries | set(self._memory.skipped)))
-            self._memory.save()
+        if self._entries - set(self._node_state.skipped):
+            self._node_state.skipped = tuple(sorted(self._entries | set(self._node_state.skipped)))
+            self._node_state.save()
         for place in sorted(self._entries):
             self._logger.warning("entry is left out", entry=shown(place), reason="skip_entries names it")
 

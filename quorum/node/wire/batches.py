@@ -22,7 +22,7 @@ from quorum.node.wire.wire_scan import MAX_UNKNOWN, Limit, ScanError, Shape, rea
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import columns
 from quorum_selectors.errors import ColumnsError
-from quorum_selectors.wellknown import APPLICATION, KeptFields
+from quorum_selectors.known_fields import APPLICATION, KeptFields
 
 FieldValue = bool | int | float | str
 

@@ -51,7 +51,10 @@ class Network(Protocol):
         ...
 
     def set_peers(
-        self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
+        self,
+        dial_addresses: Mapping[str, Address],
+        fallback_addresses: Mapping[str, Address],
+        gone: Collection[str],
     ) -> None:
         """Sets the peers to dial immediately, those to dial if they have not dialed this node, and those to refuse."""
         ...

@@ -201,7 +201,10 @@ class PeerNetwork:
         return str(host), int(port)
 
     def set_peers(
-        self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
+        self,
+        dial_addresses: Mapping[str, Address],
+        fallback_addresses: Mapping[str, Address],
+        gone: Collection[str],
     ) -> None:
         """Set the members to dial, and those to dial only after RESERVE_AFTER_S without a connection. gone: members
         that may not connect any more; connections to them are closed.
@@ -210,8 +213,8 @@ class PeerNetwork:
         network.
         """
         before, self._dials = self._dials, {}
-        for name, address in sorted({**dials, **reserve}.items()):
-            is_reserve = name not in dials
+        for name, address in sorted({**dial_addresses, **fallback_addresses}.items()):
+            is_reserve = name not in dial_addresses
             way = self._configured.get(name, address)
             old = before.get(name)
             if old is not None and (old.address, old.is_reserve) == (way, is_reserve):

@@ -265,13 +265,13 @@ def always_current(stream: object, deliver: Deliver) -> bool:
 
 
 def meets_anew(membership: Membership, peer: str, incarnation: str) -> str:
-    """In the place of Membership.met: whoever comes last under a name is the one that was always meant."""
-    membership.memory.met[peer] = incarnation
-    membership.memory.save()
+    """In the place of Membership.remember: whoever comes last under a name is the one that was always meant."""
+    membership.node_state.known_incarnations[peer] = incarnation
+    membership.node_state.save()
     return incarnation
 
 
-def whoever(roster: MemberDirectory, member: str) -> str:
+def whoever(member_directory: MemberDirectory, member: str) -> str:
     """In the place of MemberDirectory.incarnation: nobody is refused for another data directory."""
     return ""
 
@@ -311,9 +311,11 @@ class LogWithoutPages(Log):
         super().__init__(*arguments, **settings | {"retention": ForgetsPages})
 
 
-def without_bodies(arrivals: SnapshotBodies, group: int, index: int, term: int, state: State) -> int | None:
+def without_bodies(
+    snapshot_bodies: SnapshotBodies, group: int, index: int, term: int, state: State
+) -> int | None:
     """In the place of SnapshotBodies.prepare: a snapshot is put in place as it came."""
-    journal = arrivals._journal(group)
+    journal = snapshot_bodies._journal(group)
     return max(journal.commit_index, journal.last_index if journal.holds(index, term) else 0)
 
 

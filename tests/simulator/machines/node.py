@@ -19,7 +19,7 @@ from quorum.api.queue_service import QueueService
 from quorum.config import MemberAddresses, NodeConfig
 from quorum.log.errors import LogError
 from quorum.node import events as ev
-from quorum.node.identity.identity import begin_life
+from quorum.node.identity.identity import record_start
 from quorum.node.identity.member_directory import Address
 from quorum.node.member import Member
 from quorum.node.member_config import MemberConfig
@@ -121,11 +121,11 @@ class Node(Process):
             random_bytes=chance.randbytes,
         )
         founding = machine.founding
-        begun = begin_life(
+        begun = record_start(
             DATA, machine.node_name, founding, WALL_MS + self._clock_ms(), disk, chance.randbytes
         )
         self.id = begun.id
-        self.incarnation = bytes.fromhex(begun.memory.incarnation)
+        self.incarnation = bytes.fromhex(begun.node_state.incarnation)
         self.gone: frozenset[str] = frozenset()
         """whom it takes no connection of"""
         self.dials: dict[str, str] = {}
@@ -151,7 +151,7 @@ class Node(Process):
             versions=Versions(machine=config.limits.newest_version),
         )
         self.member: Member = build.member(
-            config, self.log, network, machine.clock.s, self._wall_ms, chance, begun.memory
+            config, self.log, network, machine.clock.s, self._wall_ms, chance, begun.node_state
         )
         world.upgrades.started(self)
         self._works = Works(world, self)
@@ -161,7 +161,7 @@ class Node(Process):
         world.wake(self)
 
     def _known(self, peer: str) -> bytes:
-        return self.member.membership.roster.incarnation_bytes(peer)
+        return self.member.membership.member_directory.incarnation_bytes(peer)
 
     def _wall_ms(self) -> int:
         if self.clock.wall_jump_ms:

@@ -29,14 +29,14 @@ def image(cluster: Cluster, name: str) -> tuple[object, object]:
     """Of a member's disk, taken while the member runs."""
     disk = copy.deepcopy(cluster.disks[name])
     disk.power_cut(1)
-    return disk, copied(cluster.memories[name])
+    return disk, copied(cluster.node_states[name])
 
 
 def put_back(cluster: Cluster, name: str, taken: tuple[object, object]) -> None:
     """The member's machine fails, and another one starts from the image."""
     if name in cluster.members:
         cluster.crash(name)
-    cluster.disks[name], cluster.memories[name] = copy.deepcopy(taken[0]), copied(taken[1])  # type: ignore[assignment, arg-type]
+    cluster.disks[name], cluster.node_states[name] = copy.deepcopy(taken[0]), copied(taken[1])  # type: ignore[assignment, arg-type]
     cluster.start(name)
 
 
@@ -125,7 +125,7 @@ def test_starts_crashes_and_new_connections_are_no_roll_back(cluster: Cluster) -
 
 def test_a_copy_that_starts_where_the_original_has_stopped_is_no_roll_back(cluster: Cluster) -> None:
     cluster.crash("n1", power=False)
-    taken = cluster.disks["n1"], cluster.memories["n1"]
+    taken = cluster.disks["n1"], cluster.node_states["n1"]
     cluster.run(2 * MARK_MS)
     put_back(cluster, "n1", taken)
     cluster.ready()
@@ -133,29 +133,29 @@ def test_a_copy_that_starts_where_the_original_has_stopped_is_no_roll_back(clust
 
 def test_a_connection_that_comes_and_goes_costs_few_marks(cluster: Cluster) -> None:
     cluster.run(GIVEN_MS)
-    before = sum(memory.mark for memory in cluster.memories.values())
+    before = sum(node_state.mark for node_state in cluster.node_states.values())
     for _ in range(50):
         cluster.isolate("n1")
         cluster.run(50)
         cluster.heal()
         cluster.run(50)
     links = 3 * 2
-    assert sum(memory.mark for memory in cluster.memories.values()) - before <= links * (
+    assert sum(node_state.mark for node_state in cluster.node_states.values()) - before <= links * (
         5_000 // GIVEN_MS + 1
     )
 
 
 def test_a_mark_that_a_full_disk_does_not_take_is_told_to_nobody(cluster: Cluster) -> None:
-    memory = copied(cluster.memories["n1"])
+    node_state = copied(cluster.node_states["n1"])
     sent: list[object] = []
-    marks = RollbackMarks(memory, cluster.logs["n1"], range(4), lambda *frame: sent.append(frame))
+    marks = RollbackMarks(node_state, cluster.logs["n1"], range(4), lambda *frame: sent.append(frame))
 
     def full() -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    memory.save = full
+    node_state.save = full
     marks.remembered("n2", (0).to_bytes(8, "little"), 1)
     assert sent == []
-    memory.save = lambda: None
+    node_state.save = lambda: None
     marks.remembered("n2", (0).to_bytes(8, "little"), 2)
     assert len(sent) == 1

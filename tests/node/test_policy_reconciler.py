@@ -15,7 +15,7 @@ from fifo.group_machine import GroupMachine
 from fifo.versions import CURRENT
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine
-from quorum.node.replica import configuring
+from quorum.node.replica import policy_reconciler
 from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
@@ -144,10 +144,10 @@ STEPS = st.one_of(
 
 
 @settings(max_examples=examples(300))
-@given(st.lists(STEPS, min_size=10, max_size=40), st.sampled_from((1, configuring.TURN_WORK)))
+@given(st.lists(STEPS, min_size=10, max_size=40), st.sampled_from((1, policy_reconciler.TURN_WORK)))
 def test_what_the_log_says_is_configured_is(steps: list[tuple[Any, ...]], work: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(configuring, "TURN_WORK", work)
+        patch.setattr(policy_reconciler, "TURN_WORK", work)
         scene = Scene()
         for what, number, *more in steps:
             if what == "set":
@@ -200,7 +200,7 @@ def test_a_round_judges_only_when_all_before_it_is_known() -> None:
 
 
 def test_a_round_of_which_something_was_lost_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configuring, "TURN_WORK", 1)
+    monkeypatch.setattr(policy_reconciler, "TURN_WORK", 1)
     scene = Scene()
     for number in range(3):
         scene.enter(DeclareQueue(f"q0-{number}", ()))

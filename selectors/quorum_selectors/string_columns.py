@@ -110,7 +110,7 @@ class Piece:
                 yield number, value, mask
 
 
-class Lines:
+class StringColumn:
     """Strings side by side."""
 
     __slots__ = (
@@ -149,16 +149,16 @@ class Lines:
         self._are_short = self._longest <= MAX_SHORT
         self._streams: dict[int, Array] = {}
         self._bits: dict[int, Array] = {}
-        self._points: Lines | None = None
+        self._points: StringColumn | None = None
         self._joined: bytes | None = None
         self._there: dict[str, bool] = {}
         """texts that were searched in all strings together"""
 
     @staticmethod
-    def of(texts: Sequence[bytes]) -> Lines:
+    def of(texts: Sequence[bytes]) -> StringColumn:
         """Lines of these texts."""
         padded = b"".join((bytes(FRONT), *texts, bytes(BACK)))
-        return Lines(
+        return StringColumn(
             np.frombuffer(padded, np.uint8), np.cumsum([len(text) for text in texts], dtype=np.int64)
         )
 
@@ -211,7 +211,7 @@ class Lines:
         found[follow(rows, pattern, first, last)] = True
         return found
 
-    def same(self, rows: Array, other: Lines, others: Array) -> Bits:
+    def same(self, rows: Array, other: StringColumn, others: Array) -> Bits:
         """Pair by pair, whether the string in a row equals the other's in its row. Both in UTF-8."""
         found: Bits = self.sizes[rows] == other.sizes[others]
         words = -(-min(self._longest, other._longest) // _WORD)
@@ -424,7 +424,7 @@ class Lines:
         inner = self.letters[FRONT : self.ends.item(-1)]
         return not len(inner) or bool(inner.max() < 0x80)
 
-    def _code_points(self) -> Lines:
+    def _code_points(self) -> StringColumn:
         """The same strings, with a letter for each of their characters."""
         if self._points is None:
             inner = self.letters[FRONT : self.ends.item(-1)]
@@ -438,7 +438,7 @@ class Lines:
             ends = before[words] + np.bitwise_count(stream[words] & ((_ONE << bits) - _ONE))
             padded = b"".join((bytes(FRONT), inner.tobytes(), bytes(BACK)))
             points = padded.decode("utf-8", "surrogatepass").encode("utf-32-le", "surrogatepass")
-            self._points = Lines(np.frombuffer(points, "<u4"), ends)
+            self._points = StringColumn(np.frombuffer(points, "<u4"), ends)
         return self._points
 
 

@@ -104,17 +104,17 @@ class ModelFronts:
         rules, end = self.queue.rules, self.queue.next_sequence
         each = max(self.steps_a_message(self.sharing()), 1)
         arrived_from = self.entry[1] if self.entry[0] == meta.index else end
-        while self.behind is not None and left.rest.arrivals > 0:
+        while self.behind is not None and left.rest.snapshot_bodies > 0:
             number = self.next_block(self.behind)
             if number is None:
                 self.behind = None
                 break
             first = max(self.behind, number * rules.block_size)
             is_read = first < arrived_from or left.reads_arrivals
-            last = self.reach(first, number, each, left.rest.arrivals, is_read=is_read)
+            last = self.reach(first, number, each, left.rest.snapshot_bodies, is_read=is_read)
             if is_read:
-                left.rest.arrivals -= self.pay(left, first, last, number)
-            left.rest.arrivals -= max(self.evaluation(first, last, number, each), rules.fewest * each)
+                left.rest.snapshot_bodies -= self.pay(left, first, last, number)
+            left.rest.snapshot_bodies -= max(self.evaluation(first, last, number, each), rules.fewest * each)
             self.behind = last if last < end else None
 
     def is_at_end(self, group: Line) -> bool:

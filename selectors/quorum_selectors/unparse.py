@@ -31,8 +31,8 @@ from quorum_selectors.expression import (
     Or,
     Sign,
 )
+from quorum_selectors.known_fields import APPLICATION, DEFAULT_PRIORITY, JMS_HEADERS, JMS_REFUSED
 from quorum_selectors.like import Pattern
-from quorum_selectors.wellknown import APPLICATION, DEFAULT_PRIORITY, JMS_HEADERS, JMS_REFUSED
 
 ESCAPE = "\\"
 DELIVERY_MODE = "JMSDeliveryMode"

@@ -28,7 +28,7 @@ QUEUE_WORK = 20
 """Units of work for one queue; each policy adds one."""
 
 
-class Configuring:
+class PolicyReconciler:
     """Configures the queues of one group while this node leads it and is not behind in it."""
 
     def __init__(self, replica: Replica) -> None:

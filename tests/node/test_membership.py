@@ -9,7 +9,7 @@ from fifo.effects import Ok, Refused
 from fifo.queries import group as queries
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
 from quorum.node import events as ev
-from quorum.node.identity.identity import Memory
+from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.queries import FindTransferTarget, PlanRebalance, TransferTarget
 from quorum.node.replica.replica import SYSTEM_GROUP
@@ -25,7 +25,7 @@ def add(cluster: Cluster, member: str, name: str | None = None, *, replaces: boo
         called,
         f"{member.replace('~', '-')}:1",
         f"{member.replace('~', '-')}:2",
-        cluster.memories[member].incarnation,
+        cluster.node_states[member].incarnation,
         replaces,
     )
     assert cluster.administer(command) == Ok(1)
@@ -70,7 +70,7 @@ def test_the_catalog_knows_everybodys_incarnation() -> None:
     cluster.run(1_000)
     members = cluster.members["n2"].catalog.members.by_id
     assert [(each.number, each.id, each.incarnation) for each in members.values()] == [
-        (number, name, cluster.memories[name].incarnation) for number, name in enumerate(cluster.names, 1)
+        (number, name, cluster.node_states[name].incarnation) for number, name in enumerate(cluster.names, 1)
     ]
 
 
@@ -199,7 +199,7 @@ def test_who_was_away_while_its_leader_joined_is_found_by_it() -> None:
     for group in cluster.members["n1"].replicas:
         cluster.submit("n1", ev.Transfer(group, "n4~a"))
     cluster.until(lambda: leaders(cluster) == {"n4~a"}, "the newcomer leads")
-    assert "n4~a" not in [each.id for each in cluster.memories["n3"].members]
+    assert "n4~a" not in [each.id for each in cluster.node_states["n3"].members]
     cluster.start("n3")
     voters_are(cluster, *voters)
     assert leaders(cluster) == {"n4~a"}, "n3 did not wait for another leader"
@@ -311,7 +311,7 @@ def test_nobody_is_added_twice_and_the_last_one_stays() -> None:
     assert isinstance(cluster.administer(RemoveMember("nobody")), Refused)
     cluster.join("n2~a")
     add(cluster, "n2~a")
-    again = AddMember("n2~a", "n2", "n2-a:1", "n2-a:2", cluster.memories["n2~a"].incarnation)
+    again = AddMember("n2~a", "n2", "n2-a:1", "n2-a:2", cluster.node_states["n2~a"].incarnation)
     assert cluster.administer(again) == Ok(0)
     voters_are(cluster, "n1", "n2~a")
 
@@ -427,30 +427,35 @@ def test_the_elder_dials_the_newcomer_and_of_founders_the_greater_name() -> None
         CatalogMember(4, "0~2", "0", "z:1"),
     ]
     ids = [each.id for each in members]
-    dials = {each: MemberDirectory(each, Memory(), members).dials(set(ids) - {each}) for each in ids}
-    assert dials["a"] == {"a~1": ("::1", 7401), "0~2": ("z", 1)}
-    assert dials["b"] == {"a": ("a", 1), "a~1": ("::1", 7401), "0~2": ("z", 1)}
-    assert dials["a~1"] == {"0~2": ("z", 1)}
-    assert dials["0~2"] == {}
-    reserve = {each: MemberDirectory(each, Memory(), members).reserve(set(ids) - {each}) for each in ids}
-    assert reserve["a"] == reserve["b"] == {}
-    assert reserve["a~1"] == {"a": ("a", 1), "b": ("b", 1)}
-    assert reserve["0~2"] == {"a": ("a", 1), "b": ("b", 1), "a~1": ("::1", 7401)}
+    dial_addresses = {
+        each: MemberDirectory(each, NodeState(), members).dial_addresses(set(ids) - {each}) for each in ids
+    }
+    assert dial_addresses["a"] == {"a~1": ("::1", 7401), "0~2": ("z", 1)}
+    assert dial_addresses["b"] == {"a": ("a", 1), "a~1": ("::1", 7401), "0~2": ("z", 1)}
+    assert dial_addresses["a~1"] == {"0~2": ("z", 1)}
+    assert dial_addresses["0~2"] == {}
+    fallback_addresses = {
+        each: MemberDirectory(each, NodeState(), members).fallback_addresses(set(ids) - {each})
+        for each in ids
+    }
+    assert fallback_addresses["a"] == fallback_addresses["b"] == {}
+    assert fallback_addresses["a~1"] == {"a": ("a", 1), "b": ("b", 1)}
+    assert fallback_addresses["0~2"] == {"a": ("a", 1), "b": ("b", 1), "a~1": ("::1", 7401)}
 
 
 @pytest.mark.parametrize("member", ["a", "a~1"])
 def test_two_members_of_one_name_are_told_apart(member: str) -> None:
-    roster = MemberDirectory("a", Memory(), [CatalogMember(1, "a", "a")])
-    roster.follow({"a~1": CatalogMember(2, "a~1", "a")})
-    assert roster.name(roster.number(member)) == "a"
-    assert roster.names_of(["a", "a~1"]) == ["a", "a"]
-    assert roster.own is None
+    member_directory = MemberDirectory("a", NodeState(), [CatalogMember(1, "a", "a")])
+    member_directory.follow({"a~1": CatalogMember(2, "a~1", "a")})
+    assert member_directory.name(member_directory.number(member)) == "a"
+    assert member_directory.names_of(["a", "a~1"]) == ["a", "a"]
+    assert member_directory.own is None
 
 
 def test_a_founding_member_that_was_removed_is_still_known_after_a_restart() -> None:
     """Groups may still need it."""
     founders = [CatalogMember(1, "a", "a", "a:1"), CatalogMember(2, "b", "b", "b:1")]
-    roster = MemberDirectory("b", Memory(members=(founders[1],)), founders)
-    assert list(roster.by_id) == ["b"]
-    assert roster.dials(["a"]) == {"a": ("a", 1)}
-    assert roster.number("a") == 1
+    member_directory = MemberDirectory("b", NodeState(members=(founders[1],)), founders)
+    assert list(member_directory.by_id) == ["b"]
+    assert member_directory.dial_addresses(["a"]) == {"a": ("a", 1)}
+    assert member_directory.number("a") == 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fifo import commands as c
 from fifo import effects as e
-from support.fifo_model_fronts import END
+from support.fifo_model_scans import END
 from support.fifo_model_staging import is_crowded
 
 if TYPE_CHECKING:

@@ -113,7 +113,7 @@ def test_who_is_well_again_by_itself_is_not_fetched_any_more() -> None:
     room = Room()
     room.note(5)
     room.bad.clear()
-    room.repairer.review()
+    room.repairer.scan()
     assert room.repairer.lost(1) == 0
     assert room.cancelled == [room.jobs[0][2]]
 
@@ -123,7 +123,7 @@ def test_what_nobody_needs_any_more_is_forgotten_unless_somebody_waits() -> None
     room.note(5, 6)
     room.wait(6, "b")
     room.needed.clear()
-    room.repairer.review()
+    room.repairer.scan()
     assert not room.repairer.is_lost(1, 5)
     assert room.repairer.is_lost(1, 6)
     assert not room.cancelled

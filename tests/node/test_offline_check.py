@@ -22,7 +22,7 @@ from quorum.log.manifest import decode_manifest, encode_manifest
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
 from quorum.log.table import Cut
-from quorum.node.identity.identity import Founding, begin_life
+from quorum.node.identity.identity import Founding, record_start
 from quorum.node.maintenance.offline_check import CannotCheck, Finding, Report, check
 from support.cluster import Cluster, Session, batch, enqueue
 
@@ -68,7 +68,7 @@ def directory(files: dict[str, bytes], tmp_path: Path) -> Path:
         path = tmp_path / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    begin_life(tmp_path / "data", "n1", Founding("test", 1, ("n1",)), 1)
+    record_start(tmp_path / "data", "n1", Founding("test", 1, ("n1",)), 1)
     return tmp_path / "data"
 
 

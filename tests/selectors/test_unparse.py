@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorum_selectors import canonical, jms, like, printing, properties
+from quorum_selectors import canonical, jms, like, properties, unparse
 from quorum_selectors.expression import (
     And,
     Arithmetic,
@@ -82,7 +82,7 @@ SELECTORS: st.SearchStrategy[Expression] = st.recursive(
 @given(SELECTORS)
 def test_what_is_printed_is_read_as_the_same_selector(expression: Expression) -> None:
     encoded = canonical.encode(expression)
-    text = printing.selector(canonical.decode(encoded))
+    text = unparse.selector(canonical.decode(encoded))
     assert text is not None
     assert canonical.encode(jms.parse(text)) == encoded, text
 
@@ -92,9 +92,9 @@ def test_what_is_printed_is_read_as_the_same_selector(expression: Expression) ->
 def test_what_is_printed_of_any_tree_is_read_as_the_same_or_is_no_selector(expression: Expression) -> None:
     encoded = canonical.encode(expression)
     tree = canonical.decode(encoded)
-    text = printing.selector(tree)
+    text = unparse.selector(tree)
     if text is None:
-        assert printing.shown(tree)
+        assert unparse.shown(tree)
     else:
         assert canonical.encode(jms.parse(text)) == encoded, text
 
@@ -121,7 +121,7 @@ def test_what_is_printed_of_any_tree_is_read_as_the_same_or_is_no_selector(expre
 )
 def test_people_can_read_it(typed: str, printed: str) -> None:
     tree = canonical.decode(canonical.encode(jms.parse(typed)))
-    text = printing.selector(tree)
+    text = unparse.selector(tree)
     assert text is not None
     assert canonical.encode(jms.parse(text)) == canonical.encode(tree)
     assert sorted(text.split(" AND ")) == sorted(printed.split(" AND "))
@@ -129,8 +129,8 @@ def test_people_can_read_it(typed: str, printed: str) -> None:
 
 def test_a_property_filter_is_shown_though_no_selector_says_it() -> None:
     tree = canonical.decode(canonical.encode(properties.parse({"to": "&p:eu"}, {"carrier": "UA"})))
-    assert printing.selector(tree) is None
-    assert printing.shown(tree) in (
+    assert unparse.selector(tree) is None
+    assert unparse.shown(tree) in (
         "(properties.to LIKE 'eu%' AND carrier = 'UA') IS TRUE",
         "(carrier = 'UA' AND properties.to LIKE 'eu%') IS TRUE",
     )
@@ -138,5 +138,5 @@ def test_a_property_filter_is_shown_though_no_selector_says_it() -> None:
 
 @pytest.mark.parametrize("name", ["", "and", "a-b", "1a", "a.b", "JMSPriority", "JMSReplyTo"])
 def test_properties_that_no_identifier_names(name: str) -> None:
-    assert printing.identifier(name) is None
-    assert printing.selector(IsNull(Field(f"application-properties.{name}"))) is None
+    assert unparse.identifier(name) is None
+    assert unparse.selector(IsNull(Field(f"application-properties.{name}"))) is None

@@ -25,7 +25,7 @@ from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
 from support.examples import examples
 from support.fifo_model import Message
-from support.fifo_model_readers import ModelSubscription
+from support.fifo_model_subscriptions import ModelSubscription
 from support.fifo_world import World, bodies_of, producer, selector
 from support.replays import replay
 

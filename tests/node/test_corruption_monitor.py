@@ -47,7 +47,7 @@ def flip(cluster: Cluster, group: int, key: int, *, is_page: bool = False) -> No
     found, segment = store.look_up(group, key, is_page=is_page)
     assert found is not None
     assert segment is not None
-    store.let_go(segment)
+    store.release(segment)
     cluster.disks[VICTIM].flip(segment.path, 8 * ((found.place & 0xFFFFFFFF) + 56 + found.length // 2))
 
 
