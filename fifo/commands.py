@@ -142,12 +142,12 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Ends deliveries to a consumer. Its checked-out messages are requeued if return_held; else they may still be
+    """Ends deliveries to a consumer. Its checked-out messages are requeued if requeue; else they may still be
     settled."""
 
     queue: int
     consumer_tag: str
-    return_held: bool
+    requeue: bool
 
 
 @dataclass(frozen=True, slots=True)

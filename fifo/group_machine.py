@@ -356,7 +356,7 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        reply = machine.cancel(entry, producer.name, command.consumer_tag, command.return_held)
+        reply = machine.cancel(entry, producer.name, command.consumer_tag, command.requeue)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
         return reply
@@ -462,7 +462,7 @@ class GroupMachine(GroupState):
         machine.messages.blocks.clear()
         self.backlog.pop(command.queue, None)
         self._dirty[command.queue] = None  # so that its wake-up is forgotten
-        return Ok(machine.messages.ready_count + machine.messages.held_count)
+        return Ok(machine.messages.ready_count + machine.messages.checked_out_count)
 
     def _purge(self, entry: Entry, command: Purge) -> Reply:
         machine = self.queues.get(command.queue)

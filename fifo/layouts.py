@@ -95,7 +95,7 @@ COMMANDS: tuple[Record, ...] = (
     ),
     Record(c.Attach, (Field("consumer_tag", TEXT), Field("selector", BYTES), Field("credit_to", U64))),
     Record(c.Credit, (Field("credit_to", U64), Field("drain", FLAG), Field("consumer_tag", OPEN_TEXT))),
-    Record(c.Cancel, (Field("return_held", FLAG), Field("consumer_tag", OPEN_TEXT))),
+    Record(c.Cancel, (Field("requeue", FLAG), Field("consumer_tag", OPEN_TEXT))),
     _only(c.Get, count=U32, settled=FLAG),
     Record(c.Settle, SETTLE),
     Record(c.Return, SETTLE),

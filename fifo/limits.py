@@ -88,7 +88,7 @@ class Limits:
     """Group time may run ahead of true time by a tenth: 24 hours of true time are at most 26.4 hours of group time."""
 
     # ---- of one queue
-    max_held: int = 65_536
+    max_checked_out: int = 65_536
     """Messages that one consumer may have checked out. The limit bounds the work of detaching the consumer."""
     max_consumers: int = 16_384
     """Consumers, including those of Get. The limit bounds all work that visits every consumer."""
@@ -171,7 +171,7 @@ SMALL = Limits(
     fewest=2,
     max_fences=2,
     remembered_ms=600,
-    max_held=40,
+    max_checked_out=40,
     max_consumers=12,
     max_subscriptions=5,
     max_reserved=12,

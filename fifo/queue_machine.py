@@ -187,8 +187,10 @@ class QueueMachine:
         return AttachedReply(consumer.attach)
 
     def _add_consumer(self, producer: Producer, tag: str) -> Consumer:
-        max_held, owner = self.limits.max_held, producer.owner
-        made = Consumer(producer.name, tag, producer.address, self.next_attach, None, max_held, owner=owner)
+        max_checked_out, owner = self.limits.max_checked_out, producer.owner
+        made = Consumer(
+            producer.name, tag, producer.address, self.next_attach, None, max_checked_out, owner=owner
+        )
         self.next_attach += 1
         self.consumers[made.key] = made
         self.owned.add(made.owner)
@@ -209,12 +211,12 @@ class QueueMachine:
             self.groups.draining[consumer.key] = consumer
         return Ok()
 
-    def cancel(self, entry: Entry, producer: bytes, tag: str, return_held: bool) -> Reply:
+    def cancel(self, entry: Entry, producer: bytes, tag: str, requeue: bool) -> Reply:
         consumer = self.consumers.get((producer, tag))
         if consumer is None or not tag:
             return self._not_attached(tag)
         self.groups.leave(consumer)
-        if return_held or not consumer.held.total:
+        if requeue or not consumer.checked_out.total:
             self.remove(entry, consumer)
         return Ok()
 
@@ -223,7 +225,7 @@ class QueueMachine:
         self.groups.leave(consumer)
         del self.consumers[consumer.key]
         self.owned.remove(consumer.owner)
-        self.messages.requeue(entry, consumer.held.remove_all(), failed=False)
+        self.messages.requeue(entry, consumer.checked_out.remove_all(), failed=False)
 
     def get(self, entry: Entry, producer: Producer, command: Get) -> Reply:
         most = self.limits.max_get
@@ -232,7 +234,7 @@ class QueueMachine:
         consumer = self.consumers.get((producer.name, ""))
         if consumer is None:
             consumer = self._add_consumer(producer, "")
-        room = consumer.max_held - consumer.held.total
+        room = consumer.max_checked_out - consumer.checked_out.total
         wanted = command.count if command.settled else min(command.count, room)
         delivery = Delivery(consumer, self.queue)
         if entry.version >= SHARED_BUDGETS:
@@ -246,7 +248,7 @@ class QueueMachine:
         if not delivery.count:
             return Ok(0)
         if command.settled:
-            self.messages.settle(consumer.held.remove(delivery.first_tag, consumer.next_tag - 1))
+            self.messages.settle(consumer.checked_out.remove(delivery.first_tag, consumer.next_tag - 1))
         entry.effects.append(delivery.effect(command.settled))
         return Ok(delivery.count)
 
@@ -273,8 +275,8 @@ class QueueMachine:
         for first, last in command.tags:
             if not 0 <= first <= last:
                 return Refused("bad_argument", f"delivery tags {first}..{last}; allowed: ranges from 0 on")
-        was_full = consumer.held.total >= consumer.max_held
-        ranges = consumer.held.remove_many(command.tags)
+        was_full = consumer.checked_out.total >= consumer.max_checked_out
+        ranges = consumer.checked_out.remove_many(command.tags)
         if type(command) is Settle:
             self.messages.settle(ranges)
         elif isinstance(command, Discard) or (isinstance(command, Modify) and command.undeliverable_here):
@@ -287,7 +289,7 @@ class QueueMachine:
                 self.set_credit(entry, consumer, command.credit_to)
             elif was_full:
                 self.groups.credit_changed(consumer, entry)
-        elif consumer.tag and not consumer.held.total:
+        elif consumer.tag and not consumer.checked_out.total:
             del self.consumers[consumer.key]  # it was cancelled before
             self.owned.remove(consumer.owner)
         return Ok(sum(count for _, count in ranges))

@@ -190,7 +190,7 @@ class ReservationBuilder(Delivery):
         messages.check_out(block, members, count)
         consumer = self.consumer
         for slot, width in bitsets.ranges(members):
-            consumer.held.add(consumer.next_tag, block.base + slot, width)
+            consumer.checked_out.add(consumer.next_tag, block.base + slot, width)
             consumer.next_tag += width
         self.count += count
         return 0
@@ -255,7 +255,7 @@ class Subscriptions:
             refused = self._refuse_more(entry, command.owner)
             if refused is not None:
                 return refused
-            consumer = Consumer(b"", name, Address(0, 0, 0), 0, None, entry.limits.max_held)
+            consumer = Consumer(b"", name, Address(0, 0, 0), 0, None, entry.limits.max_checked_out)
             start = messages.next_sequence if command.start == "latest" else 0
             subscription = self.by_name[name] = Subscription(consumer, self.past_generation, start)
         consumer = subscription.consumer
@@ -296,15 +296,15 @@ class Subscriptions:
             return _reserved(known)
         if subscription.has_untold_loss:
             return subscription.find(after)  # type: ignore[return-value]
-        held, limits = subscription.consumer.held.total, entry.limits
-        if len(subscription.reservations) >= limits.max_reservations or held >= limits.max_outstanding:
+        checked_out, limits = subscription.consumer.checked_out.total, entry.limits
+        if len(subscription.reservations) >= limits.max_reservations or checked_out >= limits.max_outstanding:
             return Refused(
                 "limit",
                 f"subscription {subscription.name!r} holds {len(subscription.reservations)} reservations"
-                f" with {held} messages; allowed: {limits.max_reservations} with {limits.max_outstanding}",
+                f" with {checked_out} messages; allowed: {limits.max_reservations} with {limits.max_outstanding}",
             )
         subscription.last_seen_ms = entry.now_ms
-        wanted = min(command.max_messages, limits.max_reserved, limits.max_outstanding - held)
+        wanted = min(command.max_messages, limits.max_reserved, limits.max_outstanding - checked_out)
         builder, is_complete = self._take(entry, subscription, wanted, command.max_bytes)
         if not builder.count:
             return Reserved(after, entry.index, 0, 0, is_complete)
@@ -408,7 +408,7 @@ class Subscriptions:
     def _give_up(self, subscription: Subscription, reservation: Reservation) -> list[tuple[int, int]]:
         subscription.reservations.remove(reservation)
         first = reservation.first_tag
-        return subscription.consumer.held.remove(first, first + reservation.count - 1)
+        return subscription.consumer.checked_out.remove(first, first + reservation.count - 1)
 
     def next_due(self) -> int:
         """The group time at which the next subscription is silent for too long; NEVER if there is none."""

@@ -158,8 +158,8 @@ class Consumer(_Settling):
     def drain(self) -> None:
         self._loop.run(self._consumer.drain())
 
-    def cancel(self, *, return_held: bool = True, timeout_ms: int | None = None) -> None:
-        self._loop.run(self._consumer.cancel(return_held=return_held, timeout_ms=timeout_ms))
+    def cancel(self, *, requeue: bool = True, timeout_ms: int | None = None) -> None:
+        self._loop.run(self._consumer.cancel(requeue=requeue, timeout_ms=timeout_ms))
 
 
 class Client(_Settling):

@@ -138,10 +138,10 @@ class Consumer:
     address: Address
     attach: int  # unique in the queue
     group: SelectorGroup | None  # None for Get, and once cancelled
-    max_held: int
+    max_checked_out: int
     credit_to: int = 0  # tags up to here may be handed out
     next_tag: int = 1
-    held: CheckedOut = field(default_factory=CheckedOut)
+    checked_out: CheckedOut = field(default_factory=CheckedOut)
     owner: int = UNKNOWN  # of its session
 
     key: Key = field(init=False)
@@ -157,7 +157,7 @@ class Consumer:
     @property
     def credit(self) -> int:
         """The number of messages that it may receive now."""
-        allowed, free = self.credit_to + 1 - self.next_tag, self.max_held - self.held.total
+        allowed, free = self.credit_to + 1 - self.next_tag, self.max_checked_out - self.checked_out.total
         least = allowed if allowed < free else free
         return least if least > 0 else 0
 

@@ -70,7 +70,7 @@ class Delivery:
         messages.check_out(block, members, count)
         tag = consumer.next_tag
         for slot, width in self.describe(block, members):
-            consumer.held.add(tag, block.base + slot, width)
+            consumer.checked_out.add(tag, block.base + slot, width)
             tag += width
         consumer.next_tag = tag
         return len(self.runs) - before

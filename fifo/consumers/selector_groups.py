@@ -145,7 +145,7 @@ class SelectorGroups:
         """Makes a group that gets credit caught up if no message is ahead of its scan position, and idle if it has no
         known matches."""
         messages = self.messages
-        is_empty = not messages.ready_count and not messages.held_count
+        is_empty = not messages.ready_count and not messages.checked_out_count
         if not group.selector or (group.scan_position < messages.next_sequence and not is_empty):
             return
         if is_empty:
@@ -242,7 +242,7 @@ class SelectorGroups:
                 continue  # all of it is checked out: needs neither its page nor evicted matches
             block = blocks.get(number)
             members = self._matches(group, block)
-            if not members & (block.ready | block.held):
+            if not members & (block.ready | block.checked_out):
                 self.match_cache.drop(group.selector, number)
                 continue
             if not members & block.ready:
@@ -306,7 +306,7 @@ class SelectorGroups:
             return number
         block = self.messages.blocks.get(number)
         first = max(group.evaluated_to - block.base, 0)
-        live = block.ready | block.held
+        live = block.ready | block.checked_out
         members = live & bitsets.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.decoded, members)
         if chosen:
@@ -331,7 +331,7 @@ class SelectorGroups:
         found = self.match_cache.get(group.selector, block.number)
         if found == EVICTED:
             seen = bitsets.span(0, min(self.evaluated_by(group) - block.base, block.size))
-            found = self.fields.select(block, group.decoded, (block.ready | block.held) & seen)
+            found = self.fields.select(block, group.decoded, (block.ready | block.checked_out) & seen)
             self.match_cache.put(group.selector, block.number, found)
         return found
 
@@ -369,7 +369,7 @@ class SelectorGroups:
             )
             if passed:
                 block = messages.blocks.get(number)
-                there = ((block.ready | block.held) >> passed).bit_count()
+                there = ((block.ready | block.checked_out) >> passed).bit_count()
             else:
                 there = messages.blocks.at(number).live
             budget.left.steps -= there * group.decoded.steps
@@ -399,7 +399,7 @@ class SelectorGroups:
             block = messages.blocks.get(number)
             first = max(self._followed - block.base, 0)
             last = min(end, (number + 1) << block_bits)
-            live = block.ready | block.held
+            live = block.ready | block.checked_out
             members = live & bitsets.span(first, last - block.base - first)
             for selector, named in self.fields.candidates(block, self._filed, members):
                 group = followers.get(selector)

@@ -1,7 +1,7 @@
 """The storage of a queue's messages: blocks of 16,384 sequences (`Limits.block_bits`), bit sets and runs.
 
 A message has no record of its own. Its sequence names its block (sequence >> 14) and its slot in there (sequence &
-16,383). The block has a bit each for ready, for checked out (`held`), and for handed out before. A message that is
+16,383). The block has a bit each for ready, for checked out, and for handed out before. A message that is
 neither ready nor checked out is gone. The place of its body is in the *run* it belongs to: neighbours that came in one
 batch, or single-message batches that followed each other in one Raft entry (`one_each`). A run ends at the edge of its
 block and takes 20 bytes, or 28 in a block where messages expire.
@@ -163,11 +163,11 @@ class Stored:
     """
 
     __slots__ = (
+        "checked_out_count",
         "crc",
         "earliest",
         "first_slot",
         "head",
-        "held_count",
         "long_texts",
         "number",
         "page",
@@ -187,7 +187,7 @@ class Stored:
         self.page = reader.number()
         self.crc = reader.number()
         self.ready_count = reader.number()
-        self.held_count = reader.number()
+        self.checked_out_count = reader.number()
         self.first_slot = reader.number()
         self.earliest = NEVER - reader.number()
         self.placed = reader.number()
@@ -200,7 +200,7 @@ class Stored:
 
     @property
     def live(self) -> int:
-        return self.ready_count + self.held_count
+        return self.ready_count + self.checked_out_count
 
     @property
     def record(self) -> bytes:
@@ -226,11 +226,11 @@ class Block:
 
     __slots__ = (
         "base",
+        "checked_out",
         "columns",
         "copies",
         "earliest",
         "failures",
-        "held",
         "live",
         "long_texts",
         "measured",
@@ -252,7 +252,7 @@ class Block:
         self.size = size
         self.base = number * size  # the sequence of slot 0
         self.ready = 0
-        self.held = 0  # disjoint from ready
+        self.checked_out = 0  # disjoint from ready
         self.redelivered = 0  # part of ready | held: handed out before
         self.copies: dict[
             int, int
@@ -278,7 +278,7 @@ class Block:
     @property
     def first_slot(self) -> int:
         """The lowest slot with a message that is ready or checked out, 0 if there is none."""
-        live = self.ready | self.held
+        live = self.ready | self.checked_out
         return (live & -live).bit_length() - 1 if live else 0
 
     @property
@@ -292,7 +292,7 @@ class Block:
     @property
     def kept(self) -> int:
         """The messages whose bodies are needed."""
-        return self.ready | self.held | self.pinned
+        return self.ready | self.checked_out | self.pinned
 
     @property
     def has_fields(self) -> bool:
@@ -304,8 +304,8 @@ class Block:
         return self.ready.bit_count()
 
     @property
-    def held_count(self) -> int:
-        return self.held.bit_count()
+    def checked_out_count(self) -> int:
+        return self.checked_out.bit_count()
 
     def memory_bytes(self) -> int:
         """The bytes of runs, bit sets and columns, without the fixed size of the objects."""

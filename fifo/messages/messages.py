@@ -43,7 +43,7 @@ class Place(Enum):
     """The place of a message. The value names its bit set in `Block`."""
 
     READY = "ready"
-    CHECKED_OUT = "held"
+    CHECKED_OUT = "checked_out"
     GONE = ""
 
 
@@ -101,10 +101,10 @@ class Messages:
     __slots__ = (
         "before_ready_changes",
         "blocks",
+        "checked_out_count",
         "config",
         "dropped",
         "expiries",
-        "held_count",
         "index",
         "limits",
         "next_sequence",
@@ -120,7 +120,7 @@ class Messages:
         self.limits = memory.limits
         self.next_sequence = 1
         self.ready_count = 0
-        self.held_count = 0
+        self.checked_out_count = 0
         self.blocks = BlockStore(queue, memory)
         self.index: SortedList[tuple[int, int]] = SortedList()
         """(priority, block) of blocks with ready messages"""
@@ -199,9 +199,9 @@ class Messages:
         """Checks out ready messages of a block."""
         self._ready_changes(block)
         block.ready ^= members
-        block.held |= members
+        block.checked_out |= members
         self.ready_count -= count
-        self.held_count += count
+        self.checked_out_count += count
         if not block.ready:
             self.index.remove((PRIORITY, block.number))
 
@@ -210,17 +210,17 @@ class Messages:
         total = 0
         for block, members in self.by_block(ranges):
             block.stored = None
-            block.held ^= members
+            block.checked_out ^= members
             total += self._departed(block, (cause, members))
-        self.held_count -= total
+        self.checked_out_count -= total
         return total
 
     def requeue(self, entry: Entry, ranges: Sequence[tuple[int, int]], *, failed: bool) -> None:
         """Requeues checked-out messages, except those that have expired or failed too often."""
         for block, members in self.by_block(ranges):
             block.stored = None
-            block.held ^= members
-            self.held_count -= members.bit_count()
+            block.checked_out ^= members
+            self.checked_out_count -= members.bit_count()
             block.redelivered |= members
             lost = expired = 0
             if failed:
@@ -290,7 +290,7 @@ class Messages:
         block_bits, block_size = self.limits.block_bits, self.limits.block_size
         for _, number in list(self.index):
             found = self.blocks.at(number)
-            is_ready_only = not isinstance(found, Block) and not found.held_count
+            is_ready_only = not isinstance(found, Block) and not found.checked_out_count
             slots = min(before - (number << block_bits), block_size)
             if slots <= 0:
                 continue

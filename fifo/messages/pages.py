@@ -53,7 +53,7 @@ def write_page(pages: Pages, queue: int, block: Block) -> Stored:
         page,
         zlib.crc32(data),
         block.ready_count,
-        block.held_count,
+        block.checked_out_count,
         block.first_slot,
         NEVER - block.earliest,
         block.placed,
@@ -96,7 +96,7 @@ def encode_block(block: Block) -> bytearray:
     out = Writer()
     out.number(block.number)
     out.bits(block.ready)
-    out.bits(block.held)
+    out.bits(block.checked_out)
     out.bits(block.redelivered)
     out.number(len(block.copies))
     for pin, copy in block.copies.items():
@@ -126,11 +126,11 @@ def decode_block(reader: Reader, size: int) -> Block:
     """Reads a block. size: its number of sequences."""
     block = Block(reader.number(), size)
     block.ready = reader.bits()
-    block.held = reader.bits()
+    block.checked_out = reader.bits()
     block.redelivered = reader.bits()
     block.copies = {reader.number(): reader.bits() for _ in range(reader.number())}
     block.failures.planes = [reader.bits() for _ in range(reader.number())]
-    block.live = (block.ready | block.held).bit_count()
+    block.live = (block.ready | block.checked_out).bit_count()
     block.placed = reader.number()
     block.size_bytes = reader.number()
     block.earliest = NEVER - reader.number()

@@ -85,30 +85,32 @@ def _check_producer(group: GroupMachine, producer: Producer) -> None:
 
 
 def _check_queue(machine: QueueMachine) -> None:
-    held: dict[int, int] = {}
+    checked_out: dict[int, int] = {}
     for consumer in machine.consumers.values():
-        _check_held(machine, consumer, held)
+        _check_checked_out(machine, consumer, checked_out)
         _check_consumer(machine, consumer)
     for subscription in (*machine.subscriptions.by_name.values(), *machine.subscriptions.deleted):
-        _check_held(machine, subscription.consumer, held)
+        _check_checked_out(machine, subscription.consumer, checked_out)
         _check_subscription(machine, subscription)
-    ready_count = held_count = 0
+    ready_count = checked_out_count = 0
     index, expiries = [], []
     for number in machine.messages.blocks.numbers():
         block = machine.messages.blocks.view(number)
         _check_block(machine, block)
         _expect(
-            block.held == held.pop(number, 0), "the held messages of a block are those that consumers hold"
+            block.checked_out == checked_out.pop(number, 0),
+            "the held messages of a block are those that consumers hold",
         )
         ready_count += block.ready.bit_count()
-        held_count += block.held.bit_count()
+        checked_out_count += block.checked_out.bit_count()
         if block.ready:
             index.append((PRIORITY, number))
         if block.earliest != NEVER:
             expiries.append((block.earliest, number))
-    _expect(not held, "every message that a consumer holds is in a block")
+    _expect(not checked_out, "every message that a consumer holds is in a block")
     _expect(
-        (ready_count, held_count) == (machine.messages.ready_count, machine.messages.held_count),
+        (ready_count, checked_out_count)
+        == (machine.messages.ready_count, machine.messages.checked_out_count),
         "counts are right",
     )
     _expect(list(machine.messages.index) == index, "the index has the blocks with ready messages")
@@ -186,7 +188,15 @@ def _check_pages(machine: QueueMachine) -> None:
             machine.messages.blocks.page_of(stored) == bytes(encode_block(block)),
             "a valid page equals its block",
         )
-        for name in ("ready_count", "held_count", "live", "first_slot", "earliest", "placed", "size_bytes"):
+        for name in (
+            "ready_count",
+            "checked_out_count",
+            "live",
+            "first_slot",
+            "earliest",
+            "placed",
+            "size_bytes",
+        ):
             _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
         _expect(
             unpack(stored.references.packed).tolist() == sorted(live_indexes(block)),
@@ -203,21 +213,24 @@ def live_indexes(block: Block) -> dict[int, None]:
     return found
 
 
-def _check_held(machine: QueueMachine, consumer: Consumer, held: dict[int, int]) -> None:
-    own, total, bound = consumer.held, 0, 0
+def _check_checked_out(machine: QueueMachine, consumer: Consumer, checked_out: dict[int, int]) -> None:
+    own, total, bound = consumer.checked_out, 0, 0
     for tag, sequence, count in zip(own.tags, own.sequences, own.counts, strict=True):
         _expect(tag > bound and count > 0, "held runs ascend by tag")
         bound = tag + count - 1
         total += count
         for number, members in by_number([(sequence, count)], machine.limits).items():
-            _expect(not held.get(number, 0) & members, "a message is held once")
-            held[number] = held.get(number, 0) | members
+            _expect(not checked_out.get(number, 0) & members, "a message is held once")
+            checked_out[number] = checked_out.get(number, 0) | members
     _expect(bound < consumer.next_tag, "tags come from the counter")
     _expect(total == own.total, "the sum of held messages")
 
 
 def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
-    _expect(consumer.held.total <= machine.limits.max_held, "a consumer does not hold too many messages")
+    _expect(
+        consumer.checked_out.total <= machine.limits.max_checked_out,
+        "a consumer does not hold too many messages",
+    )
     is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
     _expect(
         is_listed == (consumer.group is not None and consumer.credit > 0),
@@ -234,7 +247,8 @@ def _check_subscription(machine: QueueMachine, subscription: Subscription) -> No
     _expect((group is None) == is_deleted, "a subscription is in a group until it is deleted")
     _expect(consumer.credit == 0, "a subscription has no credit")
     _expect(
-        consumer.held.total <= limits.max_outstanding, "the messages that a subscription holds are limited"
+        consumer.checked_out.total <= limits.max_outstanding,
+        "the messages that a subscription holds are limited",
     )
     _expect(
         len(subscription.reservations) <= limits.max_reservations, "a subscription's reservations are bounded"
@@ -254,11 +268,11 @@ def _check_subscription(machine: QueueMachine, subscription: Subscription) -> No
     for each in subscription.reservations:
         _expect(each.first_tag > tag and each.count > 0, "reservations have tags of their own")
         tag = each.first_tag + each.count - 1
-        ranges = consumer.held.between(each.first_tag, tag)
+        ranges = consumer.checked_out.between(each.first_tag, tag)
         _expect(sum(count for _, count in ranges) == each.count, "a reservation is held as a whole")
         _expect(ranges == sorted(ranges), "a reservation ascends")
         total += each.count
-    _expect(total == consumer.held.total, "every message that a subscription holds is reserved")
+    _expect(total == consumer.checked_out.total, "every message that a subscription holds is reserved")
     bound = -1
     for first, last in subscription.released:
         _expect(bound + 1 < first <= last <= subscription.settled, "released ranges ascend with gaps")
@@ -347,7 +361,7 @@ def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
     for number in machine.messages.blocks.numbers() if group.selector else ():
         block = machine.messages.blocks.view(number)
         if group.evaluated_to > block.base:
-            seen = (block.ready | block.held) & ((1 << (group.evaluated_to - block.base)) - 1)
+            seen = (block.ready | block.checked_out) & ((1 << (group.evaluated_to - block.base)) - 1)
             chosen = _selected(machine, group, block, seen)
             known = machine.groups.match_cache.get(group.selector, number)
             _expect(known == EVICTED or chosen == known & seen, "the match set equals the selector's matches")

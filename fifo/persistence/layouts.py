@@ -28,16 +28,20 @@ from fifo.subscriptions import Disposition, Reservation, Subscription
 class _CheckedOut:
     """The runs of a consumer: their tags, sequences and counts."""
 
-    def write(self, out: Writer, held: CheckedOut) -> None:
-        out.column(held.tags)
-        out.column(held.sequences)
-        out.column(held.counts)
+    def write(self, out: Writer, checked_out: CheckedOut) -> None:
+        out.column(checked_out.tags)
+        out.column(checked_out.sequences)
+        out.column(checked_out.counts)
 
     def read(self, reader: Reader) -> CheckedOut:
-        held = CheckedOut()
-        held.tags, held.sequences, held.counts = reader.column("Q"), reader.column("Q"), reader.column("I")
-        held.total = sum(held.counts)
-        return held
+        checked_out = CheckedOut()
+        checked_out.tags, checked_out.sequences, checked_out.counts = (
+            reader.column("Q"),
+            reader.column("Q"),
+            reader.column("I"),
+        )
+        checked_out.total = sum(checked_out.counts)
+        return checked_out
 
 
 class _Counts:
@@ -120,9 +124,9 @@ CONSUMER = Record(
         Field("credit_to", U64),
         Field("next_tag", U64),
         Field("selector", Maybe(BYTES)),
-        Field("held", CHECKED_OUT),
+        Field("checked_out", CHECKED_OUT),
     ),
-    others=("group", "key", "max_held", "owner"),
+    others=("group", "key", "max_checked_out", "owner"),
 )
 CONSUMERS = Many(CONSUMER)
 
@@ -154,7 +158,7 @@ SUBSCRIPTION = Record(
         Field("settled", U64),
         Field("last", U64),
         Field("consumer.next_tag", U64),
-        Field("consumer.held", CHECKED_OUT),
+        Field("consumer.checked_out", CHECKED_OUT),
         Field("reservations", Many(RESERVATION)),
         Field("released", RANGES),
     ),

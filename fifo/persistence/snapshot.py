@@ -249,7 +249,7 @@ def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int
 def _read_consumer(reader: Reader, limits: Limits) -> tuple[Consumer, bytes | None]:
     found = CONSUMER.read_fields(reader)
     selector = found.pop("selector")
-    return Consumer(group=None, max_held=limits.max_held, **found), selector
+    return Consumer(group=None, max_checked_out=limits.max_checked_out, **found), selector
 
 
 def add_block(machine: QueueMachine, block: Block | Stored) -> None:
@@ -257,7 +257,7 @@ def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     machine.messages.blocks.add(block)
     ready = block.ready_count
     machine.messages.ready_count += ready
-    machine.messages.held_count += block.held_count
+    machine.messages.checked_out_count += block.checked_out_count
     if ready:
         machine.messages.index.add((PRIORITY, block.number))
     if block.earliest != NEVER:

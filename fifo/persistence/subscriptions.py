@@ -35,6 +35,9 @@ def read_subscriptions(
 
 def _read(data: Reader, limits: Limits) -> Subscription:
     found = SUBSCRIPTION.read_fields(data)
-    consumer = Consumer(b"", found.pop("consumer.tag"), Address(0, 0, 0), 0, None, limits.max_held)
-    consumer.next_tag, consumer.held = found.pop("consumer.next_tag"), found.pop("consumer.held")
+    consumer = Consumer(b"", found.pop("consumer.tag"), Address(0, 0, 0), 0, None, limits.max_checked_out)
+    consumer.next_tag, consumer.checked_out = (
+        found.pop("consumer.next_tag"),
+        found.pop("consumer.checked_out"),
+    )
     return Subscription(consumer, **found)

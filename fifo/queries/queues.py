@@ -27,8 +27,8 @@ def info(machine: QueueMachine) -> QueueInfo:
         ready_bytes += block.size_bytes * block.ready_count // block.placed
     return QueueInfo(
         ready=machine.messages.ready_count,
-        checked_out=machine.messages.held_count,
-        total=machine.messages.ready_count + machine.messages.held_count,
+        checked_out=machine.messages.checked_out_count,
+        total=machine.messages.ready_count + machine.messages.checked_out_count,
         consumers=sum(1 for consumer in machine.consumers.values() if consumer.group is not None),
         first_sequence=first_sequence,
         next_sequence=machine.messages.next_sequence,
@@ -41,8 +41,8 @@ def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
     """The deliveries that a consumer has not settled. Neighbouring tags are joined into one effect."""
     found: list[Deliver] = []
     delivery: Delivery | None = None
-    held = consumer.held
-    for tag, first, count in zip(held.tags, held.sequences, held.counts, strict=True):
+    checked_out = consumer.checked_out
+    for tag, first, count in zip(checked_out.tags, checked_out.sequences, checked_out.counts, strict=True):
         if delivery is None or delivery.first_tag + delivery.count != tag:
             if delivery is not None:
                 found.append(delivery.effect())

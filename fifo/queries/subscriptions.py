@@ -73,7 +73,7 @@ def reserved(
         return ReservationPage((), 0, (), found.opens)
     first = found.first_tag + first_ordinal
     shown = Delivery(subscription.consumer, machine.queue, first)
-    ranges = _of_blocks(subscription.consumer.held.between(first, first + count - 1), machine.limits)
+    ranges = _of_blocks(subscription.consumer.checked_out.between(first, first + count - 1), machine.limits)
     for block, members in machine.messages.by_block(ranges):
         shown.describe(block, members)
     redelivered = bitsets.span(0, shown.count) if found.opens else shown.redelivered

@@ -168,7 +168,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
                 node=consumer.node,
                 filtered=bool(consumer.selector),
                 credit=consumer.credit,
-                held=consumer.checked_out,
+                checked_out=consumer.checked_out,
                 filter=consumer.selector,
                 selector=selector_text(consumer.selector),
             )

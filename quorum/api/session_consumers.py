@@ -169,14 +169,14 @@ class SessionConsumers:
             command = c.Credit(consumer.queue, consumer.tag, credit_to, drain)
             self._submit(consumer, command, _Requested(self._commands, request_id))
 
-    def cancel(self, request_id: int, tag: str, *, return_held: bool) -> None:
-        """End a consumer. return_held: the messages that it holds return to the queue; otherwise they may still be
+    def cancel(self, request_id: int, tag: str, *, requeue: bool) -> None:
+        """End a consumer. requeue: the messages that it holds return to the queue; otherwise they may still be
         settled."""
         consumer = self.find(request_id, tag)
         if consumer is not None:
-            command = c.Cancel(consumer.queue, consumer.tag, return_held)
+            command = c.Cancel(consumer.queue, consumer.tag, requeue)
             self._submit(consumer, command, _Requested(self._commands, request_id))
-            if return_held:
+            if requeue:
                 del self.by_tag[consumer.tag]
 
     def notified(self, notify: Notify) -> None:

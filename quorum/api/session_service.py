@@ -141,9 +141,7 @@ class SessionCall:
             consumers.settle(request.request_id, consumer, disposition)
 
     def _cancel(self, request: pb.Cancel) -> None:
-        self._session.consumers.cancel(
-            request.request_id, request.consumer_tag, return_held=request.return_held
-        )
+        self._session.consumers.cancel(request.request_id, request.consumer_tag, requeue=request.requeue)
 
     async def _get(self, request: pb.SessionGet) -> None:
         await self._session.consumers.get(

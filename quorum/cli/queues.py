@@ -37,7 +37,7 @@ def list_(
     table = Table()
     for heading in ("queue", "group", "leader"):
         table.add_column(heading, overflow="fold")
-    for heading in ("ready", "held", "total", "consumers"):
+    for heading in ("ready", "checked out", "total", "consumers"):
         table.add_column(heading, justify="right", no_wrap=True)
     for queue in found:
         counts = (f"{each:,}" for each in (queue.ready, queue.checked_out, queue.total, queue.consumers))
@@ -74,7 +74,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         ("policy", shown(info.policy) if info.policy else "none"),
         ("in effect", shown_arguments(info.effective_arguments)),
         ("ready", f"{info.ready:,} ({info.ready_bytes:,} bytes)"),
-        ("held", f"{info.checked_out:,}"),
+        ("checked out", f"{info.checked_out:,}"),
         ("total", f"{info.total:,}"),
         ("sequences", f"{info.first_sequence} to before {info.next_sequence}"),
         *_places(found.storage),
@@ -82,14 +82,14 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         table.add_row(name, value)
     console.print(table)
     if found.consumers:
-        consumers = Table("consumer", "node", "selects", "credit", "held")
+        consumers = Table("consumer", "node", "selects", "credit", "checked out")
         for each in found.consumers:
             row = (
                 shown(each.consumer_tag),
                 each.node,
                 shown(selected(each.selector, each.filter)),
                 str(each.credit),
-                f"{each.held:,}",
+                f"{each.checked_out:,}",
             )
             consumers.add_row(*row)
         console.print(consumers)

@@ -335,7 +335,7 @@ class BulkClient:
             found.first_sequence,
             found.next_sequence,
             found.ready,
-            found.held,
+            found.checked_out,
             found.index,
             tuple(found.filter_fields),
             tuple(

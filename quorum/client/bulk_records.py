@@ -121,7 +121,7 @@ class BulkQueueInfo:
     first_sequence: int
     next_sequence: int
     ready: int
-    held: int
+    checked_out: int
     index: int
     filter_fields: tuple[str, ...]
     fields: tuple[SeenField, ...]

@@ -19,7 +19,7 @@ class ConsumerLink(Link, Protocol):
 
     async def attach(self, consumer: Consumer) -> None: ...
 
-    async def cancel(self, consumer: Consumer, return_held: bool, timeout_ms: int | None) -> None: ...
+    async def cancel(self, consumer: Consumer, requeue: bool, timeout_ms: int | None) -> None: ...
 
     async def drain(self, consumer: Consumer) -> None: ...
 
@@ -89,12 +89,12 @@ class Consumer(Holder):
         if not self._state.is_ended:
             await self.cancel()
 
-    async def cancel(self, *, return_held: bool = True, timeout_ms: int | None = None) -> None:
-        """End deliveries. Held messages are returned to the queue; if not return_held, they may still be settled."""
+    async def cancel(self, *, requeue: bool = True, timeout_ms: int | None = None) -> None:
+        """End deliveries. Held messages are returned to the queue; if not requeue, they may still be settled."""
         if self._state.is_ended or not self._state.was_started:
             self.end(None)
             return
-        await self._life.cancel(self, return_held, timeout_ms)
+        await self._life.cancel(self, requeue, timeout_ms)
 
     async def drain(self) -> None:
         """Take the messages that are ready now, within the credit; iteration ends after them. Credit is not

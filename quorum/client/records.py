@@ -72,14 +72,20 @@ class ConsumerInfo:
     node: str
     filtered: bool
     credit: int
-    held: int
+    checked_out: int
     selector: str = ""
     filter: bytes = b""
 
     @classmethod
     def of(cls, wire: Any) -> ConsumerInfo:
         return cls(
-            wire.consumer_tag, wire.node, wire.filtered, wire.credit, wire.held, wire.selector, wire.filter
+            wire.consumer_tag,
+            wire.node,
+            wire.filtered,
+            wire.credit,
+            wire.checked_out,
+            wire.selector,
+            wire.filter,
         )
 
 

@@ -186,11 +186,11 @@ class Session:
             task.cancel()
             self._consumers.pop(consumer.consumer_tag, None)
             if self._is_up.is_set():  # the service may still attach it
-                self._send_cancel(consumer, self.next_request_id(), return_held=True)
+                self._send_cancel(consumer, self.next_request_id(), requeue=True)
             why = f"; last error: {self._last_error}" if self._last_error is not None else ""
             consumer.end(TimedOut(f"attaching {consumer} took over {timeout_ms} ms{why}"))
 
-    async def cancel(self, consumer: Consumer, return_held: bool, timeout_ms: int | None) -> None:
+    async def cancel(self, consumer: Consumer, requeue: bool, timeout_ms: int | None) -> None:
         consumer.end(None)  # it is not attached again after this
         task = self._attaching.get(consumer.consumer_tag)
         if task is not None:
@@ -199,7 +199,7 @@ class Session:
             request_id = self.next_request_id()
             answer = self.expect(request_id, f"cancelling {consumer}")
             self._flush_dispositions(consumer)
-            self._send_cancel(consumer, request_id, return_held=return_held)
+            self._send_cancel(consumer, request_id, requeue=requeue)
             limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
             try:
                 await within(limit_ms, answer, f"cancelling {consumer}")
@@ -209,7 +209,7 @@ class Session:
                 if error.reason != NOT_ATTACHED:
                     raise
                 # this stream is newer than the attachment: there is nothing to cancel
-        if return_held:
+        if requeue:
             consumer.void()
             self._consumers.pop(consumer.consumer_tag, None)
 
@@ -456,9 +456,9 @@ class Session:
         self._control.append(queue_pb2.SessionRequest(**request))
         self._wake_writer()
 
-    def _send_cancel(self, consumer: Consumer, request_id: int, *, return_held: bool) -> None:
+    def _send_cancel(self, consumer: Consumer, request_id: int, *, requeue: bool) -> None:
         tag = consumer.consumer_tag
-        self._send(cancel=queue_pb2.Cancel(request_id=request_id, consumer_tag=tag, return_held=return_held))
+        self._send(cancel=queue_pb2.Cancel(request_id=request_id, consumer_tag=tag, requeue=requeue))
 
     def _wake_writer(self) -> None:
         self._wake.set()

@@ -131,22 +131,22 @@ class DescribeQueueRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., consumers_after: _Optional[int] = ...) -> None: ...
 
 class ConsumerInfo(_message.Message):
-    __slots__ = ("consumer_tag", "node", "filtered", "credit", "held", "selector", "filter")
+    __slots__ = ("consumer_tag", "node", "filtered", "credit", "checked_out", "selector", "filter")
     CONSUMER_TAG_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     FILTERED_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
-    HELD_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_OUT_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     consumer_tag: str
     node: str
     filtered: bool
     credit: int
-    held: int
+    checked_out: int
     selector: str
     filter: bytes
-    def __init__(self, consumer_tag: _Optional[str] = ..., node: _Optional[str] = ..., filtered: _Optional[bool] = ..., credit: _Optional[int] = ..., held: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, consumer_tag: _Optional[str] = ..., node: _Optional[str] = ..., filtered: _Optional[bool] = ..., credit: _Optional[int] = ..., checked_out: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ...) -> None: ...
 
 class StorageInfo(_message.Message):
     __slots__ = ("alpha", "beta", "gamma", "delta", "warm_blocks", "cold_blocks", "warm_bytes")

@@ -431,7 +431,7 @@ class SeenField(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[Field.Kind, str]] = ..., messages: _Optional[int] = ...) -> None: ...
 
 class QueueInfoResponse(_message.Message):
-    __slots__ = ("arguments", "first_sequence", "next_sequence", "ready", "held", "index", "filter_fields", "fields", "endpoints")
+    __slots__ = ("arguments", "first_sequence", "next_sequence", "ready", "checked_out", "index", "filter_fields", "fields", "endpoints")
     class ArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -443,7 +443,7 @@ class QueueInfoResponse(_message.Message):
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
-    HELD_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_OUT_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELDS_FIELD_NUMBER: _ClassVar[int]
     FIELDS_FIELD_NUMBER: _ClassVar[int]
@@ -452,9 +452,9 @@ class QueueInfoResponse(_message.Message):
     first_sequence: int
     next_sequence: int
     ready: int
-    held: int
+    checked_out: int
     index: int
     filter_fields: _containers.RepeatedScalarFieldContainer[str]
     fields: _containers.RepeatedCompositeFieldContainer[SeenField]
     endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
-    def __init__(self, arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready: _Optional[int] = ..., held: _Optional[int] = ..., index: _Optional[int] = ..., filter_fields: _Optional[_Iterable[str]] = ..., fields: _Optional[_Iterable[_Union[SeenField, _Mapping]]] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
+    def __init__(self, arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., index: _Optional[int] = ..., filter_fields: _Optional[_Iterable[str]] = ..., fields: _Optional[_Iterable[_Union[SeenField, _Mapping]]] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...

@@ -334,14 +334,14 @@ class Disposition(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., tags: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., outcome: _Optional[_Union[Disposition.Outcome, str]] = ..., delivery_failed: _Optional[bool] = ..., undeliverable_here: _Optional[bool] = ..., credit_to: _Optional[int] = ..., queue: _Optional[str] = ...) -> None: ...
 
 class Cancel(_message.Message):
-    __slots__ = ("request_id", "consumer_tag", "return_held")
+    __slots__ = ("request_id", "consumer_tag", "requeue")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_TAG_FIELD_NUMBER: _ClassVar[int]
-    RETURN_HELD_FIELD_NUMBER: _ClassVar[int]
+    REQUEUE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     consumer_tag: str
-    return_held: bool
-    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., return_held: _Optional[bool] = ...) -> None: ...
+    requeue: bool
+    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., requeue: _Optional[bool] = ...) -> None: ...
 
 class Cancelled(_message.Message):
     __slots__ = ("consumer_tag", "status")

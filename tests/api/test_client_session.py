@@ -199,7 +199,7 @@ def test_a_consumer_is_attached_delivered_to_settled_and_cancelled() -> None:
         assert node.submitted[-1].command == c.Modify(7, "c", 5, ((1, 2),), 12, True, False)
         node.answer(Ok(2))
         assert node.told() == [Done((2,))]
-        session.consumers.cancel(3, "c", return_held=True)
+        session.consumers.cancel(3, "c", requeue=True)
         assert session.consumed_groups() == set()
         node.deliver("c", 5, 3)
         assert node.told() == [], "it has been given back"

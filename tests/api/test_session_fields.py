@@ -165,7 +165,7 @@ def test_a_refused_attaching_leaves_the_one_that_was_asked_for_after_it(is_cance
         session = ClientSession(node.hub)
         await session.consumers.attach(1, "t", "f1", SelectorText("gone = 1"), 0)
         if is_cancelled:
-            session.consumers.cancel(0, "t", return_held=True)
+            session.consumers.cancel(0, "t", requeue=True)
         await session.consumers.attach(2, "t", "f1", None, 0)
         refused, *_, taken = [item.token for item in node.sent]
         session.answered(refused, Refused("field_not_kept", "no such field"))

@@ -74,7 +74,7 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
         "0600000000000000000000000000000000000000000000000000000000000700000000000000000000000000000000",
     ),
     (
-        c.Cancel(queue=7, consumer_tag="billing é", return_held=True),
+        c.Cancel(queue=7, consumer_tag="billing é", requeue=True),
         "07000000000000000000000000000000000000000000000000000000000007000000000000000162696c6c696e6720c3a9",
     ),
     (

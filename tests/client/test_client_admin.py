@@ -26,7 +26,7 @@ async def test_queues_are_declared_listed_described_purged_and_deleted(world: Wo
         async with client.consume("a.one", prefetch=2, consumer_tag="c") as consumer:
             await consumer.next_delivery()
             description = await client.describe("a.one")
-            assert [(each.consumer_tag, each.held) for each in description.consumers] == [("c", 2)]
+            assert [(each.consumer_tag, each.checked_out) for each in description.consumers] == [("c", 2)]
             assert (description.queue.ready, description.queue.checked_out) == (1, 2)
             assert await client.purge("a.one") == 1
         assert await client.delete("a.one") == 2

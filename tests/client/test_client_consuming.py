@@ -330,7 +330,7 @@ async def test_a_cancelled_consumer_may_still_settle_if_asked_so(world: World) -
         await filled(client, 5)
         consumer = await client.consume("q")
         messages = await take(consumer, 5)
-        await consumer.cancel(return_held=False)
+        await consumer.cancel(requeue=False)
         await consumer.settle(messages, wait=True)
     assert settled(world) == [1, 2, 3, 4, 5]
 

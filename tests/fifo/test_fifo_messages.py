@@ -36,7 +36,7 @@ def places(messages: Messages) -> dict[Place, int]:
     for block in messages.blocks.warm():
         for place in found:
             found[place] += int(getattr(block, place.value)).bit_count()
-    assert found == {Place.READY: messages.ready_count, Place.CHECKED_OUT: messages.held_count}
+    assert found == {Place.READY: messages.ready_count, Place.CHECKED_OUT: messages.checked_out_count}
     return {**found, Place.GONE: 20 - sum(found.values())}
 
 

@@ -65,7 +65,7 @@ CONSUME = st.fixed_dictionaries(
         "tag": st.sampled_from(TAGS),
         "text": st.sampled_from(TEXTS),
         "credit": st.sampled_from((0, 1, 2, 5, 30, 1000)),
-        "return_held": st.booleans(),
+        "requeue": st.booleans(),
     }
 )
 ANSWER = st.fixed_dictionaries(
@@ -276,13 +276,15 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ready = [message.sequence for message in model.ready()]
             assert shown == ready[: len(shown)]
             assert len(shown) == len(ready) or found.next_sequence is not None  # type: ignore[union-attr]
-        held = sum(
+        checked_out = sum(
             run.count for boot in range(9) for d in queries.held_by(world.machine, 1, boot) for run in d.runs
         )
-        held += sum(
+        checked_out += sum(
             run.count for boot in range(9) for d in queries.held_by(world.machine, 2, boot) for run in d.runs
         )
-        assert held <= sum(len(model.messages) - len(model.ready()) for model in world.model.queues.values())
+        assert checked_out <= sum(
+            len(model.messages) - len(model.ready()) for model in world.model.queues.values()
+        )
         assert snapshot.encode(world.machine) == before
 
     @rule(text=st.sampled_from(TEXTS[1:]))
@@ -399,7 +401,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if what in ("credit", "drain"):
             return c.Credit(queue, tag, step["credit"], what == "drain")
         if what == "cancel":
-            return c.Cancel(queue, tag, step["return_held"])
+            return c.Cancel(queue, tag, step["requeue"])
         return c.Get(queue, step["credit"], what == "get_settled")
 
     def answer(self, step: dict[str, Any], name: bytes) -> Any:
@@ -409,9 +411,9 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if not mine:
             return c.Settle(step["queue"], "a", 1, ((1, 3),))
         # Rather somebody who holds something.
-        mine = [x for x in mine if x.held] or mine
+        mine = [x for x in mine if x.checked_out] or mine
         consumer = mine[step["pick"] % len(mine)]
-        first = max(next(iter(consumer.held), 1) + step["first"] // 2, 0)
+        first = max(next(iter(consumer.checked_out), 1) + step["first"] // 2, 0)
         tags = [(first, first + step["width"])]
         if step["more"]:
             tags.append((first + step["width"] + 2, first + step["width"] + 4))

@@ -426,7 +426,7 @@ def test_a_cold_block_with_five_fields_takes_less_than_a_byte_a_message() -> Non
     gc.collect()
     cold = world.machine.queues[1].messages.blocks.at(0)
     assert isinstance(cold, Stored)
-    held = [cold, *(getattr(cold, slot) for slot in Stored.__slots__), cold.references.packed]
-    assert sum(map(sys.getsizeof, held)) < PRODUCTION.block_size // 4
+    checked_out = [cold, *(getattr(cold, slot) for slot in Stored.__slots__), cold.references.packed]
+    assert sum(map(sys.getsizeof, checked_out)) < PRODUCTION.block_size // 4
     again = selector("customer = 'customer-9999999' AND region = 'north'")
     assert world.machine.queues[1].groups.ruled_out(decoded(again), 0) is cold

@@ -162,7 +162,7 @@ def test_what_browsing_shows_can_be_asked_for_its_failed_deliveries() -> None:
     world.publish(name, 20)
     attach, _ = world.attach(name, "a", 20)
     for last in (12, 5):
-        world.do(name, Cancel(1, "a", return_held=False))
+        world.do(name, Cancel(1, "a", requeue=False))
         world.do(name, Modify(1, "a", attach, ((3, last),), delivery_failed=True))
         world.do(name, Return(1, "a", attach, ((1, 20),)))
         attach, _ = world.attach(name, "a", 20 if last == 12 else 0)
@@ -219,7 +219,7 @@ def test_cancel_keeps_what_is_held_until_it_is_settled(world: World) -> None:
     name = world.session()
     world.publish(name, 5)
     attach, _ = world.attach(name, "a", 3)
-    world.do(name, Cancel(1, "a", return_held=False))
+    world.do(name, Cancel(1, "a", requeue=False))
     assert sequences(world.publish(name, 5)) == []
     assert info(world).consumers == 0
     assert world.do(name, Settle(1, "a", attach, ((1, 2),))) == Ok(2)
@@ -234,7 +234,7 @@ def test_cancel_can_return_what_is_held(world: World) -> None:
     name = world.session()
     world.publish(name, 5)
     world.attach(name, "a", 3)
-    world.do(name, Cancel(1, "a", return_held=True))
+    world.do(name, Cancel(1, "a", requeue=True))
     assert (info(world).ready, info(world).checked_out) == (5, 0)
 
 
@@ -242,7 +242,7 @@ def test_attaching_after_a_cancel_starts_over(world: World) -> None:
     name = world.session()
     world.publish(name, 3)
     attach, _ = world.attach(name, "a", 3)
-    world.do(name, Cancel(1, "a", return_held=False))
+    world.do(name, Cancel(1, "a", requeue=False))
     again, applied = world.attach(name, "a", 3)
     assert again != attach
     assert sequences(applied) == [1, 2, 3]
@@ -430,8 +430,8 @@ def test_many_ranges_of_tags_are_taken_out_like_each_of_them(
     for gap, count, is_apart in runs:
         tag += gap
         sequence += gap + is_apart
-        for held in (one, other):
-            held.add(tag, sequence, count)
+        for checked_out in (one, other):
+            checked_out.add(tag, sequence, count)
         tag += count
         sequence += count
     ranges = [(first, first + width) for first, width in picked]
@@ -455,7 +455,7 @@ def test_a_scattered_return_of_many_messages_across_blocks_is_as_any_other(world
     attach, _ = world.attach(name, "a", 40_000)
     scattered = tuple([(tag, tag + tag % 3) for tag in range(1, 40_000, 100)])
     touched = sum(last - first + 1 for first, last in scattered)
-    assert world.do(name, Cancel(1, "a", return_held=False)) == Ok()
+    assert world.do(name, Cancel(1, "a", requeue=False)) == Ok()
     assert world.do(name, Return(1, "a", attach, scattered)) == Ok(touched)
     page = queries.browse(world.machine, 1, 0, 100_000)
     shown = [run.first_sequence + i for run in page.runs for i in range(run.count)]  # type: ignore[union-attr]
@@ -495,7 +495,7 @@ def test_past_the_limit_a_queue_takes_no_further_consumer() -> None:
     assert isinstance(refused, Refused)
     assert (refused.reason, "has 2 consumers; allowed: 2" in refused.detail) == ("limit", True)
     assert attached(world, other, "b"), "one that is attached may come again"
-    world.do(one, Cancel(1, "a", return_held=True))
+    world.do(one, Cancel(1, "a", requeue=True))
     assert attached(world, third, "c")
 
 

@@ -19,7 +19,7 @@ def walked(world: World) -> list[int]:
         for number in machine.messages.blocks.numbers():
             block = machine.messages.blocks.get(number)
             runs = block.runs
-            for slot in bitsets.members(block.ready | block.held):
+            for slot in bitsets.members(block.ready | block.checked_out):
                 place = max(at for at, first in enumerate(runs.firsts) if first <= slot)
                 found.add(runs.indexes[place])
     return sorted(found)

@@ -95,13 +95,13 @@ def test_a_return_evaluates_nothing(world: World) -> None:
     name = world.session()
     world.checks = False
     world.publish(name, 1000, [RED, GREEN] * 500)
-    held, applied = world.attach(name, "a", 3, "colour = 'red'")
+    checked_out, applied = world.attach(name, "a", 3, "colour = 'red'")
     assert sequences(applied) == [1, 3, 5]
     for number in range(20):
         world.attach(name, f"b{number}", 1, "colour = 'green'")
     asked = world.machine.queues[1].groups.fields
     evaluated = asked.evaluated
-    world.do(name, Return(1, "a", held, ((1, 3),)))
+    world.do(name, Return(1, "a", checked_out, ((1, 3),)))
     applied = world.apply([world.op(name, Credit(1, "a", 5))])
     assert sequences(applied) == [1, 3]
     assert asked.evaluated == evaluated

@@ -169,7 +169,7 @@ def test_followers_are_woken_by_what_is_published_for_them(looked_up: int) -> No
     assert sequences(published, "red") == [3]
     assert sequences(published, "green") == [2, 4]
     world.publish(name, 1, [GREEN])
-    assert world.machine.queues[1].messages.held_count == 4
+    assert world.machine.queues[1].messages.checked_out_count == 4
 
 
 class Counting:

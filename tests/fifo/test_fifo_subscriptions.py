@@ -227,11 +227,11 @@ def test_much_that_is_released_comes_back_in_several_entries(world: World) -> No
 
 
 @pytest.mark.parametrize(
-    ("on_expiry", "ready", "held", "rejected"),
+    ("on_expiry", "ready", "checked_out", "rejected"),
     [("release", 5, 0, 0), ("discard", 2, 0, 3), ("keep", 2, 3, 0)],
 )
 def test_a_silent_reader_gives_up_what_it_holds(
-    world: World, on_expiry: str, ready: int, held: int, rejected: int
+    world: World, on_expiry: str, ready: int, checked_out: int, rejected: int
 ) -> None:
     open_reader(world, timeout_ms=2_000, on_expiry=on_expiry)
     world.publish(name_of(world), 5)
@@ -241,7 +241,7 @@ def test_a_silent_reader_gives_up_what_it_holds(
     world.wake(1_999)
     assert info(world).checked_out == 3
     world.wake(1)
-    assert (info(world).ready, info(world).checked_out) == (ready, held)
+    assert (info(world).ready, info(world).checked_out) == (ready, checked_out)
     assert dict(zip(("expired", "rejected"), info(world).dropped, strict=False))["rejected"] == rejected
     subscription = queries.subscriptions(world.machine, 1)[0]
     assert (subscription.generation, subscription.last) == (1, 1)

@@ -48,7 +48,7 @@ def test_any_node_takes_and_any_node_delivers(cluster: Cluster) -> None:
             receive(cluster, consumer, group, 2)
             assert consumer.received(group) == [b"one", b"two"]
             assert consumer.call(group, c.Settle(queue, "c", attached, ((1, 2),))) == Ok(2)
-            consumer.call(group, c.Cancel(queue, "c", return_held=True))
+            consumer.call(group, c.Cancel(queue, "c", requeue=True))
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
     assert queries.info(cluster.members["n1"].queue_machine(group), queue).total == 0
@@ -271,7 +271,7 @@ def lines_of_apply(cluster: Cluster, group: int, queue: int, size: int) -> int:
         session.call(group, c.Settle(queue, f"c{size}", attached, ((1, size),)))
     finally:
         type(member.applier).apply = apply
-    session.call(group, c.Cancel(queue, f"c{size}", return_held=True))
+    session.call(group, c.Cancel(queue, f"c{size}", requeue=True))
     return lines
 
 

@@ -57,7 +57,7 @@ def received(cluster: Cluster, name: str, group: int, queue: int, selector: str,
     cluster.until(lambda: len(session.received(group)) >= count, f"{count} deliveries")
     found = session.received(group)
     assert session.call(group, c.Settle(queue, "c", reply.attach, ((1, count),))) == Ok(count)
-    assert session.call(group, c.Cancel(queue, "c", return_held=True)) == Ok()
+    assert session.call(group, c.Cancel(queue, "c", requeue=True)) == Ok()
     return found
 
 

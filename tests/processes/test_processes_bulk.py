@@ -110,7 +110,7 @@ def test_a_group_takes_every_message_once_whoever_is_asked(cluster: LocalCluster
         1,
         "release",
     )
-    assert client.queue_info("bulk.group", index=settled.index).held == 500
+    assert client.queue_info("bulk.group", index=settled.index).checked_out == 500
 
 
 def test_a_group_that_is_opened_again_fences_and_keeps_what_is_outstanding(
@@ -272,7 +272,7 @@ def test_a_queue_says_what_its_messages_have(cluster: LocalCluster, client: Bulk
     with connect(cluster) as publisher:
         publisher.publish("bulk.info", b"", application_properties={"n": "text", "late": True, "raw": b"1"})
     info = client.queue_info("bulk.info", with_fields=True)
-    assert (info.ready, info.held, info.next_sequence - info.first_sequence) == (2_601, 0, 2_601)
+    assert (info.ready, info.checked_out, info.next_sequence - info.first_sequence) == (2_601, 0, 2_601)
     assert info.arguments == {"x-filter-enabled": True}
     assert "*" in info.filter_fields
     assert {each.name: each.kind for each in info.fields} == {
@@ -308,7 +308,7 @@ def test_reading_and_staging_go_on_while_a_member_is_gone(cluster: LocalCluster,
     finally:
         cluster.restart(leader)
     info = client.queue_info("bulk.kill")
-    assert (info.ready, info.held) == (20_000, 0)
+    assert (info.ready, info.checked_out) == (20_000, 0)
 
 
 def test_operators_see_groups_and_delete_them(cluster: LocalCluster, client: BulkClient) -> None:

@@ -24,7 +24,9 @@ LATER_KINDS: dict[int, set[str]] = {
 """machine version -> the kinds of commands that came after it"""
 RENAMED_KINDS = {
     "DeleteReader": "DeleteSubscription",
+    "FoundCluster": "BootstrapCluster",
     "KeepReader": "KeepSubscription",
+    "MeetMember": "RecordIncarnation",
     "OpenReader": "OpenSubscription",
     "ReleaseReader": "ReleaseSubscription",
 }

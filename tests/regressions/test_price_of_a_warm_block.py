@@ -23,7 +23,7 @@ from quorum_selectors.expression import Expression
 def require_price(machine: QueueMachine) -> None:
     """The kept price of the first block is the price of what is in it."""
     block = machine.messages.blocks.get(0)
-    expected = read_costs.cost_of(block, block.ready | block.held, machine.limits)
+    expected = read_costs.cost_of(block, block.ready | block.checked_out, machine.limits)
     assert [read_costs.block_cost(machine.messages.blocks, 0) for _ in range(2)] == [expected, expected]
 
 

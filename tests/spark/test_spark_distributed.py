@@ -127,7 +127,7 @@ def test_an_archive_loses_and_doubles_nothing_when_a_worker_dies_in_the_middle(
         found = Counter(body for file in files for body in _column(file, "body"))
         assert found == Counter(bodies(queue))
         info = bulk.queue_info(queue)
-        assert (info.ready, info.held) == (0, 0)
+        assert (info.ready, info.checked_out) == (0, 0)
 
 
 def _column(file: Path, name: str) -> list[Any]:

@@ -65,7 +65,7 @@ def test_a_queue_is_archived_once_in_batches_and_selectors_are_judged_on_it(
     assert [each.state.outstanding for each in bulk.subscriptions(queue)] == [0]
     run(spark, archive)
     info = bulk.queue_info(queue)
-    assert (info.ready, info.held, bulk.subscriptions(queue)) == (0, 0, [])
+    assert (info.ready, info.checked_out, bulk.subscriptions(queue)) == (0, 0, [])
     assert [each.name for each in (directory / "_checkpoint").iterdir()] == ["4"]
     assert told == [40, 40, 10, 10]
 
@@ -145,11 +145,11 @@ def test_messages_stay_taken_while_their_batch_is_not_whole_in_the_archive(
         with pytest.raises(QueryFailed, match=r"10 rows were written to .*, and 0 are there"):
             run(spark, archive)
     info = bulk.queue_info(queue)
-    assert (info.ready, info.held) == (0, 10)
+    assert (info.ready, info.checked_out) == (0, 10)
     run(spark, archive)
     assert read_archive(spark, tmp_path / "a").count() == 10
     info = bulk.queue_info(queue)
-    assert (info.ready, info.held) == (0, 0)
+    assert (info.ready, info.checked_out) == (0, 0)
 
 
 def test_a_batch_that_comes_out_otherwise_replaces_all_that_was_written_of_it(
@@ -220,7 +220,7 @@ def test_a_batch_whose_messages_were_given_back_is_passed_over_where_that_is_wan
     rows = read_archive(spark, tmp_path / "a").select("body").collect()
     assert sorted(int(bytes(row.body)) for row in rows) == list(range(10))
     info = bulk.queue_info(queue)
-    assert (info.ready, info.held) == (0, 0)
+    assert (info.ready, info.checked_out) == (0, 0)
 
 
 def test_a_property_that_changes_its_kind_does_not_make_an_archive_unreadable(

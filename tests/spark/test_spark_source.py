@@ -217,7 +217,7 @@ def test_from_queue_to_queue_everything_arrives_once_though_the_driver_dies_afte
     with pytest.raises(QueryFailed, match="as if the driver had died"):
         transfer(spark, cluster, queue, target, tmp_path, crashBatch=1)
     assert sorted(int(each.body) for each in client.browse(target)) == list(range(200))
-    assert bulk.queue_info(queue).held == 100
+    assert bulk.queue_info(queue).checked_out == 100
 
     client.publish_batch(queue, [Message(b"%d" % n, None, {"size": n}) for n in range(250, 270)])
     transfer(spark, cluster, queue, target, tmp_path)
@@ -225,4 +225,4 @@ def test_from_queue_to_queue_everything_arrives_once_though_the_driver_dies_afte
     assert sorted(int(each.body) for each in arrived) == list(range(270))
     assert all(each.application_properties == {"size": int(each.body)} for each in arrived)
     info = bulk.queue_info(queue)
-    assert (info.ready, info.held) == (0, 0)
+    assert (info.ready, info.checked_out) == (0, 0)

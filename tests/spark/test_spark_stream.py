@@ -62,10 +62,10 @@ def test_a_batch_is_reserved_read_and_settled_when_the_next_is_asked_for(
     assert end == {queue: 1}
     assert query.bodies(begin, end) == texts(0, 100)
     info = bulk.queue_info(queue)
-    assert (info.ready, info.held) == (0, 100)
+    assert (info.ready, info.checked_out) == (0, 100)
     assert query.latest(end) == end
     info = bulk.queue_info(queue, index=bulk.subscriptions(queue)[0].state.index)
-    assert (info.ready, info.held) == (0, 0)
+    assert (info.ready, info.checked_out) == (0, 0)
 
 
 def test_a_query_that_died_before_its_offset_log_gets_the_same_again(
@@ -322,7 +322,7 @@ def test_a_queue_that_is_not_read_any_more_is_settled_as_far_as_it_was_committed
     last = start(queue=names[0])
     assert last.latest({**end, names[2]: 1}) == {names[0]: 1}
     info = bulk.queue_info(names[1], index=bulk.subscriptions(names[1])[0].state.index)
-    assert (info.ready, info.held) == (0, 0)
+    assert (info.ready, info.checked_out) == (0, 0)
 
 
 def test_a_group_is_kept_alive_though_a_node_fails_to(

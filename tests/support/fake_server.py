@@ -385,7 +385,7 @@ class FakeStream:
         if consumer is None:
             return
         consumer.credit_to = 0
-        if request.return_held:
+        if request.requeue:
             del self.consumers[request.consumer_tag]
             self.cluster.detach(consumer)
         self.answer(done=queue_pb2.Done(request_ids=[request.request_id]))
@@ -494,7 +494,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         queue = await self._queue(request.queue, context)
         response = admin_pb2.DescribeQueueResponse(queue=self._info(queue))
         for consumer in queue.consumers:
-            response.consumers.add(consumer_tag=consumer.tag, node=self.name, held=len(consumer.held))
+            response.consumers.add(consumer_tag=consumer.tag, node=self.name, checked_out=len(consumer.held))
         return response
 
     async def SetPolicy(self, request: Any, context: Any) -> Any:

@@ -50,7 +50,7 @@ class ModelConsumer:
     selector: bytes | None
     credit_to: int = 0
     next_tag: int = 1
-    held: dict[int, Message] = field(default_factory=dict)
+    checked_out: dict[int, Message] = field(default_factory=dict)
     owner: int = c.UNKNOWN
 
 
@@ -121,7 +121,7 @@ def as_refused(refused: dict[int, str], first: int) -> list[tuple[int, int, e.Re
 def delivered(
     consumer: ModelConsumer, queue: int, tags: Sequence[int], settled: bool = False
 ) -> tuple[Any, ...]:
-    messages = [consumer.held[tag] for tag in tags]
+    messages = [consumer.checked_out[tag] for tag in tags]
     return (
         "deliver",
         consumer.address,
@@ -173,7 +173,7 @@ class ModelQueue:
         return next((x for x in self.consumers if (x.producer, x.tag) == (producer, tag)), None)
 
     def credit(self, consumer: ModelConsumer) -> int:
-        room = self.rules.max_held - len(consumer.held)
+        room = self.rules.max_checked_out - len(consumer.checked_out)
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
@@ -353,16 +353,16 @@ class ModelQueue:
     def remove(self, meta: c.Meta, consumer: ModelConsumer) -> None:
         self.stop(consumer)
         self.consumers.remove(consumer)
-        held = list(consumer.held.values())
-        consumer.held = {}
-        self.put_back(meta, held, failed=False)
+        checked_out = list(consumer.checked_out.values())
+        consumer.checked_out = {}
+        self.put_back(meta, checked_out, failed=False)
 
     # ---- handing out
 
     def hand(self, consumer: ModelConsumer, message: Message) -> int:
         tag = consumer.next_tag
         consumer.next_tag += 1
-        consumer.held[tag] = message
+        consumer.checked_out[tag] = message
         self.hold(message)
         return tag
 
@@ -736,7 +736,7 @@ class ModelGroup:
         if not consumer.tag:
             return e.Refused("not_attached", "")
         queue.stop(consumer)
-        if command.return_held or not consumer.held:
+        if command.requeue or not consumer.checked_out:
             queue.remove(meta, consumer)
         return e.Ok()
 
@@ -744,7 +744,7 @@ class ModelGroup:
         if not 0 < command.count <= 10_000:
             return e.Refused("limit", "")
         consumer = queue.find(producer.name, "") or queue.add_consumer(producer, "", None)
-        room = command.count if command.settled else queue.rules.max_held - len(consumer.held)
+        room = command.count if command.settled else queue.rules.max_checked_out - len(consumer.checked_out)
         left = self.left[queue.queue]
         left.rest.runs = max(left.rest.runs, 1)
         wanted = min(command.count, room, max(left.rest.messages, 1))
@@ -755,7 +755,7 @@ class ModelGroup:
             self.effects.append(delivered(consumer, queue.queue, tags, command.settled))
         if command.settled:
             for tag in tags:
-                queue.gone(consumer.held.pop(tag))
+                queue.gone(consumer.checked_out.pop(tag))
         return e.Ok(len(tags))
 
     def settle(self, queue: ModelQueue, consumer: ModelConsumer, command: c.Settle) -> e.Reply:
@@ -763,8 +763,13 @@ class ModelGroup:
             return e.Refused("wrong_attach", "")
         if command.credit_to < 0:
             return e.Refused("bad_argument", "")
-        tags = [tag for first, last in command.tags for tag in sorted(consumer.held) if first <= tag <= last]
-        messages = [consumer.held.pop(tag) for tag in tags]
+        tags = [
+            tag
+            for first, last in command.tags
+            for tag in sorted(consumer.checked_out)
+            if first <= tag <= last
+        ]
+        messages = [consumer.checked_out.pop(tag) for tag in tags]
         if isinstance(command, c.Return) or (
             isinstance(command, c.Modify) and not command.undeliverable_here
         ):
@@ -778,7 +783,7 @@ class ModelGroup:
         if command.credit_to and consumer.selector is not None:
             queue.set_credit(consumer, command.credit_to)
         queue.update_line(consumer)
-        if consumer.tag and consumer.selector is None and not consumer.held:
+        if consumer.tag and consumer.selector is None and not consumer.checked_out:
             queue.consumers.remove(consumer)
         return e.Ok(len(messages))
 

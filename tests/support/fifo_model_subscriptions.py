@@ -157,10 +157,10 @@ class ModelSubscriptions:
             return subscription.gone(after + 1)
         if after == subscription.last and subscription.has_untold_loss:
             return e.Refused("released", "")
-        held = sum(len(each.messages) for each in subscription.reservations)
+        checked_out = sum(len(each.messages) for each in subscription.reservations)
         is_new = after == subscription.last
         if is_new and (
-            len(subscription.reservations) >= rules.max_reservations or held >= rules.max_outstanding
+            len(subscription.reservations) >= rules.max_reservations or checked_out >= rules.max_outstanding
         ):
             return e.Refused("limit", "")
         subscription.last_seen_ms = meta.now_ms
@@ -168,7 +168,7 @@ class ModelSubscriptions:
             return next(each.reply for each in subscription.outstanding() if each.reply.offset == after + 1)
         if left.rest.messages <= 0 or left.rest.runs <= 0:
             return e.Reserved(after, meta.index, 0, 0, False)
-        wanted = min(command.max_messages, rules.max_reserved, rules.max_outstanding - held)
+        wanted = min(command.max_messages, rules.max_reserved, rules.max_outstanding - checked_out)
         bytes_allow = max(1, command.max_bytes // MESSAGE_BYTES)
         most = min(wanted, left.rest.messages, bytes_allow)
         group = self.queue.groups[subscription.selector]

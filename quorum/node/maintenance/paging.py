@@ -74,7 +74,7 @@ class Pace:
 
     def wait_s(self, block: Block, now_ms: int) -> float:
         """Seconds until this block will be needed."""
-        found = SETTLE_S if block.held else math.inf
+        found = SETTLE_S if block.checked_out else math.inf
         is_quiet = now_ms - self.touched_ms > IDLE_S * 1000
         for reader, position in self.positions.items():
             if position < block.base + block.size:

@@ -105,7 +105,7 @@ class QueueAnswers:
             node=self._directory.name(consumer.address.node),
             selector=b"" if consumer.group is None else consumer.group.selector,
             credit=consumer.credit,
-            checked_out=consumer.held.total,
+            checked_out=consumer.checked_out.total,
         )
 
     # ---- messages

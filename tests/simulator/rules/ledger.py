@@ -230,7 +230,7 @@ class Ledger:
         for number in machine.messages.blocks.numbers():
             block = machine.messages.blocks.view(number)
             ready |= block.ready << block.base
-            held |= block.held << block.base
+            held |= block.checked_out << block.base
         return Messages(ready, held)
 
     def _note_unserved(self, group: GroupMachine, names: set[str], index: int) -> None:

@@ -146,7 +146,7 @@ class Rules:
         elif kind == "attach":
             self._release_all(call, request.attach.consumer_tag)
             call.queues[request.attach.consumer_tag] = request.attach.queue
-        elif kind == "cancel" and request.cancel.return_held:
+        elif kind == "cancel" and request.cancel.requeue:
             self._release_all(call, request.cancel.consumer_tag)
         elif kind == "get":
             call.queues[""] = request.get.queue
