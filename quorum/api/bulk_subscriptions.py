@@ -129,7 +129,7 @@ class SubscriptionCalls(BulkCalls):
                     continue
             left = deadline - loop.time()
             if left <= 0:
-                if not self._hub.node_state.may_deliver(
+                if not self._hub.published.may_deliver(
                     queue.group
                 ):  # this node may be isolated while the queue has messages
                     raise status.unavailable(

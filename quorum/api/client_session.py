@@ -60,7 +60,7 @@ class ClientSession:
             )
         if epoch < 1:
             raise status.invalid("bad_session", "epoch must be 1 or more, and grow by 1 at each reconnect")
-        refusal = self._hub.node_state.refusal()
+        refusal = self._hub.published.refusal()
         if refusal is not None:
             raise status.of_ended(refusal)
         self.publisher.begin(producer, epoch, first_new)

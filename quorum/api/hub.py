@@ -1,9 +1,9 @@
-"""Where the asyncio thread meets the Raft thread.
+"""The bridge between the asyncio thread and the Raft thread.
 
 The hub takes the member's outputs into the event loop, one wake-up for all outputs of a step, and passes each to its
 part: sessions (raft_thread.py), answers to requests (member_requests.py), the published catalog (catalog_view.py) and
-the node's state (node_state.py). It never touches the member. Commands that belong to no client's session use the
-node's own (own_session.py).
+the state that the member publishes (published_state.py). It never touches the member. Commands that belong to no
+client's session use the node's own (own_session.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import structlog
 from quorum.api.catalog_view import CatalogView
 from quorum.api.deliveries import BodyReader
 from quorum.api.member_requests import MemberRequests
-from quorum.api.node_state import NodeState
 from quorum.api.own_session import OwnSession
+from quorum.api.published_state import PublishedState
 from quorum.api.raft_thread import OpenSessions, RaftInputs, RaftThread
 from quorum.api.reading import Workers
 from quorum.api.shares import ByteWindow, PublishWindow
@@ -57,23 +57,23 @@ class Hub:
         """requests that services have in hand, by the client's address"""
         self.publishing = PublishWindow(node_window)
         self.catalog = CatalogView()
-        self.node_state = NodeState(clock_s)
+        self.published = PublishedState(clock_s)
         inputs = self._inputs = RaftInputs()
         self.sessions = OpenSessions(inputs)
         self.requests = MemberRequests(inputs, self.catalog)
         self.own_session = OwnSession(
-            inputs, self.sessions, self.requests, self.catalog, self.node_state, self.publishing, random_bytes
+            inputs, self.sessions, self.requests, self.catalog, self.published, self.publishing, random_bytes
         )
         self._takers: dict[type, Callable[[Any], object]] = {
             ev.Answered: self.sessions.answered,
             ev.Delivered: self.sessions.delivered,
             ev.Notified: self.sessions.notified,
             ev.Ended: self.sessions.ended,
-            ev.LeaseGranted: self.node_state.lease_granted,
+            ev.LeaseGranted: self.published.lease_granted,
             ev.LeaseLapsed: self._lease_lapsed,
-            ev.DisksLow: self.node_state.disks_low,
-            ev.StandingChanged: self.node_state.standing_changed,
-            ev.VersionChanged: self.node_state.version_changed,
+            ev.DisksLow: self.published.disks_low,
+            ev.StandingChanged: self.published.standing_changed,
+            ev.VersionChanged: self.published.version_changed,
             ev.CatalogChanged: self.catalog.apply,
             ev.QueueDeleted: lambda output: self.catalog.queue_deleted(output.queue),
             ev.QueryResult: self.requests.take_result,
@@ -109,7 +109,7 @@ class Hub:
                     self.sessions.fail(number)
 
     def _lease_lapsed(self, output: ev.LeaseLapsed) -> None:
-        self.node_state.lease_lapsed(output)
+        self.published.lease_lapsed(output)
         self.sessions.end_consumers({output.group})
 
     # ---- the end of sessions
@@ -118,7 +118,7 @@ class Hub:
         """End the sessions with consumers that this node may no longer deliver to, so that they find a node that may.
         The member says the same in time; this is for a Raft thread that is stuck."""
         groups = self.catalog.queue_groups
-        lapsed = {group for group in groups if not self.node_state.may_deliver(group)}
+        lapsed = {group for group in groups if not self.published.may_deliver(group)}
         if lapsed:
             self.sessions.end_consumers(lapsed)
 

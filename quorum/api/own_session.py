@@ -19,7 +19,7 @@ from fifo.effects import Deliver, Notify, Ok, Refused, Reply
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.api.member_requests import MemberRequests
-from quorum.api.node_state import NodeState
+from quorum.api.published_state import PublishedState
 from quorum.api.raft_thread import OpenSessions, RaftInputs
 from quorum.api.shares import PublishWindow, Shares
 from quorum.catalog.commands import CatalogCommand
@@ -53,7 +53,7 @@ class OwnSession:
         sessions: OpenSessions,
         requests: MemberRequests,
         catalog: CatalogView,
-        node_state: NodeState,
+        published: PublishedState,
         window: PublishWindow,
         random_bytes: Callable[[int], bytes],
     ) -> None:
@@ -61,7 +61,7 @@ class OwnSession:
         self._sessions = sessions
         self._requests = requests
         self._catalog = catalog
-        self._node_state = node_state
+        self._published = published
         self._window = window
         self._random_bytes = random_bytes
         self._loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class OwnSession:
     async def _call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
         """The group's answer, a refusal too."""
         _check_wire_form(command)
-        self._node_state.check_version(command)
+        self._published.check_version(command)
         future = self._expect(group)
         self._inputs.submit(ev.Submit(self._number, group, command, future))
         with self._withdrawing(group, future, future):
@@ -161,7 +161,7 @@ class OwnSession:
     ) -> asyncio.Future[Reply | None]:
         """make(answer): called when it is the command's turn. The batch counts against the node's window until it is
         answered, also if its caller waits no more."""
-        self._node_state.check_disks(group)
+        self._published.check_disks(group)
         window, size = self._window, len(batch)
         await window.take_room(size, group)
         try:

@@ -91,7 +91,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         deliver = await self._hub.own_session.get(queue.group, queue.id, count)
         response = pb.GetResponse()
         if deliver is not None:
-            if not self._hub.node_state.may_deliver(queue.group):
+            if not self._hub.published.may_deliver(queue.group):
                 raise status.of_ended("node_down")
             await self._fill(response, queue.group, deliver)
         return response

@@ -268,7 +268,7 @@ class SessionConsumers:
                 if not isinstance(batch, BodyUnreadable):
                     if not self._is_current(deliver):
                         return  # given back while the part before was on its way, or this one was repaired
-                    if not self._hub.node_state.may_deliver(group):
+                    if not self._hub.published.may_deliver(group):
                         raise status.of_ended("node_down")
                 yield batch
         except LogError as error:

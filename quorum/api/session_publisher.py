@@ -99,7 +99,7 @@ class SessionPublisher:
             checked = batches.check(batch, self._hub.limits, kept, max_bytes)
             count = checked.count
             self._numbers.check(first, count, lowest_unconfirmed)
-            self._hub.node_state.check_disks(queue.group)
+            self._hub.published.check_disks(queue.group)
         except batches.BatchError as error:
             await self._refuse_batch(batch, first, lowest_unconfirmed, queue, status.of_error(error))
             return

@@ -32,7 +32,7 @@ class FakeHub:
         self._indexes = list(indexes)
         self.catalog: Any = None
         self.requests: Any = self
-        self.own_session = self.node_state = self
+        self.own_session = self.published = self
 
     async def call(self, group: int, command: c.Command) -> Reply | None:
         self.commands.append(command)

@@ -256,9 +256,9 @@ def test_a_lapsed_lease_ends_who_may_hold_something_and_a_renewal_does_not_undo_
         for stream in (holder, other):
             hub.sessions.open(stream, bytes(16), 1)  # type: ignore[arg-type]
         hub._dispatch([ev.LeaseGranted(3, 1 << 60), ev.LeaseGranted(4, 1 << 60)])
-        assert hub.node_state.may_deliver(3)
+        assert hub.published.may_deliver(3)
         hub._dispatch([ev.LeaseLapsed(3), ev.LeaseGranted(3, 1 << 61)])
-        assert hub.node_state.may_deliver(3)
+        assert hub.published.may_deliver(3)
         assert (holder.reasons, other.reasons) == (["node_down"], [])
 
     with_hub(run)

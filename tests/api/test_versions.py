@@ -11,7 +11,7 @@ from google.rpc import code_pb2
 from fifo import commands as c
 from fifo.effects import Ok
 from fifo.versions import BASE
-from quorum.api import node_state
+from quorum.api import published_state
 from quorum.api.status import StatusError
 from quorum.cli.cluster import _versions
 from quorum.client.records import ClusterStatus
@@ -29,7 +29,7 @@ async def shown(api: Api) -> ClusterStatus:
 
 def test_a_command_waits_for_the_version_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     needed: dict[type, int] = {c.Purge: NEW}
-    monkeypatch.setattr(node_state, "needed_version", lambda command: needed.get(type(command), BASE))
+    monkeypatch.setattr(published_state, "needed_version", lambda command: needed.get(type(command), BASE))
     cluster = Cluster(3, is_started=False)
     cluster.known_versions = {"n1": NEW, "n2": NEW, "n3": BASE}
     for name in cluster.names:

@@ -32,7 +32,7 @@ NEUTRAL = (
     "filters",
     "hub",
     "member_requests",
-    "node_state",
+    "published_state",
     "outcomes",
     "own_session",
     "producer_numbers",

@@ -36,7 +36,7 @@ def test_what_was_given_back_between_two_parts_of_a_delivery_is_not_sent(
 
     async def body() -> None:
         hub = Hub("n1", None, BatchLimits(10, 100, 1_000), 1_000, 1_000)  # type: ignore[arg-type]
-        monkeypatch.setattr(hub.node_state, "may_deliver", lambda group: True)
+        monkeypatch.setattr(hub.published, "may_deliver", lambda group: True)
         session = ClientSession(hub)
         session.consumers.by_tag["c"] = Consumer("c", 1, 7, attach=5)
         session.delivered(1, Deliver((1, 1, 1), 7, "c", 5, 1, (Run(1, 2, 2, 0, 0),)))

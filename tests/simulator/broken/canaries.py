@@ -97,7 +97,7 @@ CANARIES: tuple[Canary, ...] = (
         "emptied disk welcome",
         "a member that lost its disk is refused under its old identity",
         scenario="wipe",
-        quorum__node__cluster__membership__Membership__met=broken.meets_anew,
+        quorum__node__cluster__membership__Membership__remember=broken.meets_anew,
         quorum__node__identity__member_directory__MemberDirectory__incarnation=broken.whoever,
         quorum__node__cluster__rollback_marks__RollbackMarks__remembered=broken.believes_itself,
     ),
@@ -173,7 +173,7 @@ CANARIES: tuple[Canary, ...] = (
             patches={
                 "quorum.node.member.Heartbeats": broken.ForgetsLapses,
                 "quorum.api.hub.Hub.check_leases": broken.never_lapsed,
-                "quorum.api.node_state.NodeState.may_deliver": broken.always_leased,
+                "quorum.api.published_state.PublishedState.may_deliver": broken.always_leased,
             },
         ),
         is_quick=True,

@@ -22,7 +22,7 @@ from fifo.staging import Staging
 from fifo.subscriptions import Subscription, Subscriptions
 from quorum.api.hub import Hub
 from quorum.api.member_requests import MemberRequests
-from quorum.api.node_state import NodeState
+from quorum.api.published_state import PublishedState
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.log import Log, record
 from quorum.log.files import write_fully
@@ -226,8 +226,8 @@ def never_lapsed(hub: Hub) -> None:
     """In the place of Hub.check_leases, which looks after a member that is stuck."""
 
 
-def always_leased(state: NodeState, group: int) -> bool:
-    """In the place of NodeState.may_deliver."""
+def always_leased(state: PublishedState, group: int) -> bool:
+    """In the place of PublishedState.may_deliver."""
     return True
 
 

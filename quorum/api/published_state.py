@@ -12,7 +12,7 @@ from quorum.node import events as ev
 from quorum.node.wire.operations import needed_version
 
 
-class NodeState:
+class PublishedState:
     """Owned by the event loop; only published outputs change it."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
