@@ -28,7 +28,7 @@ def damage(cluster: Cluster, name: str, group: int, index: int) -> None:
     found, segment = log._store.look_up(group, index)
     assert found is not None
     assert segment is not None
-    log._store.let_go(segment)
+    log._store.release(segment)
     cluster.disks[name].flip(segment.path, 8 * ((found.place & 0xFFFFFFFF) + 56 + found.length // 2))
 
 

@@ -180,7 +180,7 @@ def test_a_node_that_takes_the_name_for_a_deleted_queue_refuses_nothing_for_good
             return replace(present, id=present.id + 1)
 
         world.edge.hub.requests.queue = deleted  # type: ignore[method-assign]
-        with pytest.raises(StatusError, match="its name may belong to another one now"):
+        with pytest.raises(StatusError, match="its name may belong to another queue now"):
             await world.edge.publish(session, 1, LONG)
         assert len(session.outbox) == 0
 

@@ -42,7 +42,7 @@ def damage_page(cluster: Cluster, name: str, group: int, queue: int, block: int)
     record, segment = store.look_up(group, page, is_page=True)
     assert record is not None
     assert segment is not None
-    store.let_go(segment)
+    store.release(segment)
     cluster.disks[name].flip(segment.path, 8 * ((record.place & 0xFFFFFFFF) + 56 + record.length // 2))
 
 

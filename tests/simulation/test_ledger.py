@@ -41,7 +41,7 @@ class Group:
             machine=self.machine,
             clock=SimpleNamespace(observe=lambda *_: None),
             state_changed=lambda *_: False,
-            digests=SimpleNamespace(applied=lambda *_: None),
+            state_hashes=SimpleNamespace(applied=lambda *_: None),
             parted=0,
         )
         self._sent = 0

@@ -300,8 +300,10 @@ def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
 
 UNREACHED = """
     quorum/__init__.py
+    quorum/api/calls.py
     quorum/api/connections.py
     quorum/api/health.py
+    quorum/api/process.py
     quorum/api/request_limits.py
     quorum/api/server.py
     quorum/bench/backlog.py
@@ -380,8 +382,8 @@ UNREACHED = """
     fifo/layouts.py
     fifo/persistence/invariants.py
     selectors/quorum_selectors/evaluate.py
-    selectors/quorum_selectors/unparse.py
     selectors/quorum_selectors/sparse_fields.py
+    selectors/quorum_selectors/unparse.py
 """
 
 

@@ -132,7 +132,7 @@ class FaultyDisk(SimDisk):
         found, segment = store.look_up(group, index)
         if segment is None:
             return None
-        store.let_go(segment)
+        store.release(segment)
         newest = max(
             path for path in self.names if path.parent == segment.path.parent and path.suffix == ".log"
         )
