@@ -1,6 +1,7 @@
 """The manifest: the list of segments, and the state of each group's journal up to a stated LSN.
 
-It is text and is replaced as a whole: a title with format and CRC, then JSON lines.
+It is text and is replaced as a whole: a title with format and CRC, then JSON lines. The CRC covers the JSON lines, so
+the first of them names the format again: a changed bit in the title is damage, and never a newer format.
 
 - One line for each segment, in the order of their LSNs. The last is active, all others are sealed.
 - One line for each group: journal bounds, terms, hard state and cuts as they were at `stated` LSN. That LSN is synced,
@@ -25,6 +26,8 @@ from quorum.log.table import Cut, GroupState
 MANIFEST = "MANIFEST"
 
 _TITLE = "quorum-log-manifest"
+_FORMAT_WITHOUT_NAME = 2
+"""Manifests that were written before the first line named the format have this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Manifest:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest as text."""
-    lines: list[dict[str, Any]] = [{"stated": manifest.stated}]
+    lines: list[dict[str, Any]] = [{"stated": manifest.stated, "format": FORMAT}]
     for item in manifest.segments:
         lines.append(
             {
@@ -74,9 +77,12 @@ def decode_manifest(data: bytes, path: Path) -> Manifest:
         raise LogDamaged(Damage(str(path), 0, None, "not a manifest"))
     if words[2] != f"{crc32c(rest):08x}":
         raise LogDamaged(Damage(str(path), 0, None, "the manifest fails its CRC"))
-    if words[1] != str(FORMAT):
-        raise LogUnknown(f"{path}: format {words[1]}, this program knows {FORMAT}")
     head, *lines = map(json.loads, rest.decode().splitlines())
+    written = head.get("format", _FORMAT_WITHOUT_NAME)
+    if words[1] != str(written):
+        raise LogDamaged(Damage(str(path), 0, None, "the title names another format than the lines"))
+    if written != FORMAT:
+        raise LogUnknown(f"{path}: format {written}, this program knows {FORMAT}")
     segments = [
         Listed(
             line["segment"], bytes.fromhex(line["file_id"]), line["first_lsn"], line["last_lsn"], line["end"]

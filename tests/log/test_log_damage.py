@@ -12,7 +12,7 @@ import pytest
 from quorum.log import Log, LogDamaged, LogError, LogUnknown, inspect
 from quorum.log.index import index_path
 from quorum.log.manifest import MANIFEST
-from quorum.log.record import HEADER_BYTES, Stamp
+from quorum.log.record import HEADER_BYTES, Stamp, crc32c
 from quorum.log.segments import HEADER_BLOCK, segment_path
 from support.disk import Inode, SimDisk
 from support.disk_log_model import DIRECTORY, Script, observe, segment_of, visible
@@ -360,6 +360,37 @@ def test_an_older_manifest_is_damage() -> None:
     disk.names[DIRECTORY / MANIFEST].data[:] = old
     with pytest.raises(LogDamaged, match="does not list"):
         reopened(disk)
+
+
+def test_any_changed_bit_in_the_manifests_title_is_damage_and_no_newer_format() -> None:
+    disk = SimDisk()
+    filled(disk)
+    data = disk.names[DIRECTORY / MANIFEST].data
+    for bit in range(8 * (data.index(b"\n") + 1)):
+        disk.flip(DIRECTORY / MANIFEST, bit)
+        with pytest.raises(LogDamaged):
+            reopened(disk)
+        disk.flip(DIRECTORY / MANIFEST, bit)
+    reopened(disk).close()
+
+
+def test_a_manifest_of_a_newer_format_is_refused_by_its_name() -> None:
+    disk = SimDisk()
+    filled(disk)
+    rest = b'{"stated": 0, "format": 3}\n'
+    disk.names[DIRECTORY / MANIFEST].data[:] = f"quorum-log-manifest 3 {crc32c(rest):08x}\n".encode() + rest
+    with pytest.raises(LogUnknown, match="format 3, this program knows 2"):
+        reopened(disk)
+
+
+def test_a_manifest_whose_lines_do_not_name_the_format_is_read() -> None:
+    """As 0.1.0 has written it."""
+    disk = SimDisk()
+    expected = bodies(filled(disk))
+    data = disk.names[DIRECTORY / MANIFEST].data
+    rest = bytes(data).partition(b"\n")[2].replace(b', "format": 2}', b"}", 1)
+    data[:] = f"quorum-log-manifest 2 {crc32c(rest):08x}\n".encode() + rest
+    assert bodies(reopened(disk)) == expected
 
 
 def test_snapshots_without_a_log_are_damage_not_a_new_log() -> None:

@@ -91,35 +91,60 @@ def test_a_member_that_catches_up_is_behind_and_never_ahead() -> None:
     for at, entry in enumerate(range(2_000, 1_000_000, 1_000)):
         clock.observe(entry, 3_600_000 + at)
         assert clock.estimate(3_600_000 + at) == entry
-    clock.heard(3_600_500, asked_ms=3_601_000, monotonic_ms=3_601_010)
+    clock.heard(3_600_500, asked_ms=3_601_000, monotonic_ms=3_601_010, term=TERM)
     assert clock.estimate(3_601_010) == 3_600_500
 
 
 def test_a_leaders_answer_bounds_the_estimate_from_both_sides() -> None:
     clock = GroupClock()
     clock.observe(5_000, 0)
-    clock.heard(5_905, asked_ms=980, monotonic_ms=1_000)
+    clock.heard(5_905, asked_ms=980, monotonic_ms=1_000, term=TERM)
     assert clock.estimate(1_000) == 5_905, "it was behind"
-    clock.heard(5_900, asked_ms=990, monotonic_ms=1_010)
+    clock.heard(5_900, asked_ms=990, monotonic_ms=1_010, term=TERM)
     assert clock.estimate(1_010) == 5_914, "what this member thinks is possible"
-    clock.heard(7_000, asked_ms=1_400, monotonic_ms=1_420)
+    clock.heard(7_000, asked_ms=1_400, monotonic_ms=1_420, term=TERM)
     assert clock.estimate(1_420) == 7_000, "it was behind"
-    clock.heard(7_100, asked_ms=2_000, monotonic_ms=2_020)
+    clock.heard(7_100, asked_ms=2_000, monotonic_ms=2_020, term=TERM)
     assert clock.estimate(2_020) == 7_120, "it was ahead"
 
 
 def test_a_leader_that_knows_no_time_moves_nothing() -> None:
     clock = GroupClock()
     clock.observe(5_000, 0)
-    clock.heard(0, asked_ms=990, monotonic_ms=1_010)
+    clock.heard(0, asked_ms=990, monotonic_ms=1_010, term=TERM)
     assert clock.estimate(1_010) == 5_909
 
 
 def test_no_answer_takes_time_back_before_an_applied_entry() -> None:
     clock = GroupClock()
     clock.observe(5_000, 0)
-    clock.heard(4_000, asked_ms=10, monotonic_ms=20)
+    clock.heard(4_000, asked_ms=10, monotonic_ms=20, term=TERM)
     assert clock.estimate(20) == 5_000
+
+
+def test_a_new_leader_that_lags_is_believed_by_the_member_that_leads_after_it() -> None:
+    """The members' estimates are ahead of a leader that was restarted and paused. Time must not leap to them."""
+    clock = GroupClock()
+    clock.heard(5_000, asked_ms=0, monotonic_ms=0, term=TERM)
+    assert clock.estimate(10_000) == 14_000
+    clock.observe(6_000, 10_000, TERM + 1)
+    clock.observe(6_100, 10_090, TERM + 1)
+    assert clock.now(10_200, [0], TERM + 2) == 6_100 + 99
+
+
+def test_a_snapshot_of_a_new_leader_that_lags_is_believed_too() -> None:
+    clock = GroupClock()
+    clock.heard(5_000, asked_ms=0, monotonic_ms=0, term=TERM)
+    clock.observe(6_000, term=TERM + 1)
+    assert clock.now(10_000, [0], TERM + 2) == 6_000
+
+
+def test_entries_of_earlier_terms_that_are_applied_late_take_nothing_back() -> None:
+    clock = GroupClock()
+    clock.heard(5_000, asked_ms=0, monotonic_ms=0, term=TERM)
+    clock.observe(3_000, 1_000, TERM - 1)
+    clock.observe(4_000, 1_000, TERM)
+    assert clock.estimate(1_000) == 5_900
 
 
 TTL_MS = 120_000

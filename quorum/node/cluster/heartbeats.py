@@ -90,7 +90,7 @@ class Heartbeats:
         for number, view in answer.groups.items():
             replica = self._replicas.get(number)
             if replica is not None and (view.leader, view.term) == (node, replica.raft.term):
-                replica.clock.heard(view.time_ms, answer.sent_ms, now_ms)
+                replica.clock.heard(view.time_ms, answer.sent_ms, now_ms, view.term)
 
     def leader_changed(self, replica: Replica, now_ms: int) -> None:
         self._news = True

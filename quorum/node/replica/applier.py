@@ -108,7 +108,7 @@ class Applier:
     ) -> bool:
         """False if it cannot be applied now."""
         command = Command(body)
-        replica.clock.observe(command.now_ms, now_ms)
+        replica.clock.observe(command.now_ms, now_ms, term)
         operations = command.decode()
         meta = c.Meta(index, term, command.now_ms, command.version)
         try:

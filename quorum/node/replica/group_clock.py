@@ -12,6 +12,9 @@ Every other member keeps an estimate, so that a new leader continues from the ol
     heartbeat and the arrival of the answer, so the leader's time is now at least what was named and at most what was
     named plus the round trip. The estimate is corrected to these bounds, up or down.
   - A snapshot has no moment: progress is counted from the first look at the clock after it.
+  - An entry or a snapshot of a newer term than all that the member knows corrects the estimate down too. The leader of
+    that term may lag (below), and its time is the group's. A member that kept its own estimate would leap ahead when it
+    leads next.
   - The leader may be slowing its time by a tenth, and the member does not know. So it counts nine tenths of its own
     progress. With all of it a member that was paused and leads next would leap ahead, by up to a tenth of its pause.
 
@@ -38,7 +41,7 @@ class GroupClock:
         """The monotonic time at which `_last` was so."""
         self._credit = 0
         self._term = 0
-        """The latest term in which this member led. In it, time is its own: no other leader has slowed it."""
+        """The term of the leader whose time this is. If this member led in it, nobody else has slowed its time."""
         self.applied = 0
         """The latest time of an applied entry or of a snapshot; snapshots store it, and it is the same on every
         member."""
@@ -52,20 +55,23 @@ class GroupClock:
         """The time of a leader that has been slowing it since `_last`."""
         return self._last + self._progress(monotonic_ms) * (SLEW_DIVISOR - 1) // SLEW_DIVISOR
 
-    def observe(self, now_ms: int, monotonic_ms: int | None = None) -> None:
-        """An entry carries this time, and is applied at this moment. A snapshot has no moment."""
+    def observe(self, now_ms: int, monotonic_ms: int | None = None, term: int = 0) -> None:
+        """An entry of this term carries this time, and is applied at this moment. A snapshot has no moment. term: 0 if
+        it is not newer than what is known."""
         self.applied = max(self.applied, now_ms)
         known = self._last if monotonic_ms is None else self.estimate(monotonic_ms)
-        if now_ms > known:
-            self._set(now_ms, monotonic_ms)
+        if now_ms > known or term > self._term:
+            self._set(self.applied, monotonic_ms)
+        self._term = max(self._term, term)
 
-    def heard(self, now_ms: int, asked_ms: int, monotonic_ms: int) -> None:
-        """The group's leader has said that this was the time. asked_ms, monotonic_ms: when this member asked, and when
-        it got the answer."""
+    def heard(self, now_ms: int, asked_ms: int, monotonic_ms: int, term: int) -> None:
+        """The group's leader in this term has said that this was the time. asked_ms, monotonic_ms: when this member
+        asked, and when it got the answer."""
         if now_ms:
             latest = now_ms + max(0, monotonic_ms - asked_ms)
             known = min(self.estimate(monotonic_ms), latest)
             self._set(max(now_ms, known, self.applied), monotonic_ms)
+            self._term = max(self._term, term)
 
     def now(self, monotonic_ms: int, wall_clocks_ms: list[int], term: int) -> int:
         """The leader's: the time for the next entry. wall_clocks_ms: the members' wall clocks as known here, at least

@@ -390,7 +390,8 @@ class Replica:
     def install(self, state: State) -> None:
         """Replaces the machine by a state that a leader has sent. Only the catalog's state is held in memory as a
         whole."""
-        self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"))
+        term = self.raft.term_at(self.raft.applied_index)
+        self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"), term=term)
         rest = state.behind(TIME_BYTES)
         if isinstance(self.machine, CatalogMachine):
             self._use(CatalogMachine.restore(rest.whole(), self.machine.newest_version))
