@@ -411,6 +411,48 @@ def snapshot_files(cluster: Cluster, name: str, group: int) -> list[Path]:
     return sorted(path for path in cluster.disks[name].names if path.name.startswith(f"group-{group:08x}"))
 
 
+def _has(cluster: Cluster, name: str, group: int, index: int) -> bool:
+    try:
+        cluster.logs[name].read(group, index)
+    except EntryMissing:
+        return False
+    return True
+
+
+def test_a_replica_that_waits_for_a_body_that_nobody_has_any_more_is_sent_another_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own state is from before messages that have left everywhere else."""
+    cluster = far_cluster(log={"recent_bytes": 0, "segment_bytes": 20_000})
+    group, queue = cluster.declare("orders", filter_enabled=True)
+    publish(Session(cluster, "n1"), group, queue, range(30))
+    cluster.settle()
+    leader = cluster.leader(group)
+    assert leader is not None
+    name = next(name for name in cluster.names if name != leader)
+    member = cluster.members[name]
+    replica = member.replicas[group]
+    lost = live(cluster, group)[20]
+    damage(cluster, name, group, lost)
+    monkeypatch.setattr(member.body_client, "tick", lambda now_ms: None)
+    replica.rebuild_from_snapshot(lost, cluster.now_ms)
+    member.repairer.note(group, lost, 0, "damaged")
+    taker = Session(cluster, leader)
+    attached = taker.call(group, c.Attach(queue, "t", b"", 100))
+    assert isinstance(attached, AttachedReply)
+    cluster.until(lambda: len(taker.received(group)) == 30, "all are delivered")
+    assert taker.call(group, c.Settle(queue, "t", attached.attach, ((1, 30),))) == Ok(30)
+    publish(Session(cluster, leader), group, queue, range(30, 130))
+    others = [other for other in cluster.names if other != name]
+    cluster.until(
+        lambda: not any(_has(cluster, other, group, lost) for other in others), "the others drop it", 120_000
+    )
+    assert replica.blocked_on_index == lost
+    monkeypatch.undo()
+    cluster.until(lambda: not replica.wants_state and not replica.blocked_on_index, "another state", 20_000)
+    alike(cluster, group)
+
+
 @pytest.mark.parametrize("how_many", [1, 2])
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "started from the newest"])
 def test_a_replica_goes_back_to_an_older_snapshot_where_the_newest_is_damaged_with_a_body(

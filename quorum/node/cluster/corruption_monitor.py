@@ -167,6 +167,15 @@ class CorruptionMonitor:
         if not replica.blocked_on_index and not has_lost_pages and not replica.parted:
             return
         replica.wake()
+        if (
+            replica.blocked_on_index
+            and not replica.lacks_body
+            and self._repairer.is_nowhere(replica.number, replica.blocked_on_index)
+        ):
+            replica.body_is_nowhere()
+            self._logger.error(
+                "no member has the entry", group=replica.number, index=replica.blocked_on_index
+            )
         since_ms = max(replica.blocked_since_ms, self._tried_ms.get(replica.number, 0))
         if raft.is_leader and now_ms - since_ms > STALLED_LEADER_MS:
             self._tried_ms[replica.number] = now_ms

@@ -301,6 +301,8 @@ class Job:
     """Indices to ask the next member for."""
     peer: str | None = None
     tried: set[str] = field(default_factory=set)
+    rounds: int = 0
+    """Rounds in which no member had what is left."""
     resume_ms: int = 0
     lsn: int = 0
     """Of the last body put into the log."""
@@ -466,6 +468,7 @@ class BodyClient:
             job.left, job.at, job.refused = job.refused, 0, array("Q")
         job.peer = next((name for name in self._peers.candidates(job.group) if name not in job.tried), None)
         if job.peer is None:
+            job.rounds += bool(job.tried)
             job.tried.clear()
             job.resume_ms = now_ms + ROUND_MS
         return job.peer is not None

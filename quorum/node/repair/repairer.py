@@ -14,6 +14,10 @@ from quorum.log import EntryMissing, LogDamaged
 from quorum.node.repair.body_transfer import BodyClient, Job
 
 
+ROUNDS = 5
+"""After so many rounds in which no member had a body it is taken to be nowhere."""
+
+
 class Reads(Protocol):
     """The part of the node's log that the healer needs."""
 
@@ -68,6 +72,13 @@ class Repairer:
 
     def is_lost(self, group: int, index: int) -> bool:
         return index in self._lost.get(group, ())
+
+    def is_nowhere(self, group: int, index: int) -> bool:
+        """Whether the entry cannot be read here, and the members that could be asked have said again and again that
+        they do not have it."""
+        return self.is_lost(group, index) and any(
+            number == group and job.rounds >= ROUNDS and index in wanted for number, wanted, job in self._jobs
+        )
 
     def note(self, group: int, index: int, term: int, reason: str) -> None:
         """Records an entry that cannot be read. term: the entry's term if it is known, else 0."""

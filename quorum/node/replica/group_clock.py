@@ -28,8 +28,8 @@ from __future__ import annotations
 from statistics import median_low
 
 SLEW_DIVISOR = 10
-MAX_CREDIT_MS = 1_000
-"""Progress that may still be used for slewing: so one step slews by at most a tenth of this."""
+MAX_SLEWED_MS = 1_000
+"""One step slews by at most a tenth of its progress, and of this."""
 
 
 class GroupClock:
@@ -39,7 +39,9 @@ class GroupClock:
         self._last = 0
         self._at: int | None = None
         """The monotonic time at which `_last` was so."""
-        self._credit = 0
+        self._rest = 0
+        """Progress that was too short for a millisecond of slewing. Longer progress is not kept for later: time would
+        leap when the median of the wall clocks moves."""
         self._term = 0
         """The term of the leader whose time this is. If this member led in it, nobody else has slowed its time."""
         self.applied = 0
@@ -84,10 +86,8 @@ class GroupClock:
             self._set(self.estimate(monotonic_ms), monotonic_ms)
         progress = self._progress(monotonic_ms)
         self._at = monotonic_ms
-        self._credit = min(MAX_CREDIT_MS, self._credit + progress)
-        allowed = self._credit // SLEW_DIVISOR
+        allowed, self._rest = divmod(self._rest + min(MAX_SLEWED_MS, progress), SLEW_DIVISOR)
         slew = max(-allowed, min(allowed, wall - (self._last + progress)))
-        self._credit -= SLEW_DIVISOR * abs(slew)
         self._last += max(0, progress + slew)
         return self._last
 
@@ -95,4 +95,4 @@ class GroupClock:
         return 0 if self._at is None else max(0, monotonic_ms - self._at)
 
     def _set(self, now_ms: int, monotonic_ms: int | None) -> None:
-        self._last, self._at, self._credit = now_ms, monotonic_ms, 0
+        self._last, self._at, self._rest = now_ms, monotonic_ms, 0

@@ -114,6 +114,9 @@ class Replica:
     applied until another member's state is here"""
     lacks_page: bool = False
     """a page of the state is lost, and the state stays in use until another member's is here"""
+    lacks_body: bool = False
+    """it is blocked on an entry whose body no member has, because their states do not need it any more: another
+    member's state is to replace the one here"""
     effects_dispatched_to: int = 0
     """effects of entries up to here were carried out; they are not repeated when applying restarts before them"""
     checkpointer: Checkpointer | None = field(init=False)
@@ -125,7 +128,7 @@ class Replica:
     @property
     def wants_state(self) -> bool:
         """Another member's state is to replace the one here."""
-        return self.parted > 0 or self.lacks_page
+        return self.parted > 0 or self.lacks_page or self.lacks_body
 
     @property
     def is_behind(self) -> bool:
@@ -289,7 +292,7 @@ class Replica:
 
     def resume(self) -> None:
         """Ends the wait: the entry can be read, or is not needed any more."""
-        self.blocked_on_index = 0
+        self.blocked_on_index, self.lacks_body = 0, False
 
     def rebuild_from_snapshot(self, blocked_on_index: int, now_ms: int) -> None:
         """Rebuilds the machine from the newest snapshot, because a body needed within an entry cannot be read and the
@@ -336,12 +339,16 @@ class Replica:
         """Whether a page of the state in use is lost, with no other copy here."""
         self.lacks_page = is_any_lost
 
+    def body_is_nowhere(self) -> None:
+        """No member has the body of the entry that has to be repaired."""
+        self.lacks_body = True
+
     def rebuilt(self) -> None:
         """Another member's state is here."""
         if self.parted:
             self.state_hashes.own.clear()
             self.disputed = ""
-        self.parted, self.lacks_page = 0, False
+        self.parted, self.lacks_page, self.lacks_body = 0, False, False
         self.checkpoints.is_sendable = True
         self.raft.want_state(is_wanted=False)
 
