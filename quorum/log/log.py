@@ -240,6 +240,8 @@ class Log:
                     store.note_healed(group, index, lsn)
                     self._collector.survey.changed()
             elif kind in MOVES_BOUNDS:
+                if kind == RecordKind.TRUNCATE:
+                    store.note_cut(group, index)
                 self._collector.survey.changed()
         return lsn
 

@@ -196,6 +196,12 @@ class Store:
             if damage.known is not None and damage.known[2] == index and damaged < lsn:
                 del self.damages[damaged]
 
+    def note_cut(self, group: int, first: int) -> None:
+        """Note that the entries from first on are cut: their bodies are not needed. The mutex must be held."""
+        for damaged, damage in self._damages_of(group):
+            if damage.known is not None and damage.known[2] >= first:
+                del self.damages[damaged]
+
     # ---- segments
 
     def look_up(self, group: int, key: int, *, is_page: bool = False) -> tuple[Body | None, Segment | None]:

@@ -14,6 +14,7 @@ from quorum.log.index import index_path
 from quorum.log.manifest import MANIFEST
 from quorum.log.record import HEADER_BYTES, Stamp, crc32c
 from quorum.log.segments import HEADER_BLOCK, segment_path
+from quorum.log.table import OFFSET_MASK
 from support.disk import Inode, SimDisk
 from support.disk_log_model import DIRECTORY, Script, observe, segment_of, visible
 
@@ -360,6 +361,23 @@ def test_an_older_manifest_is_damage() -> None:
     disk.names[DIRECTORY / MANIFEST].data[:] = old
     with pytest.raises(LogDamaged, match="does not list"):
         reopened(disk)
+
+
+def test_damage_of_an_entry_that_is_cut_is_forgotten() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    for index in (5, 11):
+        found, segment = log._store.look_up(7, index)
+        assert found is not None
+        assert segment is not None
+        disk.flip(segment.path, 8 * ((found.place & OFFSET_MASK) + HEADER_BYTES + 100))
+        with pytest.raises(LogDamaged):
+            log.read(7, index)
+    log.journal(7).truncate_from(10)
+    assert [damage.known for damage in log.damages] == [(7, 1, 5)]
+    log.journal(7).append([b"other"], 10, 2)
+    log.journal(7).append([b"other"], 11, 2)
+    assert [damage.known for damage in log.damages] == [(7, 1, 5)]
 
 
 def test_any_changed_bit_in_the_manifests_title_is_damage_and_no_newer_format() -> None:

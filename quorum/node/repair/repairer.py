@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from quorum.log import EntryMissing, LogDamaged
 from quorum.node.repair.body_transfer import BodyClient, Job
 
-
 ROUNDS = 5
 """After so many rounds in which no member had a body it is taken to be nowhere."""
 
