@@ -63,9 +63,14 @@ class GroupState:
                 self._wakes.add((wake, queue))
                 self._wake_of[queue] = wake
 
+    @property
+    def has_work_left(self) -> bool:
+        """Whether a budget has ended work that a Wake continues at once."""
+        return bool(self.backlog or self.sessions.departing)
+
     def next_wake(self) -> int | None:
         """The group time at which the leader should propose Wake; None for never. A past time means now."""
-        if self.backlog or self.sessions.departing:
+        if self.has_work_left:
             return self.now_ms
         return self._wakes[0][0] if self._wakes else None
 

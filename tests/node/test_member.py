@@ -8,7 +8,9 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Ok, Refused
+from fifo.limits import SMALL
 from fifo.queries import group as queries
+from quorum.node.member import UPKEEP_MS
 from quorum.node.queries import CheckHealth
 from quorum.node.replica import state_hashes
 from quorum.node.replica.replica import SYSTEM_GROUP
@@ -183,6 +185,27 @@ def test_a_restarted_node_gives_back_at_once_what_its_consumers_held(cluster: Cl
     start = cluster.now_ms
     cluster.until(lambda: taker.received(group) == [b"m"], "the message is handed out again")
     assert cluster.now_ms - start < cluster.members[leader].config.lease_ms
+
+
+def test_work_that_a_budget_has_ended_goes_on_at_once_and_not_at_the_next_upkeep() -> None:
+    cluster = Cluster(limits=SMALL)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    times = []
+    for pause_ms in (0, 15, 35, 55, 75):
+        producer, consumer = Session(cluster, "n1"), Session(cluster, "n1")
+        for _ in range(6):
+            producer.publish(group, queue, *[b"x"] * 10)
+        confirm(cluster, producer, 60)
+        cluster.run(pause_ms)
+        began_ms = cluster.now_ms
+        attached = attach(consumer, group, queue, credit=60)
+        while len(consumer.received(group)) < 40:
+            cluster.run(5)
+        times.append(cluster.now_ms - began_ms)
+        assert consumer.call(group, c.Settle(queue, "c", attached, ((1, 40),))) == Ok(40)
+        consumer.call(group, c.Cancel(queue, "c", requeue=False))
+    assert max(times) < UPKEEP_MS
 
 
 def test_an_unknown_queue_is_refused_and_the_session_goes_on(cluster: Cluster) -> None:

@@ -85,6 +85,7 @@ class Applier:
             return
         self._look_for_unreadable(replica, now_ms)
         replica.note_caught_up()
+        replica.continue_work(now_ms)
         self._snapshotter.save_due(replica, now_ms)
 
     def _apply_some(self, replica: Replica, now_ms: int) -> bool:
@@ -146,7 +147,6 @@ class Applier:
                 self._table.reply(replica.number, operation.origin, reply, now_ms)
             elif isinstance(operation.command, c.Wake):
                 replica.proposals.wake_applied()
-                self._upkeep.soon()  # the rest of the work that its budget has cut short follows immediately
             elif isinstance(operation.command, c.NodeDown) and operation.command.node == self._table.me:
                 self._table.declared_down(replica.number, operation.command.boot)
             elif isinstance(operation.command, c.CreateQueue):

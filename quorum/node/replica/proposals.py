@@ -92,9 +92,10 @@ class Proposals:
     # ---- the leader's own
 
     def wake(self) -> None:
-        """Group time has reached what the machine waits for."""
-        self.is_wake_pending = True
-        self.pending.append(encode(c.Wake(), None))
+        """Group time has reached what the machine waits for, or its work goes on. One Wake at a time."""
+        if not self.is_wake_pending:
+            self.is_wake_pending = True
+            self.pending.append(encode(c.Wake(), None))
 
     def wake_applied(self) -> None:
         self.is_wake_pending = False

@@ -235,6 +235,19 @@ class Replica:
         if self.raft.leader_ready and self.raft.applied_index == self.raft.commit_index:
             self.ready_term = self.raft.term
 
+    def continue_work(self, now_ms: int) -> None:
+        """The leader proposes a Wake in its next step if a budget has ended the machine's work. While proposals are
+        dropped, it does not: leader_duties.py tries again later."""
+        machine, proposals = self.machine, self.proposals
+        if (
+            isinstance(machine, GroupMachine)
+            and machine.has_work_left
+            and self.leads
+            and not self.disputed
+            and now_ms >= proposals.full_until_ms
+        ):
+            proposals.wake()
+
     def stop_proposing(self) -> None:
         """Stops proposals of a leader that cannot apply committed entries; note_caught_up ends it."""
         self.ready_term = -1
