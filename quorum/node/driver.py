@@ -53,7 +53,7 @@ class Driver:
         self._outputs = outputs
         self._failed = failed or _fail_stop
         self._inputs: deque[Input] = deque()
-        self._woken = False
+        self._waits = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
 
@@ -62,8 +62,8 @@ class Driver:
 
     def submit(self, items: Iterable[Input]) -> None:
         self._inputs.extend(items)
-        if not self._woken and not self._stopping:
-            self._woken = True
+        if self._waits and not self._stopping:
+            self._waits = False
             self._network.wake()
 
     def stop(self) -> None:
@@ -80,9 +80,10 @@ class Driver:
             self._failed(error)
 
     def _turn(self) -> None:
+        self._waits = True  # from here on submit wakes the network; what was submitted before is seen below
         wait = 0.0 if self._inputs else self.member.next_due_ms() / 1000 - boottime_s()
         received = self._network.poll(max(0.0, min(wait, MAX_WAIT_S)))
-        self._woken = False
+        self._waits = False
         inputs = []
         while self._inputs:
             inputs.append(self._inputs.popleft())
