@@ -72,6 +72,9 @@ from quorum.node.wire.frames import Frame, FrameTable, Network
 AnswerT = TypeVar("AnswerT")
 
 UPKEEP_MS = 100
+PATIENCE_MS = 50
+"""Regular work is done in the first step after it is due. The member makes a step for it alone only this much later. So
+the members of an idle cluster fall into step with their leader's heartbeats."""
 REVIEW_MS = 500
 """Interval between two scans for damage."""
 
@@ -297,13 +300,14 @@ class Member:
         self.now_ms = now_ms
         takes_part = self.disk_monitor.can_write_votes(now_ms) and self._node_state.is_established
         self._receive(takes_part, frames, inputs)
-        active = [each for each in self.replicas.values() if takes_part and each.is_active(now_ms)]
+        active = self._active() if takes_part else []
         if active:
             self._lead(active)
         self._persist(active)
         try:
             for replica in active:
                 self.applier.apply(replica, now_ms)
+                replica.look_at_timers()
             self._schedule.run(now_ms)
             self._publish()
             if self.questions.is_busy:
@@ -311,8 +315,21 @@ class Member:
         except PageUnreadable as error:  # the next turn does the rest of this one
             if not self.peers.all:
                 raise
+            for replica in active:
+                replica.wake()
             self.lose_state(error)
         return self._outputs.take()
+
+    def _active(self) -> list[Replica]:
+        """The groups for which this step has anything to do."""
+        now_ms = self.now_ms
+        replicas = self.replicas.values()
+        for replica in replicas:
+            if replica.due_ms <= now_ms and replica.raft.is_leader:
+                for each in replicas:
+                    each.join_heartbeat()
+                break
+        return [replica for replica in replicas if replica.is_active(now_ms)]
 
     def _receive(self, takes_part: bool, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> None:
         now_ms = self.now_ms
@@ -332,7 +349,7 @@ class Member:
         for replica in active:
             if replica.tick():
                 self._leader_changed(replica)
-            replica.propose(now_ms, self.heartbeats.wall_clocks(now_ms))
+            replica.propose(now_ms, self.heartbeats.wall_clocks)
             replica.raft.flush_early()
 
     def _persist(self, active: Iterable[Replica]) -> None:
@@ -369,15 +386,12 @@ class Member:
         """Time of the next step even if nothing arrives, in milliseconds on the member's clock."""
         if self.disk_monitor.is_silent or not self._node_state.is_established:
             return min(self.heartbeats.next_ms, self._upkeep_due.next_ms)
-        is_asked = self.read_indexes.is_due or self.questions.is_due
-        if (
-            is_asked
-            or self.reconciler.goes_on_at_once
-            or any(replica.can_apply or replica.can_propose for replica in self.replicas.values())
-        ):
+        if self.read_indexes.is_due or self.questions.is_due or self.reconciler.goes_on_at_once:
             return self.now_ms
-        raft = min(replica.raft.next_due() for replica in self.replicas.values())
-        due = min(int(raft * 1000) + 1, self.heartbeats.next_ms, self._upkeep_due.next_ms)
+        due = min(replica.next_due_ms for replica in self.replicas.values())
+        if not due:
+            return self.now_ms
+        due = min(due, self.heartbeats.next_ms + PATIENCE_MS, self._upkeep_due.next_ms + PATIENCE_MS)
         bodies = (self.body_client.next_due_ms(), self.body_server.next_due_ms())
         return min((due, *(each for each in bodies if each is not None)))
 
@@ -451,6 +465,7 @@ class Member:
             self.membership.advance(now_ms)
             self.versions.turn(now_ms)
         for replica in self.replicas.values():
+            replica.look_at_timers()
             self._table.resend_overdue(replica.number, now_ms)
             if replica.disputed:
                 self.comparing.judge(replica)  # the voters may have changed

@@ -21,8 +21,8 @@ from quorum.replication.configuration import Configuration
 from quorum.replication.journal_view import JournalView
 from quorum.replication.library import LibraryNode, Owner, Peer, RaftState, Timing
 
-_LEADER = RaftState.LEADER.value
-"""A plain number, because it is compared several times in each turn."""
+_FOLLOWER, _LEADER = RaftState.FOLLOWER.value, RaftState.LEADER.value
+"""Plain numbers, because they are compared several times in each turn."""
 
 
 class RaftEngine:
@@ -101,6 +101,24 @@ class RaftEngine:
         """The leader as far as known here; it may no longer be the leader."""
         peer = self._node._SyncObj__raftLeader
         return None if peer is None else peer.id
+
+    def follows(self, name: str, term: int) -> bool:
+        """Whether this member is a follower of that leader in this term, as it knows already."""
+        node = self._node
+        return (
+            node._SyncObj__raftState == _FOLLOWER
+            and node._SyncObj__raftCurrentTerm == term
+            and node._SyncObj__raftLeader == self._known.get(name, 0)
+        )
+
+    def hear_leader(self, commit_index: int) -> None:
+        """Note that the leader followed is alive, and that everything up to this index is committed. The library does
+        the same with an append that matches the end of the log and has no entries."""
+        node = self._node
+        if not node._SyncObj__transferInProgress:
+            self.restart_election_timer()
+        if commit_index > node._SyncObj__raftCommitIndex:
+            node._SyncObj__raftCommitIndex = min(commit_index, self._view.last_index)
 
     def forget_leader(self) -> None:
         self._node._SyncObj__raftLeader = None

@@ -161,9 +161,22 @@ class Group:
             self._members.follow_log()
 
     def tick(self) -> None:
-        """Run what is due: elections, the commit index, heartbeats; new entries are sent to the followers."""
+        """Run what is due: elections, the commit index, heartbeats; new entries are sent to the followers. A tick in
+        which nothing is due is not run."""
         with self._call:
-            self._tick()
+            if self._has_tick_work():
+                self._tick()
+            else:
+                self._view.drop_state()
+
+    def _has_tick_work(self) -> bool:
+        """Whether a tick now can have any effect: a timer is due, or something has asked for it (`tick_soon`)."""
+        engine = self._engine
+        if engine.is_tick_due:
+            return True
+        if engine.is_leader:
+            return self._leadership.has_tick_work()
+        return self._clock() >= engine.election_deadline_s
 
     def _tick(self) -> None:
         self._view.drop_state()
@@ -187,12 +200,19 @@ class Group:
                 return None
             index = self._view.last_index + 1
             self._view.append([COMMAND_BYTE, *parts], index, self.term)
+            self._leadership.has_unsent = True
             return index
+
+    def join_heartbeat(self) -> None:
+        """Send the next heartbeat with the next tick, if it is due soon: another group of this node sends one now. So
+        the heartbeats of all groups that a node leads fall together, and each node steps once for them."""
+        self._leadership.join_heartbeat()
 
     def send_appends(self) -> None:
         """Send new entries to the followers now, without a tick."""
         with self._call:
             if self.is_leader:
+                self._leadership.has_unsent = False
                 self._replicator.replicate_new()
 
     def flush_early(self) -> None:
@@ -222,6 +242,11 @@ class Group:
     def applied_index(self) -> int:
         """The last entry that take_committed has returned, or that a snapshot covers."""
         return self._applied.index
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something has asked for a tick at once."""
+        return self._engine.is_tick_due or self._leadership.reads.wants_round
 
     def next_due(self) -> float:
         """When tick should be called if no message arrives, on the group's clock; AT_ONCE means now, whatever it

@@ -161,6 +161,8 @@ class Leadership:
         self._heartbeat_s = timing.heartbeat_s
         self._round_s = timing.election_min_s
         self.reads = ReadIndex(engine, guard)
+        self.has_unsent = False
+        """Whether entries were proposed that were not yet offered to the followers."""
         self._transfer = LeadershipTransfer(engine, view, guard, outbox, clock, timing.election_max_s)
 
     @property
@@ -180,17 +182,36 @@ class Leadership:
 
     # ---- a tick
 
+    def has_tick_work(self) -> bool:
+        """Whether a leader's tick can have any effect that nobody has asked for: a heartbeat is due, a follower is due
+        for its next turn, entries are unsent, or a read, a transfer or a learner
+        is under way."""
+        engine, reads = self._engine, self.reads
+        return (
+            self.has_unsent
+            or bool(reads.waiting or engine.learners or self._transfer.is_on)
+            or reads.wants_round
+            or self._replicator.has_more
+            or self._clock() >= engine.next_append_s
+        )
+
     def begin_tick(self) -> None:
         """To be called before the engine's tick."""
         self.reads.begin_round()
 
     def end_tick(self) -> None:
         """To be called after the engine's tick: answer reads, advance a transfer, and send to the followers."""
+        self.has_unsent = False
         self.reads.confirm()
         if self._engine.is_leader and self._engine.others:
             self._replicator.watch_learners(self._round_s)
             self._transfer.advance()
             self._replicator.replicate()
+
+    def join_heartbeat(self) -> None:
+        """Make a heartbeat due now that would be due within half a period."""
+        if self._engine.is_leader and self._engine.next_append_s < self._clock() + self._heartbeat_s / 2:
+            self._engine.next_append_s = float("-inf")
 
     @property
     def awaits_own_commit(self) -> bool:

@@ -86,13 +86,7 @@ class Messages:
                 hint = self._guard.reset_hint
                 self._answers.answer(codec.Outcome.RESET, message["next_node_idx"] if hint is None else hint)
             elif message["success"]:
-                if self._answers.is_quiet:
-                    return True
-                limit = self._guard.acknowledge_to
-                next_index = message["next_node_idx"]
-                self._answers.answer(
-                    codec.Outcome.MATCHES, next_index if limit is None else min(next_index, limit + 1)
-                )
+                self._acknowledge(message["next_node_idx"])
             else:
                 self._answers.answer(codec.Outcome.ALIVE, 0)
         elif kind == "request_vote":
@@ -109,6 +103,15 @@ class Messages:
         else:
             raise ReplicationFailed(f"the library wanted to send {kind!r}")
         return True
+
+    def _acknowledge(self, next_index: int) -> None:
+        """Answer that everything before next_index matches, or less where the message proved less."""
+        if self._answers.is_quiet:
+            return
+        limit = self._guard.acknowledge_to
+        self._answers.answer(
+            codec.Outcome.MATCHES, next_index if limit is None else min(next_index, limit + 1)
+        )
 
     # ---- messages of other members
 
@@ -132,6 +135,26 @@ class Messages:
             if self._log_space.admits(m, self._view.last_index)
             else self._guard.prove_nothing(m)
         )
+        if self._is_beat(peer, m):
+            self._engine.hear_leader(m.commit_index)
+            self._acknowledge(m.prev_index + 1)
+        else:
+            self._pass_on(peer, m)
+        replicator = self._replicator
+        replicator.all_match_index = max(replicator.all_match_index, min(m.floor, self._engine.commit_index))
+
+    def _is_beat(self, peer: str, m: codec.AppendEntries) -> bool:
+        """Whether an append only says that the leader that is followed here is alive, and what is committed: there is
+        nothing to add and nothing to cut."""
+        view = self._view
+        return (
+            not m.entries
+            and m.prev_index == view.last_index
+            and view.term_at(m.prev_index) == m.prev_term
+            and self._engine.follows(peer, m.term)
+        )
+
+    def _pass_on(self, peer: str, m: codec.AppendEntries) -> None:
         message = {
             "type": "append_entries",
             "term": m.term,
@@ -141,8 +164,6 @@ class Messages:
             "entries": self._guard.for_pysyncobj(m),
         }
         self._engine.receive(peer, message)
-        replicator = self._replicator
-        replicator.all_match_index = max(replicator.all_match_index, min(m.floor, self._engine.commit_index))
 
     def _on_chunk(self, peer: str, m: codec.SnapshotChunk) -> None:
         if not self._hear_leader(peer, m.term, m.seq):
@@ -180,8 +201,9 @@ class Messages:
         if message["success"]:
             after = guard.keeps_next(before, max(after, m.next_index))
             engine.set_next_index(peer, after)
-        if message["success"] or after < before:
-            engine.tick_soon()
+        last = self._view.last_index
+        if after < before or (message["success"] and (engine.commit_index < last or after <= last)):
+            engine.tick_soon()  # there may be something to commit, or to send
         self._reads.confirm()
 
     def count_synced(self) -> bool:

@@ -554,6 +554,7 @@ def test_d12_nothing_is_forwarded() -> None:
     world.elect("n1")
     follower = world.nodes["n2"].group
     follower._engine._node._applyCommand(b"x", None, 0)
+    follower._engine.tick_soon()
     with pytest.raises(ReplicationFailed, match="forward"):
         follower.tick()
     world = World(3)

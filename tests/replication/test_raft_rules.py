@@ -28,6 +28,7 @@ from quorum.replication.codec import (
 from quorum.replication.errors import ReentryError, ReplicationFailed, UnsupportedLibrary, WireError
 from quorum.replication.group import Group
 from quorum.replication.group_config import GroupConfig
+from quorum.replication.messages import Messages
 from support.raft_log import ModelDisk, ModelLog
 from support.raft_world import GROUP, QUICK, Node, RealLogWorld, World, as_kept, pack, unpack
 
@@ -40,7 +41,12 @@ class Lone:
     """One member whose peers are this test."""
 
     def __init__(
-        self, terms: str = "0", *, size: int = 3, hard_state: tuple[int, str | None] = (0, None)
+        self,
+        terms: str = "0",
+        *,
+        size: int = 3,
+        hard_state: tuple[int, str | None] = (0, None),
+        group_class: type[Group] = Group,
     ) -> None:
         """terms: of the entries from index 1 on, one digit each."""
         self.now = 1000.0
@@ -53,7 +59,7 @@ class Lone:
         self.sent: list[tuple[str, codec.Message]] = []
         self.installed: list[tuple[bytes, int, int]] = []
         names = [f"n{number}" for number in range(1, size + 1)]
-        self.group = Group(
+        self.group = group_class(
             GROUP,
             "n1",
             names,
@@ -771,6 +777,65 @@ def test_applying_is_bounded_and_in_order() -> None:
     assert len(node.group.take_committed(150, 100)) == 2
     assert len(node.group.take_committed(1, 100)) == 1
     assert node.group.applied_index == first + 6
+
+
+class PassOn(Messages):
+    """Every append goes through the library."""
+
+    def _is_beat(self, peer: str, m: AppendEntries) -> bool:
+        return False
+
+
+class PassingOn(Group):
+    messages_class = PassOn
+
+
+def test_an_append_without_news_has_the_same_effect_as_in_the_library() -> None:
+    chance = random.Random(7)
+    short = long = 0
+    for _ in range(300):
+        one, other = Lone("0123"), Lone("0123", group_class=PassingOn)
+        for lone in (one, other):
+            lone.hear("n2", AppendEntries(4, 1, 1, 4, 3, 0, []))
+            lone.answers()
+        term = chance.choice((3, 4, 4, 4, 5))
+        prev = chance.randint(1, 5)
+        message = AppendEntries(
+            term,
+            2,
+            chance.randint(1, 6),
+            prev,
+            chance.choice((prev - 1, prev - 1, 2)),
+            0,
+            [],
+            chance.random() < 0.2,
+        )
+        if message.prev_term > 4 or (message.prev_index == 1 and message.prev_term):
+            continue
+        is_target = chance.random() < 0.1
+        peer = chance.choice(("n2", "n2", "n3")) if term != 4 else "n2"
+        heard = []
+        for lone in (one, other):
+            lone.now += 0.01
+            if is_target:
+                lone.hear("n2", codec.TimeoutNow(4))
+            lone.hear(peer, message)
+            engine = lone.group._engine
+            heard.append(
+                (
+                    lone.answers(),
+                    engine.term,
+                    engine.leader,
+                    engine.commit_index,
+                    engine.election_deadline_s,
+                    engine.is_transfer_target,
+                    lone.group.last_index,
+                    lone.group.next_due(),
+                )
+            )
+        assert heard[0] == heard[1]
+        short, long = short + (term == 4), long + (term != 4)
+    assert short > 50 < long
 
 
 def test_a_call_from_inside_a_call_is_refused() -> None:

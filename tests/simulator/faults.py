@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from simulator.machines.disk import SLOW_FOR_MS
 from simulator.machines.network import Wildness, shape
 
 if TYPE_CHECKING:
@@ -380,7 +381,7 @@ class Faults:
         disk = node.disk
         disk.slow_ms = for_ms
         self.arm("disk slow", node.name)
-        self._world.after(2_500, lambda: setattr(disk, "slow_ms", 0))
+        self._world.after(SLOW_FOR_MS, lambda: setattr(disk, "slow_ms", 0))
 
     def _rot(self, node: Node) -> None:
         """Of one member only: what it has had synced counts as lost, so others may lose nothing for good."""

@@ -102,6 +102,8 @@ class Replica:
     time continues from the last entry"""
     touched: bool = True
     """it has received something since its last tick"""
+    due_ms: int = 0
+    """when its timers are due, as of its last step; 0 while there is something to apply"""
     blocked_on_index: int = 0
     """the entry that has to be repaired before anything more is applied"""
     blocked_since_ms: int = 0
@@ -155,9 +157,10 @@ class Replica:
 
     @property
     def can_propose(self) -> bool:
+        if not self.proposals.pending:
+            return False
         return (
-            bool(self.proposals.pending)
-            and self.proposals.in_flight_bytes < IN_FLIGHT_BYTES
+            self.proposals.in_flight_bytes < IN_FLIGHT_BYTES
             and self.leads
             and not self.raft.is_transferring  # then it waits for the successor, or for the end of the attempt
         )
@@ -166,11 +169,21 @@ class Replica:
         """Whether a step has anything to do for the group: idle groups cost next to nothing."""
         return (
             self.touched
+            or self.due_ms <= now_ms
             or self.blocked_on_index > 0
-            or self.can_apply
-            or self.raft.next_due() * 1000 <= now_ms
             or self.can_propose
+            or self.raft.is_urgent
         )
+
+    def look_at_timers(self) -> None:
+        """Sets `due_ms`, after each step in which the group was active. A timer that changes otherwise is noticed with
+        the next call: the member makes one for all groups with its upkeep."""
+        self.due_ms = 0 if self.can_apply else int(self.raft.next_due() * 1000) + 1
+
+    @property
+    def next_due_ms(self) -> int:
+        """The time of the next step for this group even if nothing arrives; 0 means at once."""
+        return 0 if self.can_propose or self.raft.is_urgent else self.due_ms
 
     def recent_from(self, log: Log) -> int:
         """The first applied entry from which on all bodies are in memory. They leave in their order."""
@@ -221,6 +234,12 @@ class Replica:
 
     # ---- leading
 
+    def join_heartbeat(self) -> None:
+        """See Group.join_heartbeat."""
+        if self.raft.is_leader:
+            self.raft.join_heartbeat()
+            self.touched = True
+
     def may_lead_last_only(self, *, campaigns_last: bool) -> None:
         """Sets whether this member campaigns only if no other member can; a member whose state is given up always
         does."""
@@ -256,9 +275,9 @@ class Replica:
         """A leader's own, unnumbered operation."""
         self.proposals.pending.append(encode(command, None))
 
-    def propose(self, now_ms: int, wall_clocks_ms: list[int]) -> None:
+    def propose(self, now_ms: int, wall_clocks: Callable[[int], list[int]]) -> None:
         """Packs pending operations into entries. The entries carry the new commit index. Otherwise the leader sends it
-        by itself, because sessions at other nodes wait for it."""
+        by itself, because sessions at other nodes wait for it. wall_clocks: see Heartbeats."""
         proposals = self.proposals
         if not self.raft.is_leader:
             proposals.pending.clear()
@@ -271,7 +290,7 @@ class Replica:
         has_news = proposals.announce(self.raft.commit_index)
         while self.can_propose:
             operations, size = proposals.next_entry()
-            now = self.clock.now(now_ms, wall_clocks_ms, self.raft.term)
+            now = self.clock.now(now_ms, wall_clocks(now_ms), self.raft.term)
             try:
                 index = self.raft.propose(command_parts(operations, now, self.version))
             except LogFull:
@@ -305,6 +324,7 @@ class Replica:
 
     def resume(self) -> None:
         """Ends the wait: the entry can be read, or is not needed any more."""
+        self.touched = True
         self.blocked_on_index, self.lacks_body = 0, False
 
     def rebuild_from_snapshot(self, blocked_on_index: int, now_ms: int) -> None:
@@ -358,6 +378,7 @@ class Replica:
 
     def rebuilt(self) -> None:
         """Another member's state is here."""
+        self.touched = True
         if self.parted:
             self.state_hashes.own.clear()
             self.disputed = ""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from simulator.machines.node import Node
 
 SYNC_MS = (0, 0, 1, 1, 2)
+SLOW_FOR_MS = 2_500
+"""A slow disk is slow for so long. No time passes within a step, so a step with many syncs counts its own delay."""
 
 
 class FaultyDisk(SimDisk):
@@ -69,7 +71,8 @@ class FaultyDisk(SimDisk):
             return
         self._undo.clear()  # whatever comes after a sync was waiting for it
         if what == "sync":
-            node.delay_ms += self.chance.choice(SYNC_MS) + self.slow_ms
+            slow_ms = self.slow_ms if node.delay_ms < SLOW_FOR_MS else 0
+            node.delay_ms += self.chance.choice(SYNC_MS) + slow_ms
             if self.slow_ms:
                 node.world.faults.land_once("disk slow", node)
             self._remember(do)

@@ -1,0 +1,57 @@
+"""What a member does not do: steps without a reason, ticks in which nothing is due, syncs of nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from quorum.replication.engine import RaftEngine
+from support.step_counts import Counts, Load
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The member of each tick of a group that was run."""
+    run: list[str] = []
+    tick = RaftEngine.tick
+
+    def counted(engine: RaftEngine) -> None:
+        run.append(engine.me)
+        tick(engine)
+
+    monkeypatch.setattr(RaftEngine, "tick", counted)
+    return run
+
+
+def test_a_lone_publish_takes_few_steps_ticks_and_syncs(ticks: list[str]) -> None:
+    load = Load()
+    counts = load.cluster.counts = Counts()
+    ticks.clear()
+    load.publish(100)
+    assert counts.syncs == 300, "one on each member"
+    assert counts.steps <= 800
+    assert len(ticks) <= 350, (
+        "the leader's, when it has something to commit; followers have nothing to tick for"
+    )
+
+
+def test_members_with_nothing_to_do_step_with_their_leaders_heartbeats(ticks: list[str]) -> None:
+    load = Load()
+    cluster = load.cluster
+    cluster.run_events(2_000)
+    counts = cluster.counts = Counts()
+    ticks.clear()
+    cluster.run_events(10_000)
+    leaders = [cluster.leader(group) for group in cluster.members["n1"].replicas]
+    assert len(ticks) <= 105 * len(leaders), "ten heartbeats a second for each group"
+    assert counts.steps <= 1_600, "a leader's heartbeats leave together and are answered together"
+
+
+def test_the_heartbeats_of_a_member_fall_together() -> None:
+    load = Load()
+    cluster = load.cluster
+    cluster.run_events(2_000)
+    for member in cluster.members.values():
+        due = [each.raft.next_due() for each in member.replicas.values() if each.raft.is_leader]
+        assert not due or max(due) - min(due) < 0.005
