@@ -7,7 +7,7 @@ import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quorum.log.errors import LogDamaged, LogError, LogFull
+from quorum.log.errors import LogDamaged, LogError, LogFailed, LogFull
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import SNAPSHOTS
 from quorum.log.store import Store
@@ -132,7 +132,10 @@ class FaultyDisk(SimDisk):
 
     def damage_entry(self, store: Store, group: int, index: int) -> Path | None:
         """Turns one bit of this entry's body, where it is in a sealed segment and synced; where, or None."""
-        found, segment = store.look_up(group, index)
+        try:
+            found, segment = store.look_up(group, index)
+        except LogFailed:
+            return None  # the disk has failed, and the member has made no step since
         if segment is None:
             return None
         store.release(segment)
