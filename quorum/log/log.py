@@ -269,6 +269,9 @@ class Log:
 
     def sync(self) -> int:
         """Write and sync everything appended, of all groups, at once; returns the synced LSN. LogFailed is final."""
+        if self._writer.last_lsn == self._writer.synced_lsn:
+            self._writer.check()
+            return self._writer.synced_lsn
         lsn = self._writer.sync()
         with self._store.mutex:
             self._store.recent.trim(self._writer.written_lsn)

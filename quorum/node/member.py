@@ -325,7 +325,7 @@ class Member:
         now_ms = self.now_ms
         replicas = self.replicas.values()
         for replica in replicas:
-            if replica.due_ms <= now_ms and replica.raft.is_leader:
+            if replica.raft.heard_beat or (replica.due_ms <= now_ms and replica.raft.is_leader):
                 for each in replicas:
                     each.join_heartbeat()
                 break

@@ -164,6 +164,7 @@ class Group:
         """Run what is due: elections, the commit index, heartbeats; new entries are sent to the followers. A tick in
         which nothing is due is not run."""
         with self._call:
+            self._messages.heard_beat = False
             if self._has_tick_work():
                 self._tick()
             else:
@@ -204,8 +205,8 @@ class Group:
             return index
 
     def join_heartbeat(self) -> None:
-        """Send the next heartbeat with the next tick, if it is due soon: another group of this node sends one now. So
-        the heartbeats of all groups that a node leads fall together, and each node steps once for them."""
+        """Send the next heartbeat with the next tick, if it is due soon: another group has one now, of this node or of
+        another one. So the heartbeats of all groups fall together, and each node steps once for them."""
         self._leadership.join_heartbeat()
 
     def send_appends(self) -> None:
@@ -242,6 +243,11 @@ class Group:
     def applied_index(self) -> int:
         """The last entry that take_committed has returned, or that a snapshot covers."""
         return self._applied.index
+
+    @property
+    def heard_beat(self) -> bool:
+        """Whether the leader's heartbeat has come, without news, since the last tick."""
+        return self._messages.heard_beat
 
     @property
     def is_urgent(self) -> bool:

@@ -52,6 +52,8 @@ class Messages:
         self._reads = reads
         self._log_space = log_space
         self._quarantine = quarantine
+        self.heard_beat = False
+        """Whether a heartbeat without news has come since the last tick."""
         self._handlers: Mapping[type, Callable[[str, Any], None]] = {
             codec.AppendEntries: self._on_append,
             codec.AppendAnswer: self._on_append_answer,
@@ -136,6 +138,7 @@ class Messages:
             else self._guard.prove_nothing(m)
         )
         if self._is_beat(peer, m):
+            self.heard_beat = not m.is_quiet
             self._engine.hear_leader(m.commit_index)
             self._acknowledge(m.prev_index + 1)
         else:
