@@ -60,8 +60,12 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         reply = await self._hub.own_session.change(
             lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals)
         )
-        queue = await self._hub.requests.queue(request.queue)
-        await self._hub.requests.await_queue(queue.group, queue.id, present=True)
+        try:
+            queue = await self._hub.requests.queue(request.queue)
+            await self._hub.requests.await_queue(queue.group, queue.id, present=True)
+        except status.StatusError as error:
+            if error.status.code != status.Code.NOT_FOUND:
+                raise  # otherwise it was declared, and another client has deleted it since
         assert isinstance(reply, Ok)
         return pb.DeclareQueueResponse(created=bool(reply.count))
 
