@@ -184,8 +184,7 @@ class Leadership:
 
     def has_tick_work(self) -> bool:
         """Whether a leader's tick can have any effect that nobody has asked for: a heartbeat is due, a follower is due
-        for its next turn, entries are unsent, or a read, a transfer or a learner
-        is under way."""
+        for its next turn, entries are unsent, or a read, a transfer or a learner is under way."""
         engine, reads = self._engine, self.reads
         return (
             self.has_unsent

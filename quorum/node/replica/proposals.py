@@ -92,7 +92,7 @@ class Proposals:
     # ---- the leader's own
 
     def wake(self) -> None:
-        """Group time has reached what the machine waits for, or its work goes on. One Wake at a time."""
+        """Proposes a Wake, unless one is pending: a time of the machine has come, or it has work left."""
         if not self.is_wake_pending:
             self.is_wake_pending = True
             self.pending.append(encode(c.Wake(), None))
