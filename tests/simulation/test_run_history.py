@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from quorum.client.batch import encode_batch
 from quorum.histories import Run
 from quorum.histories.records import OK
+from quorum.v1 import queue_pb2 as wire
 from simulator.rules.history import History
+from simulator.rules.rules import Rules
 from support.checkers import Violation
 
 
@@ -88,6 +94,44 @@ def test_the_rules_about_attachments_are_checked() -> None:
     late.delivers("q", "c/t/1", [Run(4, "2", 2), Run(3, "2", 1)])
     with pytest.raises(Violation, match="out of order: c/t/1 got 2:1 after 2:2"):
         late.check_attachments(is_over=True)
+
+
+def test_what_is_written_to_a_client_that_has_left_is_delivered_to_nobody() -> None:
+    ledger = SimpleNamespace(delivery_limit=lambda queue: -1, failures_of=lambda key: 0)
+    rules = Rules(SimpleNamespace(now_ms=5, ledger=ledger))  # type: ignore[arg-type]
+    rules.sent[b"1:1:"] = None
+    rules.history.confirms(rules.history.sends("q", 1, range(1, 2)))
+    rules.answered(served("next", is_there=True), delivery(is_redelivered=True))
+    rules.answered(served("first", is_there=False), delivery(is_redelivered=False))
+    rules.history.check_attachments(is_over=False)
+    rules.answered(served("first", is_there=True), delivery(is_redelivered=False))
+    with pytest.raises(Violation, match="1:1 again, to first/t/4"):
+        rules.history.check_attachments(is_over=False)
+
+
+def served(client: str, *, is_there: bool) -> Any:
+    """A call of this client, or one that it has left."""
+    found = SimpleNamespace(group=1)
+    member = SimpleNamespace(catalog=SimpleNamespace(queue=lambda name: found))
+    connection = SimpleNamespace(client=SimpleNamespace(name=client), client_is_there=is_there)
+    node = SimpleNamespace(member=member)
+    return SimpleNamespace(connection=connection, node=node, is_used=False, held={}, queues={"t": "q"})
+
+
+def delivery(*, is_redelivered: bool) -> Any:
+    one = [wire.Range(first=1, last=1)]
+    batch = encode_batch([b"1:1:"]).data
+    return wire.SessionResponse(
+        delivery=wire.Delivery(
+            consumer_tag="t",
+            attach=4,
+            first_tag=1,
+            count=1,
+            batch=batch,
+            sequences=one,
+            redelivered=one if is_redelivered else [],
+        )
+    )
 
 
 def test_no_two_events_have_the_same_time() -> None:

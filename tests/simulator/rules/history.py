@@ -1,8 +1,10 @@
 """The recorded history of a run, which quorum.histories judges: what clients asked for, what nodes delivered to them,
 and what clients were told.
 
-A delivery is recorded when a node writes it, so that those which no client reads any more count, too. What is read from
-a reservation is a delivery to its group. Times are microseconds since the run began; no two events have the same.
+A delivery is recorded when a node writes it, so that those which no client reads any more count, too. It is not
+recorded if the client has left the call: a member that lags behind may write then what the client's next session has
+settled. What is read from a reservation is a delivery to its group. Times are microseconds since the run began; no two
+events have the same.
 
 Many judgements of one run see the same records again, and the judge takes little time: a run has some thousands.
 """

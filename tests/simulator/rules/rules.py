@@ -188,8 +188,9 @@ class Rules:
             origin = self._origin((queue, sequence), reader.body(ordinal))
             self._handed(call, (wire.consumer_tag, wire.attach, tag), group, (queue, sequence), origin)
             messages.append(Run(sequence, str(origin[0]), origin[1], tag in again))
-        who = attachment(call.connection.client.name, wire.consumer_tag, wire.attach)
-        self.history.delivers(queue, who, messages)
+        if call.connection.client_is_there:
+            who = attachment(call.connection.client.name, wire.consumer_tag, wire.attach)
+            self.history.delivers(queue, who, messages)
         self.counts["delivered"] += len(messages)
         self.counts["redelivered"] += sum(each.redelivered for each in messages)
 
