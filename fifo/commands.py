@@ -103,13 +103,31 @@ class NodeDown:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """The messages of a batch that are for one queue.
+
+    ranges: (ordinal, count), ascending, with gaps between them. columns: the filter fields of these messages alone, in
+    their order; empty where the queue keeps none.
+    """
+
+    queue: int
+    ranges: tuple[tuple[int, int], ...]
+    columns: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
 class Enqueue:
-    """One batch of one producer for one queue.
+    """One batch of one producer, for one queue or several.
 
     first_client_sequence..+count-1 are the producer's own numbers. A message that was accepted before is not accepted
     twice. lowest_unconfirmed lets the machine forget accepted numbers below it.
     ttl_ms: -1 none, else one for all; ttls_ms: one each (then ttl_ms is -1), -1 where none.
     columns: the filter fields as `quorum_selectors.columns` bytes; empty where the queue keeps none.
+    independent: each message is accepted or refused by itself. Without it all are refused if one does not fit.
+    targets: the queues of the messages, each at most once; `queue` is 0 and `columns` is empty then. Every message has
+    a target. A message is accepted for all of its queues or for none. Empty: all messages are for `queue`.
+    numbers: with targets, the messages' own numbers as ranges (first, count), ascending; the first one begins with
+    first_client_sequence. Empty: they are consecutive.
     """
 
     queue: int
@@ -120,6 +138,9 @@ class Enqueue:
     ttl_ms: int = -1
     ttls_ms: Sequence[int] = ()
     columns: bytes | memoryview = b""
+    independent: bool = False
+    targets: tuple[Target, ...] = ()
+    numbers: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

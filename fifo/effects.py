@@ -60,8 +60,8 @@ class Refused:
 class Confirmed:
     """The messages first..last were accepted, now or before.
 
-    refused: (first, last, why) of ranges among them that were not accepted. That happens only where other messages of
-    the same batch were accepted before; else the whole batch is refused.
+    refused: (first, last, why) of ranges among them that were not accepted. That happens in an independent batch, or
+    where other messages of the batch were accepted before; else the whole batch is refused.
     """
 
     first: int

@@ -17,6 +17,10 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fifo import targets
 from fifo.budgets import Entry
 from fifo.commands import (
     UNKNOWN,
@@ -70,7 +74,7 @@ from fifo.limits import PRODUCTION, Limits
 from fifo.messages.pages import Pages
 from fifo.outcome_hash import digest
 from fifo.producers import Producer
-from fifo.queue_machine import QueueMachine
+from fifo.queue_machine import BatchFields, QueueMachine, read_ttls
 from fifo.subscriptions import SubscriptionCommand
 from fifo.versions import FIRST, SHARED_BUDGETS, check_version
 
@@ -282,6 +286,8 @@ class GroupMachine(GroupState):
     # ---- messages
 
     def _enqueue(self, entry: Entry, operation: Operation, producer: Producer, command: Enqueue) -> Reply:
+        if command.targets:
+            return self._enqueue_targets(entry, operation, producer, command)
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
@@ -295,7 +301,9 @@ class GroupMachine(GroupState):
         fresh = producer.fresh(command)
         if fresh and entry.version >= 2:
             late = producer.late(fresh, first)
-            if late or fresh[0][1] < command.count:
+            is_cut = command.independent and machine.messages.room < command.count
+            is_crowded = len(producer.accepted) >= self.limits.max_accepted
+            if late or is_cut or is_crowded or fresh[0][1] < command.count:
                 return self._enqueue_rest(entry, operation, producer, command, fresh[:late], fresh[late:])
         if fresh:
             refused = machine.enqueue(entry, operation.number, command, fresh)
@@ -316,22 +324,106 @@ class GroupMachine(GroupState):
         late: list[tuple[int, int]],
         new: list[tuple[int, int]],
     ) -> Reply:
-        """Handles a batch with messages that were accepted before, or that are late. late, new: (ordinal, count) of the
-        late messages and of those that may be accepted; the latter are one range at most."""
+        """Handles a batch of which not all messages are accepted now. late, new: (ordinal, count) of the messages that
+        are late and of those that may be accepted; the latter are one range at most."""
         first = command.first_client_sequence
         last = first + command.count - 1
+        machine = self.queues[command.queue]
         parts = [(first + at, first + at + count - 1, REFUSED_EARLIER) for at, count in late]
-        for at, _ in new:
-            refused = self.queues[command.queue].enqueue(entry, operation.number, command, new)
-            if refused is None:
+        for at, count in new:
+            taken = min(count, machine.messages.room) if command.independent else count
+            refused = machine.messages.refuse_more(count) if taken < count else None
+            if taken:
+                numbers = [(first + at, first + at + taken - 1)]
+                floor = max(producer.floor, command.lowest_unconfirmed)
+                crowded = producer.refuse_ranges(numbers, floor, self.limits.max_accepted)
+                if crowded is not None:
+                    taken, refused = 0, crowded
+            if taken:
+                failed = machine.enqueue(entry, operation.number, command, [(at, taken)])
+                if failed is not None:
+                    parts.append((first + at, last, failed))
+                    break
                 self._dirty[command.queue] = None
-                producer.accept(first + at, last)
-            else:
-                parts.append((first + at, last, refused))
+                producer.accept(first + at, first + at + taken - 1)
+            if refused is not None:
+                parts.append((first + at + taken, last, refused))
         if parts and parts[0][:2] == (first, last):
             return parts[0][2]
         producer.forget_below(command.lowest_unconfirmed)
         return Confirmed(first, last, tuple(parts))
+
+    def _enqueue_targets(
+        self, entry: Entry, operation: Operation, producer: Producer, command: Enqueue
+    ) -> Reply:
+        """Decides about every message first, then changes the queues. Messages that are not accepted are in the reply,
+        also where that is all of them."""
+        limits = self.limits
+        floor = max(producer.floor, command.lowest_unconfirmed)
+        refused = _refuse_enqueue(command, floor, limits.window) or targets.refuse(
+            command, limits.max_targeted
+        )
+        if refused is not None:
+            return refused
+        parts = targets.split(command)
+        if isinstance(parts, Refused):
+            return parts
+        numbers = targets.Numbers(command)
+        if numbers.last > MAX_CLIENT_SEQUENCE:
+            return Refused("bad_argument", f"a message is numbered {numbers.last}")
+        refused = _refuse_window(numbers.last, floor, limits.window)
+        if refused is not None:
+            return refused
+        late: list[tuple[int, int]] = []
+        new: list[tuple[int, int]] = []
+        for ordinal, count, number in numbers.ranges:
+            for at, some in producer.fresh_numbers(number, count, floor):
+                is_late = bool(producer.accepted) and number + at < producer.accepted[-1][1]
+                (late if is_late else new).append((ordinal + at, some))
+        chosen = targets.choose(command, targets.within(parts, new), self.queues)
+        taken = numbers.of(chosen.taken)
+        prepared = self._prepare(entry, producer, command, chosen, taken, floor)
+        if isinstance(prepared, Refused):
+            chosen = targets.Choice([], {}, [(ordinal, count, prepared) for ordinal, count in new])
+            taken = []
+        else:
+            ttls, fields = prepared
+            for place, fresh in chosen.by_target.items():
+                target = command.targets[place]
+                machine, rows = self.queues[target.queue], targets.rows_of(target, fresh)
+                machine.append(entry, operation.number, command, fresh, rows, fields[place], ttls)
+                self._dirty[target.queue] = None
+        producer.forget_below(command.lowest_unconfirmed)
+        for first, last in taken:
+            producer.accept(first, last)
+        found = [(ordinal, count, REFUSED_EARLIER) for ordinal, count in late] + chosen.refused
+        return Confirmed(command.first_client_sequence, numbers.last, numbers.refused(found))
+
+    def _prepare(
+        self,
+        entry: Entry,
+        producer: Producer,
+        command: Enqueue,
+        chosen: targets.Choice,
+        taken: list[tuple[int, int]],
+        floor: int,
+    ) -> tuple[NDArray[np.int64], dict[int, BatchFields]] | Refused:
+        """What the chosen messages bring with them: times to live, and the filter fields by target."""
+        crowded = producer.refuse_ranges(taken, floor, self.limits.max_accepted)
+        if crowded is not None:
+            return crowded
+        ttls = read_ttls(command)
+        if isinstance(ttls, Refused):
+            return ttls
+        fields: dict[int, BatchFields] = {}
+        for place in chosen.by_target:
+            target = command.targets[place]
+            count = sum(each for _, each in target.ranges)
+            found = self.queues[target.queue].read_fields(entry, target.columns, count)
+            if isinstance(found, Refused):
+                return found
+            fields[place] = found
+        return ttls, fields
 
     def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:
         machine = self.queues.get(command.queue)
@@ -531,10 +623,11 @@ def _refuse_enqueue(command: Enqueue, floor: int, window: int) -> Refused | None
         )
     if len(command.ttls_ms) not in (0, count):
         return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {count} messages")
-    if command.first_client_sequence + count > floor + window:
-        return Refused(
-            "limit",
-            f"message {command.first_client_sequence + count - 1} while {floor} is unconfirmed;"
-            f" allowed: {window} from there",
-        )
+    last = command.first_client_sequence + count - 1
+    return None if last < floor + window else _refuse_window(last, floor, window)
+
+
+def _refuse_window(last: int, floor: int, window: int) -> Refused | None:
+    if last >= floor + window:
+        return Refused("limit", f"message {last} while {floor} is unconfirmed; allowed: {window} from there")
     return None

@@ -91,6 +91,7 @@ COMMANDS: tuple[Record, ...] = (
             Field("columns", BYTES),
             Field("ttls_ms", MILLISECONDS),
         ),
+        others=("independent", "targets", "numbers"),  # in the operation: see quorum/node/wire/operations.py
         has_body=True,
     ),
     Record(c.Attach, (Field("consumer_tag", TEXT), Field("selector", BYTES), Field("credit_to", U64))),

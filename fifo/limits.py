@@ -79,7 +79,12 @@ class Limits:
 
     # ---- producers and sessions (numbering.py, producers.py)
     window: int = 65_536
-    """The most numbers of a producer from its lowest unconfirmed one on. It bounds the ranges remembered for it."""
+    """The most numbers of a producer from its lowest unconfirmed one on."""
+    max_accepted: int = 4_096
+    """Ranges of accepted numbers that a group remembers of a producer. Numbers have gaps where other groups have the
+    messages between them."""
+    max_targeted: int = 65_536
+    """Messages of a batch, counted once for each of their queues."""
     max_producers: int = 10_000
     """Producers of clients that a group remembers."""
     max_fences: int = 10_000
@@ -130,7 +135,7 @@ class Limits:
     sparse_matches: int = 1_024
     """Members up to which a match set is kept as ordinals: 2 bytes each, less than a bit set of a block."""
     few_messages: int = 16
-    """Messages up to which they are evaluated one by one. Above, evaluating all at once is cheaper."""
+    """Messages up to which they are looked up and evaluated one by one. Above, doing so for all at once is cheaper."""
     column_bytes: int = 64 << 20
     """Approximate memory for the fields of one block. Fields above the limit are read again, part by part: a field that
     few messages have takes up to twenty times its bytes."""
@@ -169,6 +174,8 @@ SMALL = Limits(
     read_bytes=250,
     text_bytes=6,
     fewest=2,
+    max_accepted=5,
+    max_targeted=30,
     max_fences=2,
     remembered_ms=600,
     max_checked_out=40,

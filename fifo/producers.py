@@ -25,6 +25,7 @@ Entries of version 1 forget the oldest ended producer to make room, and take mes
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
@@ -65,12 +66,16 @@ class Producer:
 
     def fresh(self, command: Enqueue) -> list[tuple[int, int]]:
         """The messages of a batch that were not accepted before, as (ordinal, count). Those below the floor were."""
-        first = command.first_client_sequence
-        last = first + command.count - 1
-        accepted = self.accepted
+        first, accepted = command.first_client_sequence, self.accepted
         floor = max(self.floor, command.lowest_unconfirmed)
         if first >= floor and (not accepted or accepted[-1][1] < first):
             return [(0, command.count)]
+        return self.fresh_numbers(first, command.count, floor)
+
+    def fresh_numbers(self, first: int, count: int, floor: int) -> list[tuple[int, int]]:
+        """The numbers first .. first+count-1 that were not accepted before, as (number - first, count)."""
+        last = first + count - 1
+        accepted = self.accepted
         found = []
         position = max(first, floor)
         for start, end in islice(accepted, bisect_left(accepted, position, key=_end), None):
@@ -89,6 +94,22 @@ class Producer:
         if not fresh or not self.accepted:
             return 0
         return len(fresh) - (first + fresh[-1][0] > self.accepted[-1][1])
+
+    def refuse_ranges(self, ranges: Sequence[tuple[int, int]], floor: int, allowed: int) -> Refused | None:
+        """The refusal if these numbers, as (first, last) above all accepted ones, would make too many ranges, else
+        None. floor: numbers below it are to be forgotten."""
+        accepted = self.accepted
+        if not ranges or len(accepted) + len(ranges) <= allowed:
+            return None
+        kept = len(accepted) - bisect_left(accepted, floor, key=_end)
+        more = len(ranges) - (kept > 0 and accepted[-1][1] + 1 == ranges[0][0])
+        if kept + more <= allowed:
+            return None
+        return Refused(
+            "limit",
+            f"{kept} ranges of accepted messages from {floor} on, {more} more would be; allowed: {allowed}."
+            f" Other groups have the messages between them: publish on when {floor} is confirmed",
+        )
 
     def taken(self, first: int, last: int) -> list[tuple[int, int]]:
         """The accepted ones of the messages first..last: disjoint ranges (first, last), ascending."""

@@ -29,6 +29,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fifo import staging
 from fifo.budgets import Entry
@@ -67,6 +68,19 @@ from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
 NO_TTLS = np.zeros(0, dtype=np.int64)
+BatchFields = tuple[BatchColumns | None, int]
+"""The filter fields of a batch, None for none, and their text factor."""
+NO_FIELDS: BatchFields = (None, 0)
+
+
+def read_ttls(command: Enqueue) -> NDArray[np.int64] | Refused:
+    """The times to live of a batch with one each; empty if it has one for all."""
+    if not len(command.ttls_ms):
+        return NO_TTLS
+    try:
+        return np.asarray(command.ttls_ms, dtype=np.int64)
+    except OverflowError:
+        return Refused("bad_argument", "a TTL is beyond 64 bits")
 
 
 class QueueMachine:
@@ -109,24 +123,46 @@ class QueueMachine:
         self, entry: Entry, operation: int, command: Enqueue, fresh: Sequence[tuple[int, int]]
     ) -> Refused | None:
         """Adds the messages `fresh`, given as (ordinal, count), of the batch."""
-        messages = self.messages
-        refused = messages.refuse_more(sum(count for _, count in fresh))
+        refused = self.messages.refuse_more(sum(count for _, count in fresh))
         if refused is not None:
             return refused
-        columns: BatchColumns | None = None
-        texts = 0
-        if messages.config.filter_enabled and len(command.columns):
-            try:
-                columns = decode(command.columns, command.count)
-                texts = text_factor(entry, command.columns, columns)
-            except ColumnsError as error:
-                return Refused("bad_argument", f"filter fields: {error}")
-        ttls = NO_TTLS
+        fields, ttls = NO_FIELDS, NO_TTLS
+        if len(command.columns):
+            found = self.read_fields(entry, command.columns, command.count)
+            if isinstance(found, Refused):
+                return found
+            fields = found
         if len(command.ttls_ms):
-            try:
-                ttls = np.asarray(command.ttls_ms, dtype=np.int64)
-            except OverflowError:
-                return Refused("bad_argument", "a TTL is beyond 64 bits")
+            times = read_ttls(command)
+            if isinstance(times, Refused):
+                return times
+            ttls = times
+        self.append(entry, operation, command, fresh, fresh, fields, ttls)
+        return None
+
+    def read_fields(self, entry: Entry, encoded: bytes | memoryview, count: int) -> BatchFields | Refused:
+        """The filter fields of `count` messages for this queue."""
+        if not self.messages.config.filter_enabled or not len(encoded):
+            return NO_FIELDS
+        try:
+            columns = decode(encoded, count)
+            return columns, text_factor(entry, encoded, columns)
+        except ColumnsError as error:
+            return Refused("bad_argument", f"filter fields: {error}")
+
+    def append(
+        self,
+        entry: Entry,
+        operation: int,
+        command: Enqueue,
+        fresh: Sequence[tuple[int, int]],
+        rows: Sequence[tuple[int, int]],
+        fields: BatchFields,
+        ttls: NDArray[np.int64],
+    ) -> None:
+        """Adds messages that fit. rows: the same messages as (row, count) in `fields`."""
+        messages = self.messages
+        columns, texts = fields
         self.groups.arrivals_begin(entry)
         sequence = messages.next_sequence
         count = command.count
@@ -148,8 +184,7 @@ class QueueMachine:
                     first = ONE_EACH if count == 1 else ordinal + start
                     messages.append(entry.index, operation, first, end - start, expires, size, texts)
         if messages.config.filter_enabled:
-            self.groups.fields.arrived(messages.blocks, sequence, columns, fresh)
-        return None
+            self.groups.fields.arrived(messages.blocks, sequence, columns, rows)
 
     # ---- consumers
 

@@ -429,7 +429,7 @@ def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list
         for index, operation, count, size, stretches, texts in part.chunks():
             columns: BatchColumns | None = None
             if is_looked_up and messages.config.filter_enabled:
-                columns = fields.fetch(index, operation)
+                columns, _ = fields.fetch(index, operation)
             sequence = messages.next_sequence
             for ordinal, width, ttl in stretches:
                 place = ONE_EACH if count == 1 else ordinal

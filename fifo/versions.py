@@ -27,6 +27,8 @@ as there may be logs with entries of that version.
 | 2 | an empty batch is not remembered if its producer is unknown and has nothing staged |
 | 2 | matching new messages to selectors has a budget, scans can stop inside a block, reading fields again costs steps |
 | 2 | evaluating a message with long texts costs more steps, in proportion to their length |
+| 2 | a full queue accepts those messages of an independent batch that fit |
+| 2 | a batch may be for several queues; the ranges of accepted numbers that are remembered of a producer are limited |
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class NodeConfig(BaseSettings):
     )
     election_timeout_max_ms: int = Field(1_000, ge=150, le=120_000, description="maximum election timeout")
     heartbeat_ms: int = Field(
-        100, ge=10, le=10_000, description="interval between the heartbeats of an idle leader"
+        150, ge=10, le=10_000, description="interval between the heartbeats of an idle leader"
     )
     leader_fallback_ms: int = Field(
         1_500,
@@ -166,6 +166,12 @@ class NodeConfig(BaseSettings):
         ge=MIB,
         description="minimum free space on a member's disk, in addition to the reserve of its log (195 MiB); below it, "
         "all members refuse publishes",
+    )
+
+    spread_leaders: bool = Field(
+        True,
+        description="whether the leader of the system group spreads the groups' leaders over the members by itself; "
+        "the same on all members; docs/operations.md says when leaders move",
     )
 
     skip_entries: tuple[EntryPlace, ...] = Field(

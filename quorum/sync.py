@@ -1,6 +1,7 @@
 """The blocking client: a facade for the asyncio client, which runs on an event loop in its own thread.
 
-Names, arguments and errors are the same; this module only forwards calls. Several threads may call its methods.
+Names, arguments and errors are the same; this module only forwards calls. Several threads may call its methods; what
+they publish at a time is sent together, as what many tasks publish (client/answers.py).
 Messages and deliveries are those of the asyncio client; `Consumer` wraps the methods that wait.
 """
 
@@ -9,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from quorum.client import client as aio
+from quorum.client.answers import Inbox, Running, Work, at_once
 from quorum.client.batch import Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer as AioConsumer
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
@@ -39,18 +42,38 @@ class _Loop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="quorum-client", daemon=True)
         self._thread.start()
+        self._inbox = Inbox(self._loop)
+
+    def publish(self, work: Work) -> None:
+        """Run a publish on the loop, together with those of other threads, and wait for its answer."""
+        self._require_running()
+        self._inbox.leave(work, comes_back=True).wait()
+
+    def at_once(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run work that never waits for anything on the loop, and wait until it has run."""
+        self._require_running()
+        result: T = self._inbox.leave(partial(at_once, begin)).wait()
+        return result
+
+    def _require_running(self) -> None:
+        """The thread is also gone in the child after a fork; nobody would answer there."""
+        if not self._thread.is_alive():
+            raise ClosedError("the client has been closed")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work on the loop and wait for it. A KeyboardInterrupt here cancels the work there."""
-        if not self._thread.is_alive() or self._loop.is_closed():
-            work.close()
-            raise ClosedError("the client has been closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
+            self._require_running()
+        except ClosedError:
+            work.close()
             raise
+        running = Running(self._loop, work)
+        try:
+            result: T = self._inbox.leave(running.begin).wait()
+        except BaseException:
+            running.cancel()
+            raise
+        return result
 
     def follow(self, awaited: asyncio.Future[T]) -> concurrent.futures.Future[T]:
         """A thread-safe future that follows one of the loop. Cancelling it does not cancel the loop's future."""
@@ -77,6 +100,7 @@ class _Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._inbox.close()
 
 
 class _Settling:
@@ -87,13 +111,13 @@ class _Settling:
         self._wrapped = wrapped
 
     def settle(self, target: Target, *, wait: bool = False) -> None:
-        self._loop.run(self._wrapped.settle(target, wait=wait))
+        self._dispose(partial(self._wrapped.settle, target, wait=wait), wait)
 
     def return_(self, target: Target, *, wait: bool = False) -> None:
-        self._loop.run(self._wrapped.return_(target, wait=wait))
+        self._dispose(partial(self._wrapped.return_, target, wait=wait), wait)
 
     def discard(self, target: Target, *, wait: bool = False) -> None:
-        self._loop.run(self._wrapped.discard(target, wait=wait))
+        self._dispose(partial(self._wrapped.discard, target, wait=wait), wait)
 
     def modify(
         self,
@@ -103,11 +127,18 @@ class _Settling:
         undeliverable_here: bool = False,
         wait: bool = False,
     ) -> None:
-        self._loop.run(
-            self._wrapped.modify(
-                target, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
-            )
+        changed = partial(
+            self._wrapped.modify,
+            target,
+            delivery_failed=delivery_failed,
+            undeliverable_here=undeliverable_here,
+            wait=wait,
         )
+        self._dispose(changed, wait)
+
+    def _dispose(self, begin: Callable[[], Coroutine[Any, Any, T]], wait: bool) -> T:
+        """Without `wait`, messages are only put among those that the next request settles."""
+        return self._loop.run(begin()) if wait else self._loop.at_once(begin)
 
 
 class Consumer(_Settling):
@@ -129,7 +160,16 @@ class Consumer(_Settling):
         self._loop.run(self._consumer.__aexit__())
 
     def __iter__(self) -> Iterator[DeliveredMessage]:
-        return _iterate(self._loop, self._consumer.__aiter__())
+        """The loop is asked once for each delivery, and not for each message of it."""
+        settles = self._consumer.options.auto_settle
+        while (delivery := self._loop.run(self._consumer.next_delivery())) is not None:
+            for ordinal in range(delivery.count):
+                if delivery.is_void:
+                    break
+                message = DeliveredMessage(delivery, ordinal)
+                yield message
+                if settles and not delivery.is_void:
+                    self.settle_ranges([(message.tag, message.tag)])
 
     def deliveries(self) -> Iterator[Delivery]:
         return _iterate(self._loop, self._consumer.deliveries())
@@ -147,13 +187,13 @@ class Consumer(_Settling):
         return self._loop.run(wait())
 
     def settle_batch(self, delivery: Delivery, *, wait: bool = False) -> bool:
-        return self._loop.run(self._consumer.settle_batch(delivery, wait=wait))
+        return self._dispose(partial(self._consumer.settle_batch, delivery, wait=wait), wait)
 
     def settle_ranges(self, ranges: Iterable[tuple[int, int]], *, wait: bool = False) -> int:
-        return self._loop.run(self._consumer.settle_ranges(ranges, wait=wait))
+        return self._dispose(partial(self._consumer.settle_ranges, ranges, wait=wait), wait)
 
     def settle_up_to(self, tag: int, *, wait: bool = False) -> int:
-        return self._loop.run(self._consumer.settle_up_to(tag, wait=wait))
+        return self._dispose(partial(self._consumer.settle_up_to, tag, wait=wait), wait)
 
     def drain(self) -> None:
         self._loop.run(self._consumer.drain())
@@ -192,6 +232,10 @@ class Client(_Settling):
     def node(self) -> str:
         return self._client.node
 
+    @property
+    def reconnect_count(self) -> int:
+        return self._client.reconnect_count
+
     def publish(
         self,
         queue: str,
@@ -201,15 +245,16 @@ class Client(_Settling):
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        self._loop.run(
-            self._client.publish(queue, body, properties, application_properties, timeout_ms=timeout_ms)
-        )
+        message = Message(body, properties, application_properties)
+        self._loop.publish(partial(self._client.gather, queue, message, timeout_ms))
 
-    def publish_batch(self, queue: str, batch: aio.Batch, *, timeout_ms: int | None = None) -> int:
+    def publish_batch(
+        self, queue: str | Sequence[str], batch: aio.Batch, *, timeout_ms: int | None = None
+    ) -> int:
         return self._loop.run(self._client.publish_batch(queue, batch, timeout_ms=timeout_ms))
 
     def send_batch(
-        self, queue: str, batch: aio.Batch, *, timeout_ms: int | None = None
+        self, queue: str | Sequence[str], batch: aio.Batch, *, timeout_ms: int | None = None
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
         return self._loop.follow(self._loop.run(self._client.send_batch(queue, batch, timeout_ms=timeout_ms)))

@@ -49,7 +49,8 @@ def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:
         if taken:
             deliveries[consumer.key] = delivery
             left.messages -= taken
-            if groups.rotate(group, consumer) and (taken == wanted or not is_complete):
+            may_find_more = not is_complete or (taken == wanted and not groups.rest_follower(group))
+            if groups.rotate(group, consumer) and may_find_more:
                 runnable.append(group)
         if taken < wanted and is_complete:
             groups.found_all(group)

@@ -35,7 +35,7 @@ class Delivery:
 
     def within(self, left: Left, block: Block, members: int, wanted: int) -> int:
         """The lowest of these messages of a block, at most `wanted`, as far as the limit for runs allows."""
-        if min(wanted, members.bit_count()) <= left.runs:
+        if wanted <= left.runs or members.bit_count() <= left.runs:
             return members
         if bitsets.starts(members).bit_count() + len(block.runs) <= left.runs:
             return members

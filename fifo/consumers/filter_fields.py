@@ -9,12 +9,13 @@ by one; many are evaluated together, column by column.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
+from fifo.consumers.consumer import SelectorGroup
 from fifo.consumers.selector import Selector
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockStore
@@ -41,10 +42,34 @@ def batch_columns(data: bytes | memoryview) -> BatchColumns:
     return decode(data, int.from_bytes(data[_COUNT], "little"))
 
 
+class Rows:
+    """The places of ordinals among the messages of a target."""
+
+    __slots__ = ("_before", "_firsts")
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._firsts = [first for first, _ in ranges]
+        self._before: list[int] = []
+        total = 0
+        for _, count in ranges:
+            self._before.append(total)
+            total += count
+
+    def of(self, ordinal: int) -> int:
+        """The place of an ordinal that is the target's."""
+        place = bisect_right(self._firsts, ordinal) - 1
+        return self._before[place] + ordinal - self._firsts[place]
+
+
 class FieldSource(Protocol):
     """Reads the columns of an Enqueue or Stage from the log."""
 
-    def columns(self, index: int, operation: int) -> bytes | memoryview: ...
+    def columns(self, index: int, operation: int, queue: int) -> StoredFields:
+        """The columns of its messages for this queue."""
+
+
+StoredFields = tuple[bytes | memoryview, Sequence[tuple[int, int]]]
+"""Columns, and the (ordinal, count) ranges of their messages in the batch; no ranges where they are all messages."""
 
 
 class Fields:
@@ -102,21 +127,53 @@ class Fields:
                     chosen |= 1 << slot
         return chosen
 
-    def candidates(
-        self, block: Block, index: PredicateIndex[bytes], members: int
+    def look_up(
+        self, block: Block, index: PredicateIndex[bytes], groups: Mapping[bytes, SelectorGroup], members: int
     ) -> Iterator[tuple[bytes, int]]:
-        """The selectors of an index that may be TRUE, and for which of `members`."""
-        if not members:
-            return
+        """Of the selectors that are both in the index and in `groups`, those that are TRUE for some of `members` (all
+        in the queue), and for which. A selector may occur several times, with different messages."""
+        few = self._limits.few_messages
+        for columns, part in self._parts(block, members):
+            if part.bit_count() <= few:
+                yield from self._look_up_each(columns, index, groups, part).items()
+                continue
+            for token, named in self._candidates(block, columns, index, part):
+                group = groups.get(token)
+                if group is not None and (chosen := self.select(block, group.decoded, named)):
+                    yield token, chosen
+
+    def _look_up_each(
+        self,
+        columns: BlockColumns,
+        index: PredicateIndex[bytes],
+        groups: Mapping[bytes, SelectorGroup],
+        members: int,
+    ) -> dict[bytes, int]:
+        """The same, message by message: arrays cost more for a few."""
+        found: dict[bytes, int] = {}
+        for slot in bitsets.members(members):
+            row = columns.row(slot)
+            for token in (*index.rest, *index.named(row)):
+                group = groups.get(token)
+                if group is None:
+                    continue
+                self.evaluated += 1
+                if group.decoded.condition(row) is True:
+                    found[token] = found.get(token, 0) | 1 << slot
+        return found
+
+    def _candidates(
+        self, block: Block, columns: BlockColumns, index: PredicateIndex[bytes], members: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """The selectors of an index that may be TRUE, and for which of `members`, whose fields are in `columns`."""
         for token in list(index.rest):
             yield token, members
-        for columns, part in self._parts(block, members):
-            messages, first = self._messages(block, columns, part)
-            for token, arrays in index.candidates(messages).items():
-                places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-                named = (bitsets.from_positions(places, part.bit_length() - first) << first) & part
-                if named:
-                    yield token, named
+        messages, first = self._messages(block, columns, members)
+        for token, arrays in index.candidates(messages).items():
+            places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            named = (bitsets.from_positions(places, members.bit_length() - first) << first) & members
+            if named:
+                yield token, named
 
     def _messages(self, block: Block, columns: BlockColumns, part: int) -> tuple[vectorised.Messages, int]:
         """A part of the messages, laid out once for several selectors in turn, and the slot of the first message."""
@@ -184,7 +241,8 @@ class Fields:
                 continue
             index, operation = runs.indexes[place], runs.operations[place]
             for offset in bitsets.members(bitsets.lowest(here, most_singles - len(singles))):
-                found = singles[first + offset] = self._source.columns(index, operation + offset)
+                found, _ = self._source.columns(index, operation + offset, self._blocks.queue)
+                singles[first + offset] = found
                 size += len(found)
                 if size > READ_FIELD_BYTES:
                     break
@@ -202,16 +260,21 @@ class Fields:
         """Parts of runs, as (place of the run, first message, message after the last one), as far as memory allows."""
         known: tuple[int, int] = (-1, -1)
         batch: BatchColumns | None = None
+        rows: Rows | None = None
         for place, first, end in parts:
             if columns.nbytes > self._limits.column_bytes:
                 return
             if known != (runs.indexes[place], runs.operations[place]):
                 known = (runs.indexes[place], runs.operations[place])
-                batch = self.fetch(*known)
-            found, ordinal = (self._no_fields, 0) if batch is None else (batch, runs.ordinals[place] + first)
-            columns.append(runs.firsts[place] + first, found, ordinal, end - first)
+                batch, rows = self.fetch(*known)
+            row, found = 0, self._no_fields
+            if batch is not None:
+                ordinal = runs.ordinals[place] + first
+                row, found = ordinal if rows is None else rows.of(ordinal), batch
+            columns.append(runs.firsts[place] + first, found, row, end - first)
 
-    def fetch(self, index: int, operation: int) -> BatchColumns | None:
-        """The fields of a batch, from the log; None if it has none."""
-        data = self._source.columns(index, operation)
-        return batch_columns(data) if len(data) else None
+    def fetch(self, index: int, operation: int) -> tuple[BatchColumns | None, Rows | None]:
+        """The fields of a batch for this queue, from the log, None if it has none; and their rows by the ordinals of
+        the batch, None where both are the same."""
+        data, ranges = self._source.columns(index, operation, self._blocks.queue)
+        return batch_columns(data) if len(data) else None, Rows(ranges) if ranges else None

@@ -89,6 +89,10 @@ class MatchCache:
         """Whether the block is known to be exhausted: none of the selector's matches there is ready."""
         return number in self._exhausted and selector in self._exhausted[number]
 
+    def is_all_exhausted(self, selector: bytes) -> bool:
+        """Whether all of the selector's matches are known not to be ready."""
+        return all(self.is_exhausted(selector, number) for number in self._of.get(selector, ()))
+
     def mark_exhausted(self, selector: bytes, number: int) -> None:
         """Marks a block as exhausted: none of the selector's matches there is ready."""
         self._exhausted.setdefault(number, {})[selector] = None
@@ -103,7 +107,7 @@ class MatchCache:
         self._clear_exhausted(selector, number)
         before = self.get(selector, number)
         if before != EVICTED:
-            self.put(selector, number, before & live | members)
+            self.put(selector, number, before & live | members if before else members)
 
     def put(self, selector: bytes, number: int, members: int) -> None:
         """Sets all matches of a selector in a block."""

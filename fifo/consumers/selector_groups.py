@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from fifo.budgets import Entry
+from fifo.budgets import Budget, Entry
 from fifo.consumers.consumer import Consumer, Key, SelectorGroup
 from fifo.consumers.delivery import Delivery, take_first, take_some
 from fifo.consumers.filter_fields import Fields, FieldSource
@@ -177,6 +177,14 @@ class SelectorGroups:
                 self._filed.file(group.selector, selector.requirement, selector.steps)
         self._active.pop(group.selector, None)
 
+    def rest_follower(self, group: SelectorGroup) -> bool:
+        """Makes a follower idle if no known match of it is ready. Returns whether it did. To be called in a checkout,
+        when all arrivals are looked up; a further turn would find nothing and do the same."""
+        if group.selector not in self._followers or not self.match_cache.is_all_exhausted(group.selector):
+            return False
+        self._active.pop(group.selector, None)
+        return True
+
     def idle(self) -> list[SelectorGroup]:
         """The groups with credit that take no part in a checkout, because no message has arrived for them."""
         return [group for selector, group in self.service_queue.items() if selector not in self._active]
@@ -225,7 +233,8 @@ class SelectorGroups:
         """Hands out up to `wanted` matching messages. Returns their number, and False if the budget ended it."""
         if not group.selector:
             return take_first(self.messages, entry, delivery, wanted)
-        left = entry.budget(self.messages.queue).left
+        budget = entry.budget(self.messages.queue)
+        left = budget.left
         is_known = group.evaluated_to == group.scan_position and not self.match_cache.has(group.selector)
         if is_known and not left.may_pass:
             return 0, self._is_at_end(group, entry)  # as below, but cheap for thousands of groups
@@ -248,10 +257,12 @@ class SelectorGroups:
             if not members & block.ready:
                 self.match_cache.mark_exhausted(group.selector, number)
                 continue
-            found = self._take_from(entry, delivery, block, members, wanted - taken)
+            found = self._take_from(entry, budget, delivery, block, members, wanted - taken)
             if found < 0:
                 return taken, False
             taken += found
+            if found and not members & block.ready:
+                self.match_cache.mark_exhausted(group.selector, number)
             if taken < wanted and not left.runs and not delivery.is_full:
                 return taken, False
         while taken < wanted and not delivery.is_full:
@@ -264,7 +275,8 @@ class SelectorGroups:
                 continue
             if self.match_cache.get(group.selector, number):
                 block = blocks.get(number)
-                found = self._take_from(entry, delivery, block, self._matches(group, block), wanted - taken)
+                matched = self._matches(group, block)
+                found = self._take_from(entry, budget, delivery, block, matched, wanted - taken)
                 if found < 0:
                     return taken, False
                 taken += found
@@ -272,19 +284,22 @@ class SelectorGroups:
                     return taken, False
         return taken, True
 
-    def _take_from(self, entry: Entry, delivery: Delivery, block: Block, matched: int, wanted: int) -> int:
+    def _take_from(
+        self, entry: Entry, budget: Budget, delivery: Delivery, block: Block, matched: int, wanted: int
+    ) -> int:
         """Hands out matches of a block. Returns their number; -1 if the budget allows neither that nor expiring the
         block before."""
-        if not block.ready & matched & delivery.asked(block):
+        ready = block.ready & matched
+        if not ready & delivery.asked(block):
             return 0
-        budget = entry.budget(self.messages.queue)
         if not budget.left.runs:
             return -1
         if block.earliest <= entry.now_ms and block.number not in budget.expired:
             if not budget.left.blocks:
                 return -1
             expiry.expire_block(self.messages, entry, block, spares_new=True)
-        return take_some(self.messages, delivery, budget.left, block, block.ready & matched, wanted)
+            ready = block.ready & matched
+        return take_some(self.messages, delivery, budget.left, block, ready, wanted)
 
     def _evaluate_next_block(self, group: SelectorGroup) -> int:
         """Evaluates the next block below the scan position. Returns its number; -1 if all are evaluated."""
@@ -401,14 +416,10 @@ class SelectorGroups:
             last = min(end, (number + 1) << block_bits)
             live = block.ready | block.checked_out
             members = live & bitsets.span(first, last - block.base - first)
-            for selector, named in self.fields.candidates(block, self._filed, members):
-                group = followers.get(selector)
-                if group is None:
-                    continue
-                chosen = self.fields.select(block, group.decoded, named)
-                if chosen:
+            if members:
+                for selector, chosen in self.fields.look_up(block, self._filed, followers, members):
                     self.match_cache.add(selector, number, chosen, live)
-                    self._active[selector] = group
+                    self._active[selector] = followers[selector]
             self._followed = last
         self._followed = end
 

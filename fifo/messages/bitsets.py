@@ -32,6 +32,8 @@ def starts(bits: int) -> int:
 
 def lowest(bits: int, count: int) -> int:
     """The `count` lowest members of a set (all, if it has fewer)."""
+    if count == 1:
+        return bits & -bits
     if bits.bit_count() <= count:
         return bits
     low = (bits & -bits).bit_length() - 1
@@ -91,9 +93,13 @@ def _few_ranges(bits: int, base: int) -> list[tuple[int, int]]:
 
 def members(bits: int) -> Iterator[int]:
     """The members of a set, ascending; for sets known to be small."""
+    if not bits:
+        return
+    base = first(bits)
+    bits >>= base  # so that neighbours cost little wherever they are
     while bits:
         low = bits & -bits
-        yield low.bit_length() - 1
+        yield base + low.bit_length() - 1
         bits ^= low
 
 

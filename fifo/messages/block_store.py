@@ -38,10 +38,10 @@ class BlockMemory:
 class BlockStore:
     """The blocks of one queue."""
 
-    __slots__ = ("_blocks", "_memory", "_queue", "limits")
+    __slots__ = ("_blocks", "_memory", "limits", "queue")
 
     def __init__(self, queue: int, memory: BlockMemory) -> None:
-        self._queue = queue
+        self.queue = queue
         self._memory = memory
         self.limits = memory.limits
         self._blocks: SortedDict[int, Block | Stored] = SortedDict()
@@ -105,6 +105,9 @@ class BlockStore:
 
     def next_with_messages(self, number: int, tail: int) -> int | None:
         """The lowest block at or above `number` that has messages, not only pinned ones, or is `tail`, the last one."""
+        block = self._blocks.get(number)
+        if block is not None and (number == tail or block.live):
+            return number  # as usual, and cheaper than a range
         for found in self._blocks.irange(number):
             if found == tail or self._blocks[found].live:
                 return int(found)
@@ -149,7 +152,7 @@ class BlockStore:
         ):  # the summary of a block that is being filled would soon be outdated
             self._summarise(block)
         self._memory.writes += 1
-        return write_page(self._memory.pages, self._queue, block)
+        return write_page(self._memory.pages, self.queue, block)
 
     def page_out(self, number: int) -> None:
         """Makes a block cold."""

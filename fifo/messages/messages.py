@@ -34,6 +34,8 @@ from fifo.messages.blocks import NEVER, ONE_EACH, Block
 
 PRIORITY = 0
 """The only priority so far. It is part of the index's keys, so that other priorities can be added."""
+UNLIMITED = 1 << 62
+"""The room of a queue that never is full."""
 
 MANY_RANGES = 64
 """Number of ranges from which numpy finds their blocks."""
@@ -141,6 +143,14 @@ class Messages:
 
     # ---- arrivals
 
+    @property
+    def room(self) -> int:
+        """The number of messages that the queue accepts until it is full."""
+        config = self.config
+        if config.overflow != "reject_publish" or config.max_length < 0:
+            return UNLIMITED
+        return max(0, config.max_length - self.ready_count)
+
     def refuse_more(self, count: int) -> Refused | None:
         """The refusal if `count` more messages do not fit, else None."""
         config = self.config
@@ -246,6 +256,9 @@ class Messages:
         """The blocks and slots of (sequence, count) ranges."""
         if len(ranges) > MANY_RANGES:
             return self._by_block_many(ranges)
+        if len(ranges) == 1 and ranges[0][1] == 1:  # as single messages are settled
+            sequence, limits = ranges[0][0], self.limits
+            return [(self.blocks.get(sequence >> limits.block_bits), 1 << (sequence & limits.slot_mask))]
         return [
             (self.blocks.get(number), members) for number, members in by_number(ranges, self.limits).items()
         ]

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from fifo.effects import Deliver, Notify, Refused, Reply
+from fifo.effects import Confirmed, Deliver, Notify, Refused, Reply
 from quorum.api import status
+from quorum.api.deliveries import DeliveredBatch
 from quorum.api.hub import Hub
-from quorum.api.outcomes import Outcome, PendingDelivery
+from quorum.api.outcomes import RECORD_BYTES, Outcome, PendingDelivery
 from quorum.api.session_commands import SessionCommands, Token
 from quorum.api.session_consumers import SessionConsumers
 from quorum.api.session_publisher import SessionPublisher
@@ -26,6 +27,8 @@ MAX_UNSENT = 10_000
 """Outcomes that wait to be sent: past it, no further request is taken from a client that does not read."""
 MAX_UNSENT_BYTES = 1 << 20
 """Bytes of those outcomes, deliveries apart."""
+TURN_BYTES = 1 << 20
+"""Of the outcomes that are sent together: one more may come on top."""
 MAX_UNDER_WAY = 10_000
 """Requests that their group has not answered yet, publishing apart: past it, no further request is taken."""
 
@@ -97,18 +100,27 @@ class ClientSession:
             self._commands.room.clear()
             await self._commands.room.wait()
 
-    async def outcomes(self) -> AsyncIterator[Outcome]:
-        """What to tell the client, until the requests are over and everything is decided and told. StatusError if the
-        service ends the session, and the error of `input_over`."""
+    async def outcomes(self, *, together: bool = True) -> AsyncIterator[list[Outcome]]:
+        """What to tell the client, in turns. A turn is what is ready at one moment, about TURN_BYTES of it at most;
+        without `together` it is one outcome. It has to be sent at once, because a delivery may be sent now.
+
+        The turns end when the requests are over and everything is decided and told. StatusError if the service ends
+        the session, and the error of `input_over`."""
         work = self._commands.work
         while True:
             work.clear()
-            for item in self._ready():
-                if isinstance(item, BodyUnreadable):
-                    await self._hub.requests.repair(item)
-                else:
-                    yield item
+            ready = self._ready()
+            while True:
+                turn, rest = self._turn(ready, TURN_BYTES if together else 0)
+                if turn:
+                    yield turn
                     self._commands.room.set()
+                if isinstance(rest, BodyUnreadable):
+                    await self._hub.requests.repair(rest)
+                elif rest is not None:
+                    raise rest
+                elif not turn:
+                    break
             if self._end is not None:
                 raise self._end
             if self._is_input_over:
@@ -117,6 +129,24 @@ class ClientSession:
                 if not self.publisher.undecided and not self.outbox.is_owed:
                     return
             await work.wait()
+
+    def _turn(
+        self, ready: Iterator[Outcome | BodyUnreadable], max_bytes: int
+    ) -> tuple[list[Outcome], BodyUnreadable | status.StatusError | None]:
+        """The next outcomes, and why they are not more, unless a turn may have no more or all are there."""
+        turn: list[Outcome] = []
+        size = 0
+        try:
+            for item in ready:
+                if isinstance(item, BodyUnreadable):
+                    return turn, item
+                turn.append(item)
+                size += len(item.batch) if isinstance(item, DeliveredBatch) else RECORD_BYTES
+                if size > max_bytes:
+                    break
+        except status.StatusError as error:
+            return turn, error
+        return turn, None
 
     def _ready(self) -> Iterator[Outcome | BodyUnreadable]:
         for item in self.outbox.take():
@@ -138,13 +168,14 @@ class ClientSession:
         self._commands.work.set()
 
     def _is_outdated(self, token: Token, reply: Reply | None) -> bool:
-        """Whether this was refused because the node took the queue's name for a queue that was deleted."""
-        return (
-            isinstance(reply, Refused)
-            and reply.reason == "not_found"
-            and token.queue is not None
-            and self._hub.catalog.is_outdated(token.queue)
-        )
+        """Whether something was refused because the node took a queue's name for a queue that was deleted."""
+        if isinstance(reply, Refused):
+            is_missing = reply.reason == "not_found"
+        elif isinstance(reply, Confirmed) and reply.refused:
+            is_missing = any(why.reason == "not_found" for _, _, why in reply.refused)
+        else:
+            return False
+        return is_missing and any(self._hub.catalog.is_outdated(queue) for queue in token.queues)
 
     def delivered(self, group: int, deliver: Deliver) -> None:
         self.consumers.delivered(group, deliver)

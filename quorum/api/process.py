@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import random
 import signal
@@ -19,6 +18,7 @@ import structlog
 from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
+from quorum.api import allocator
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
 from quorum.api.server import Server
@@ -34,7 +34,7 @@ from quorum.node.maintenance.garbage_collection import Threaded
 from quorum.node.maintenance.lost_log import open_log
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.member import Member
-from quorum.node.member_config import MemberConfig
+from quorum.node.member_config import SPREAD_AFTER_MS, MemberConfig
 from quorum.node.queries import HasHandedOver
 from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
@@ -48,8 +48,6 @@ HAND_OVER_S = 2.0
 """Maximum time that a stopping node waits until other members lead the groups that it led: the time of two leadership
 transfers. The operator should not have to wait longer."""
 TRANSFER_POLL_S = 0.05
-MALLOC_SETTINGS = ((-8, 2), (-1, 256 << 10), (-3, 128 << 10))
-"""M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)"""
 SEGMENT_BYTES = 64 << 20
 RECENT_BYTES = 4 << 20
 """Bytes of recent bodies kept in memory, for consumers at the tail of their queues. Older bodies come from the kernel's
@@ -78,7 +76,7 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
         print("quorum does not run under python -O: its checks are part of its safety", file=sys.stderr)
         return 2
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    _bound_allocator()
+    allocator.set_up()
     try:
         config.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -127,15 +125,6 @@ def _with_room(log: Log, write: Callable[[], T]) -> T:
                 raise
 
 
-def _bound_allocator() -> None:
-    """Make glibc use few arenas and return the memory of large batches to the system. Other C libraries have no such
-    setting."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for parameter, value in MALLOC_SETTINGS:
-            mallopt(parameter, value)
-
-
 async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) -> int:
     logger = structlog.get_logger().bind(node=config.name)
     founding, node_state = _founding(config), start.node_state
@@ -173,6 +162,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
         if config.join
         else {name: (each.peer, each.client) for name, each in config.members.items()},
         scrubbing=disk.pace,
+        spread_after_ms=SPREAD_AFTER_MS if config.spread_leaders else None,
         skip_entries=config.skipped_places,
     )
     try:
@@ -205,12 +195,14 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
         "started", clients=config.client_address, peers=config.members[config.name].peer, boot=start.boot
     )
     watching = asyncio.create_task(watch_health(hub, server))
+    returning = asyncio.create_task(allocator.return_memory())
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
     if watching.done():
         watching.result()  # raises the defect: without the watch the health status would not change any more
     logger.info("stopping")
     watching.cancel()
+    returning.cancel()
     await _hand_over(hub)
     await hub.stop()
     await server.stop(STOP_GRACE_S)

@@ -22,6 +22,8 @@ REQUEST_BYTES = 1 << 20
 """Maximum bytes of a request that carries no messages."""
 BRINGS_MESSAGES = frozenset({"Queue/Session", "Queue/Publish", "Bulk/Stage"})
 """Calls whose requests carry messages; their limit is FRAME_BYTES."""
+MAX_TURN = 4_096
+"""Dispositions, and credits, of one turn."""
 TAGS_A_MESSAGE = 4
 """Tags of one message in a request: the message, its body, its properties, and one more."""
 
@@ -32,6 +34,7 @@ ADDRESS_BYTES = 300
 SELECTOR_BYTES = 4 * MAX_SELECTOR_CHARACTERS
 TEXT_BYTES = {
     **dict.fromkeys(("queue", "subscription", "producer", "consumer_tag"), MAX_NAME_BYTES),
+    **dict.fromkeys(("exchange", "routing_key", "routing_keys"), MAX_NAME_BYTES),
     **dict.fromkeys(("name", "id", "incarnation", "replaces", "to", "pattern"), MAX_NAME_BYTES),
     **dict.fromkeys(("key", "names", "prefix", "after"), MAX_NAME_BYTES),
     **dict.fromkeys(("client_address", "peer_address"), ADDRESS_BYTES),
@@ -71,7 +74,10 @@ def limits_of(batch: BatchLimits) -> Limits:
         "Disposition.tags": Limit(count=MAX_RANGES),
         "Message.body": Limit(size_bytes=FRAME_BYTES),
         "Message.properties": PROPERTIES,
+        "RequestTurn.dispositions": Limit(count=MAX_TURN),
+        "RequestTurn.credits": Limit(count=MAX_TURN),
         "PublishBatch.batch": Limit(size_bytes=FRAME_BYTES),
+        "PublishBatch.routing_keys": Limit(count=batch.max_messages),
         "PublishRequest.messages": Limit(count=batch.max_messages),
         "PublishStagedRequest.parts": Limit(count=PRODUCTION.staged_parts),
         "DiscardStagedRequest.parts": Limit(count=PRODUCTION.staged_parts),

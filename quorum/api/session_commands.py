@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from fifo import commands as c
@@ -16,10 +17,10 @@ from quorum.node import events
 
 
 class Token(Protocol):
-    """What a command's answer means. queue: the one that its request named, None if no queue can be outdated."""
+    """What a command's answer means. queues: those that its request named; none if no queue can be outdated."""
 
     @property
-    def queue(self) -> CatalogQueue | None: ...
+    def queues(self) -> Sequence[CatalogQueue]: ...
 
     def answered(self, reply: Reply | None) -> None: ...
 

@@ -64,7 +64,7 @@ class Disposition:
 @dataclass(frozen=True, slots=True)
 class _Attaching:
     consumers: SessionConsumers
-    queue: CatalogQueue
+    queues: tuple[CatalogQueue]
     request_id: int
     consumer: Consumer
 
@@ -78,7 +78,7 @@ class _Requested:
 
     commands: SessionCommands
     request_id: int
-    queue: None = None
+    queues: tuple[()] = ()
 
     def answered(self, reply: Reply | None) -> None:
         self.commands.answered()
@@ -90,6 +90,10 @@ class _Getting:
     consumers: SessionConsumers
     queue: CatalogQueue
     request_id: int
+
+    @property
+    def queues(self) -> tuple[CatalogQueue]:
+        return (self.queue,)
 
     def answered(self, reply: Reply | None) -> None:
         self.consumers.get_answered(self.request_id, self.queue, reply)
@@ -138,7 +142,7 @@ class SessionConsumers:
         self.by_tag[tag] = consumer
         consumer.attaching += 1
         command = c.Attach(queue.id, tag, selector, credit_to)
-        self._submit(consumer, command, _Attaching(self, queue, request_id, consumer))
+        self._submit(consumer, command, _Attaching(self, (queue,), request_id, consumer))
 
     def attach_answered(self, request_id: int, consumer: Consumer, reply: Reply | None) -> None:
         """A refused consumer is forgotten, unless it is attached already or another request may attach it. A consumer

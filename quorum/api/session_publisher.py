@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
 from fifo.limits import PRODUCTION
-from quorum.api import status
+from quorum.api import routing, status
 from quorum.api.filters import kept_fields
 from quorum.api.hub import Hub
 from quorum.api.producer_numbers import ProducerNumbers
@@ -20,6 +21,7 @@ from quorum.api.session_commands import SessionCommands
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
+from quorum.node.wire.batches import CheckedBatch, RefusedMessages
 from quorum_selectors.known_fields import KeptFields
 
 MAX_UINT64 = (1 << 64) - 1
@@ -27,12 +29,12 @@ MAX_UINT64 = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """A batch: client sequences first..last, of `size` bytes."""
+    """What one group gets of a batch: client sequences as ranges (first, last), `size` bytes."""
 
     publisher: SessionPublisher
-    queue: CatalogQueue
-    first: int
-    last: int
+    group: int
+    queues: Sequence[CatalogQueue]
+    numbers: Sequence[tuple[int, int]]
     size: int
 
     def answered(self, reply: Reply | None) -> None:
@@ -45,7 +47,7 @@ class _Registering:
 
     commands: SessionCommands
     registered: asyncio.Future[Reply | None]
-    queue: None = None
+    queues: tuple[()] = ()
 
     def answered(self, reply: Reply | None) -> None:
         self.commands.answered()
@@ -88,65 +90,137 @@ class SessionPublisher:
                 self._hub.publishing.give(size, group)
         self._bytes_of.clear()
 
-    async def publish(self, name: str, first: int, lowest_unconfirmed: int, batch: bytes) -> None:
-        """Messages for the queue of this name, numbered from `first` on. The outcome is among Confirms. StatusError
-        (UNAVAILABLE) if the session has to end, so that its client sends the batch again, in order."""
+    async def publish(
+        self,
+        routing_key: str,
+        first: int,
+        lowest_unconfirmed: int,
+        batch: bytes,
+        *,
+        independent: bool = False,
+        exchange: str = "",
+        routing_keys: Sequence[str] = (),
+    ) -> None:
+        """Messages for an exchange, numbered from `first` on. routing_keys: one of each message, instead of one of all.
+        The outcome is among Confirms. independent: each message has an outcome of its own. StatusError (UNAVAILABLE) if
+        the session has to end, so that its client sends the batch again, in order."""
         self._commands.resume()
+        if exchange or routing_keys:
+            refused = None
+            if exchange:
+                refused = status.no_exchange(exchange)
+            elif routing_key:
+                refused = status.invalid("bad_batch", "routing_key and routing_keys exclude each other")
+            if refused is not None:
+                count = batches.claimed_count(batch)
+                await self._refuse(count, first, lowest_unconfirmed, None, refused.status)
+                return
+            await self._publish_each(routing_keys, first, lowest_unconfirmed, batch, independent)
+            return
         queue = None
         try:
-            queue = await self._hub.requests.queue(name)
+            queue = await self._hub.requests.queue(routing_key)
             kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-            checked = batches.check(batch, self._hub.limits, kept, max_bytes)
-            count = checked.count
+            parts = self._parts(batch, kept, max_bytes, independent=independent)
+            count = sum(each.count for each in parts)
             self._numbers.check(first, count, lowest_unconfirmed)
             self._hub.published.check_disks(queue.group)
         except batches.BatchError as error:
-            await self._refuse_batch(batch, first, lowest_unconfirmed, queue, status.of_error(error))
+            count = batches.claimed_count(batch)
+            await self._refuse(count, first, lowest_unconfirmed, queue, status.of_error(error))
             return
         except status.StatusError as error:
             if error.status.code == status.Code.UNAVAILABLE:
                 raise
-            await self._refuse_batch(batch, first, lowest_unconfirmed, queue, error.status)
+            count = batches.claimed_count(batch)
+            await self._refuse(count, first, lowest_unconfirmed, queue, error.status)
             return
-        self._numbers.use(first + count - 1)
-        size = len(batch)
-        await self._hub.publishing.take_room(size, queue.group)
-        self.undecided += 1
-        self.size_bytes += size
-        self._bytes_of[queue.group] += size
+        for part in parts:
+            if isinstance(part, CheckedBatch):
+                await self._send(queue, first, lowest_unconfirmed, part, independent=independent)
+            else:
+                await self._refuse(part.count, first, lowest_unconfirmed, queue, status.of_error(part.why))
+            first += part.count
+
+    def _parts(
+        self, batch: bytes, kept: KeptFields | None, max_bytes: int, *, independent: bool
+    ) -> Sequence[CheckedBatch | RefusedMessages]:
+        """What the group gets of a batch, and what it does not get. Raises BatchError."""
+        limits = self._hub.limits
+        if not independent:
+            return (batches.check(batch, limits, kept, max_bytes),)
+        if batches.claimed_count(batch) <= batches.MAX_INDEPENDENT:
+            try:
+                return (batches.check(batch, limits, kept, max_bytes),)
+            except batches.BatchError:
+                pass  # of some messages: the others are taken
+        return batches.check_each(batch, limits, kept, max_bytes)
+
+    async def _send(
+        self,
+        queue: CatalogQueue,
+        first: int,
+        lowest_unconfirmed: int,
+        part: CheckedBatch,
+        *,
+        independent: bool,
+    ) -> None:
+        last = first + part.count - 1
+        self._numbers.use(last)
         enqueue = c.Enqueue(
             queue.id,
             first,
             lowest_unconfirmed,
-            count,
-            checked.size_bytes,
-            checked.ttl_ms,
-            checked.ttls_ms,
-            checked.columns,
+            part.count,
+            part.size_bytes,
+            part.ttl_ms,
+            part.ttls_ms,
+            part.columns,
+            independent and part.count > 1,
         )
-        token = _Published(self, queue, first, first + count - 1, size)
-        self._commands.publish(queue.group, enqueue, token, batch)
+        await self._submit(queue.group, (queue,), ((first, last),), enqueue, part.data)
+
+    async def _submit(
+        self,
+        group: int,
+        queues: Sequence[CatalogQueue],
+        numbers: Sequence[tuple[int, int]],
+        command: c.Enqueue,
+        data: bytes,
+    ) -> None:
+        size = len(data)
+        await self._hub.publishing.take_room(size, group)
+        self.undecided += 1
+        self.size_bytes += size
+        self._bytes_of[group] += size
+        self._commands.publish(group, command, _Published(self, group, queues, numbers, size), data)
 
     def decided(self, batch: _Published, reply: Reply | None) -> None:
         """The group has taken or refused a batch, or parts of it."""
-        group, size = batch.queue.group, batch.size
+        group, size = batch.group, batch.size
         self.undecided -= 1
         self.size_bytes -= size
         self._bytes_of[group] -= size
         self._hub.publishing.give(size, group)
         self._commands.room.set()
         if isinstance(reply, Refused):
-            self._outbox.reject(batch.first, batch.last, status.of_refused(reply))
+            why = status.of_refused(reply)
+            for first, last in batch.numbers:
+                self._outbox.reject(first, last, why)
             return
         assert isinstance(reply, Confirmed)
-        first = batch.first
-        for start, end, refused in reply.refused:
-            if first < start:
-                self._outbox.confirm(first, start - 1)
-            self._outbox.reject(start, end, status.of_refused(refused))
-            first = end + 1
-        if first <= batch.last:
-            self._outbox.confirm(first, batch.last)
+        refused = iter(reply.refused)
+        part = next(refused, None)
+        for first, last in batch.numbers:
+            next_one = first
+            while part is not None and part[0] <= last:
+                if next_one < part[0]:
+                    self._outbox.confirm(next_one, part[0] - 1)
+                self._outbox.reject(part[0], part[1], status.of_refused(part[2]))
+                next_one = part[1] + 1
+                part = next(refused, None)
+            if next_one <= last:
+                self._outbox.confirm(next_one, last)
 
     async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
         """The fields that this session extracts for a queue: those that the queue keeps when the session first
@@ -158,24 +232,127 @@ class SessionPublisher:
         self._kept[queue.id] = kept
         return kept
 
-    # ---- batches that are refused here
+    # ---- a batch for several queues
 
-    async def _refuse_batch(
+    async def _publish_each(
+        self, keys: Sequence[str], first: int, lowest_unconfirmed: int, batch: bytes, independent: bool
+    ) -> None:
+        """A batch with a routing key for each message. What one group gets of it is one command."""
+        if len(keys) != (count := batches.claimed_count(batch)) or count > batches.MAX_INDEPENDENT:
+            text = f"{len(keys)} routing keys for {count} messages; give one each, at most {batches.MAX_INDEPENDENT}"
+            why = status.invalid("bad_batch", text).status
+            await self._refuse(count, first, lowest_unconfirmed, None, why)
+            return
+        queues = await self._queues_of(keys)
+        if len(queues) == 1:
+            await self.publish(keys[0], first, lowest_unconfirmed, batch, independent=independent)
+            return
+        routes = [queues[name] for name in keys]
+        try:
+            self._numbers.check(first, count, lowest_unconfirmed)
+        except status.StatusError as error:
+            await self._refuse(count, first, lowest_unconfirmed, None, error.status)
+            return
+        self._numbers.use(first + count - 1)
+        parts, refused = self._route(keys, routes, batch, independent)
+        for part in parts:
+            await self._send_part(part, first, lowest_unconfirmed, independent)
+        for start, end, why in routing.neighbours(refused, routes):
+            await self._reject(first + start, first + end, routes[start], why)
+
+    async def _queues_of(self, keys: Sequence[str]) -> dict[str, CatalogQueue | None]:
+        """The queues by name, None for an unknown one, after one look at the current catalog if one is unknown. The
+        fields that they keep are known then."""
+        catalog = self._hub.catalog
+        names = dict.fromkeys(keys)
+        if any((queue := catalog.queue(name)) is None or catalog.was_deleted(queue) for name in names):
+            await self._hub.requests.current_catalog()
+        queues = {name: catalog.queue(name) for name in names}
+        new = [queue for queue in queues.values() if queue is not None and queue.id not in self._kept]
+        if any(queue.config.filter_enabled for queue in new):
+            catalog = await self._hub.requests.current_catalog()
+        for queue in new:
+            self._kept[queue.id] = kept_fields(catalog, queue)
+        return queues
+
+    def _route(
+        self, keys: Sequence[str], routes: Sequence[CatalogQueue | None], batch: bytes, independent: bool
+    ) -> tuple[list[routing.Part], dict[int, status.Status]]:
+        """Return each group's part of the batch, and the messages that are refused here, by ordinal. Of a batch that is
+        not independent, either all messages are refused or none."""
+        refused: dict[int, status.Status] = {
+            ordinal: status.no_queue(keys[ordinal]).status
+            for ordinal, queue in enumerate(routes)
+            if queue is None
+        }
+        parts: list[routing.Part] = []
+        try:
+            kept = [None if queue is None else self._kept[queue.id] for queue in routes]
+            for ordinal, error in batches.refused_each(batch, self._hub.limits, kept).items():
+                refused[ordinal] = status.of_error(error)
+            stored = batches.StoredBatch(batch)
+            for group, ordinals in routing.by_group(routes, refused).items():
+                try:
+                    self._hub.published.check_disks(group)
+                    part = routing.cut(batch, stored, ordinals, routes, self._kept, self._hub.limits)
+                    parts.append(part)
+                except batches.BatchError as error:
+                    refused |= dict.fromkeys(ordinals, status.of_error(error))
+                except status.StatusError as error:
+                    refused |= dict.fromkeys(ordinals, error.status)
+        except batches.BatchError as error:
+            return [], dict.fromkeys(range(len(routes)), status.of_error(error))
+        if refused and not independent:
+            return [], dict.fromkeys(range(len(routes)), refused[min(refused)])
+        return parts, refused
+
+    async def _send_part(
+        self, part: routing.Part, first: int, lowest_unconfirmed: int, independent: bool
+    ) -> None:
+        checked, targets = part.batch, part.targets
+        numbers = routing.numbers_of(first, part.ordinals)
+        is_dense = len(numbers) == 1
+        is_plain = is_dense and len(targets) == 1
+        command = c.Enqueue(
+            targets[0].queue if is_plain else 0,
+            numbers[0][0],
+            lowest_unconfirmed,
+            checked.count,
+            checked.size_bytes,
+            checked.ttl_ms,
+            checked.ttls_ms,
+            targets[0].columns if is_plain else b"",
+            independent and checked.count > 1,
+            () if is_plain else targets,
+            () if is_dense else numbers,
+        )
+        spans = tuple([(number, number + count - 1) for number, count in numbers])
+        await self._submit(part.queues[0].group, part.queues, spans, command, checked.data)
+
+    # ---- messages that are refused here
+
+    async def _refuse(
         self,
-        batch: bytes,
+        count: int,
         first: int,
         lowest_unconfirmed: int,
         queue: CatalogQueue | None,
         why: status.Status,
     ) -> None:
-        """Reject the messages of a batch, except those that were taken in an earlier session: these are confirmed,
-        because their producer would publish them once more under new numbers."""
-        count = min(batches.claimed_count(batch), PRODUCTION.window)
+        """Reject messages, except those that were taken in an earlier session: these are confirmed, because their
+        producer would publish them once more under new numbers."""
+        count = min(count, PRODUCTION.window)
         last = min(first + count - 1, MAX_UINT64)
-        taken: tuple[tuple[int, int], ...] = ()
-        if queue is not None and self._numbers.may_have(first, count, lowest_unconfirmed):
-            taken = await self._taken_before(queue, first, last)
+        if queue is not None and not self._numbers.may_have(first, count, lowest_unconfirmed):
+            queue = None  # no earlier session sent them
         self._numbers.use(last)
+        await self._reject(first, last, queue, why)
+
+    async def _reject(self, first: int, last: int, queue: CatalogQueue | None, why: status.Status) -> None:
+        """Reject first..last, except what this queue's group has taken in an earlier session."""
+        taken: tuple[tuple[int, int], ...] = ()
+        if queue is not None:
+            taken = await self._taken_before(queue, first, last)
         for start, end in taken:
             if first < start:
                 self._outbox.reject(first, start - 1, why)

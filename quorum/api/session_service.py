@@ -35,6 +35,7 @@ class SessionCall:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._session = ClientSession(hub)
+        self._takes_turns = False
         self._requests: dict[str, Callable[[Any], Any]] = {
             "publish": self._publish,
             "disposition": self._disposition,
@@ -43,6 +44,7 @@ class SessionCall:
             "cancel": self._cancel,
             "get": self._get,
             "close": self._close,
+            "turn": self._turn,
         }
 
     async def run(self, requests: AsyncIterator[pb.SessionRequest], context: Context) -> None:
@@ -51,8 +53,8 @@ class SessionCall:
         try:
             await self._open(requests, context)
             reading = asyncio.create_task(self._read(requests))
-            async for outcome in self._session.outcomes():
-                await context.write(_RESPONSES[type(outcome)](outcome))
+            async for turn in self._session.outcomes(together=self._takes_turns):
+                await context.write(_response(turn))
         except status.StatusError as error:
             await abort(context, error)
         finally:
@@ -65,6 +67,7 @@ class SessionCall:
         if first is None or first.WhichOneof("request") != "open":
             raise status.invalid("bad_session", "the first request of a session must be open")
         hello = first.open
+        self._takes_turns = hello.takes_turns
         self._session.open(hello.producer_id, hello.epoch, owner_of(context.peer()), hello.first_new_sequence)
         limits = self._hub.limits
         opened = pb.Opened(
@@ -110,7 +113,13 @@ class SessionCall:
 
     async def _publish(self, request: pb.PublishBatch) -> None:
         await self._session.publisher.publish(
-            request.queue, request.first_sequence, request.lowest_unconfirmed, request.batch
+            request.routing_key,
+            request.first_sequence,
+            request.lowest_unconfirmed,
+            request.batch,
+            independent=request.independent,
+            exchange=request.exchange,
+            routing_keys=request.routing_keys,
         )
 
     async def _attach(self, request: pb.Attach) -> None:
@@ -151,63 +160,76 @@ class SessionCall:
     def _close(self, request: pb.Close) -> None:
         self._session.client_closes()
 
+    def _turn(self, request: pb.RequestTurn) -> None:
+        for disposition in request.dispositions:
+            self._disposition(disposition)
+        for credit in request.credits:
+            self._credit(credit)
+
 
 # ---- responses
 
 
-def _confirms(outcome: o.Confirms) -> pb.SessionResponse:
-    confirms = pb.Confirms()
+def _response(turn: list[o.Outcome]) -> pb.SessionResponse:
+    response = pb.SessionResponse()
+    if len(turn) == 1:
+        _FILL[type(turn[0])](response, turn[0])
+    else:
+        responses = response.turn.responses
+        for outcome in turn:
+            _FILL[type(outcome)](responses.add(), outcome)
+    return response
+
+
+def _confirms(response: pb.SessionResponse, outcome: o.Confirms) -> None:
+    confirms = response.confirms
     for first, last in outcome.confirmed:
         confirms.confirmed.add(first=first, last=last)
     for rejection in outcome.rejected:
         first, last = rejection.span
         confirms.rejected.add(range=pb.Range(first=first, last=last), status=to_proto(rejection.why))
-    return pb.SessionResponse(confirms=confirms)
 
 
-def _done(outcome: o.Done) -> pb.SessionResponse:
-    return pb.SessionResponse(done=pb.Done(request_ids=outcome.request_ids))
+def _done(response: pb.SessionResponse, outcome: o.Done) -> None:
+    response.done.request_ids.extend(outcome.request_ids)
 
 
-def _failed(outcome: o.Failed) -> pb.SessionResponse:
-    failed = pb.Failed(request_id=outcome.request_id, status=to_proto(outcome.why))
-    return pb.SessionResponse(failed=failed)
+def _failed(response: pb.SessionResponse, outcome: o.Failed) -> None:
+    response.failed.request_id = outcome.request_id
+    response.failed.status.CopyFrom(to_proto(outcome.why))
 
 
-def _attached(outcome: o.Attached) -> pb.SessionResponse:
-    attached = pb.Attached(
-        request_id=outcome.request_id, consumer_tag=outcome.consumer_tag, attach=outcome.attach
-    )
-    return pb.SessionResponse(attached=attached)
+def _attached(response: pb.SessionResponse, outcome: o.Attached) -> None:
+    attached = response.attached
+    attached.request_id, attached.consumer_tag = outcome.request_id, outcome.consumer_tag
+    attached.attach = outcome.attach
 
 
-def _drained(outcome: o.Drained) -> pb.SessionResponse:
-    drained = pb.Drained(consumer_tag=outcome.consumer_tag, next_tag=outcome.next_tag)
-    return pb.SessionResponse(drained=drained)
+def _drained(response: pb.SessionResponse, outcome: o.Drained) -> None:
+    response.drained.consumer_tag, response.drained.next_tag = outcome.consumer_tag, outcome.next_tag
 
 
-def _cancelled(outcome: o.Cancelled) -> pb.SessionResponse:
-    cancelled = pb.Cancelled(consumer_tag=outcome.consumer_tag, status=to_proto(outcome.why))
-    return pb.SessionResponse(cancelled=cancelled)
+def _cancelled(response: pb.SessionResponse, outcome: o.Cancelled) -> None:
+    response.cancelled.consumer_tag = outcome.consumer_tag
+    response.cancelled.status.CopyFrom(to_proto(outcome.why))
 
 
-def _delivery(batch: DeliveredBatch) -> pb.SessionResponse:
-    delivery = pb.Delivery(
-        consumer_tag=batch.consumer_tag,
-        attach=batch.attach,
-        first_tag=batch.first_tag,
-        count=batch.count,
-        batch=batch.batch,
-        sequences=[pb.Range(first=first, last=last) for first, last in batch.sequences],
-    )
+def _delivery(response: pb.SessionResponse, batch: DeliveredBatch) -> None:
+    delivery = response.delivery
+    delivery.consumer_tag = batch.consumer_tag
+    delivery.attach = batch.attach
+    delivery.first_tag = batch.first_tag
+    delivery.count = batch.count
+    delivery.batch = batch.batch
+    for first, last in batch.sequences:
+        delivery.sequences.add(first=first, last=last)
     for first, last in batch.redelivered:
         delivery.redelivered.add(first=first, last=last)
     for tag, failed in batch.delivery_counts:
         delivery.delivery_counts.add(tag=tag, count=failed)
-    return pb.SessionResponse(delivery=delivery)
 
 
-_RESPONSES: dict[type, Callable[[Any], pb.SessionResponse]] = {
+_FILL: dict[type, Callable[[pb.SessionResponse, Any], None]] = {
     o.Confirms: _confirms,
     o.Done: _done,
     o.Failed: _failed,

@@ -149,6 +149,18 @@ def no_queue(name: str, number: int = 0) -> StatusError:
     return StatusError(make(Code.NOT_FOUND, "not_found", text, queue=name))
 
 
+def no_exchange(name: str) -> StatusError:
+    return StatusError(
+        make(
+            Code.NOT_FOUND,
+            "no_exchange",
+            f"there is no exchange {name!r}; the default exchange, whose name is empty, routes a message to the queue "
+            "whose name is its routing key",
+            exchange=name,
+        )
+    )
+
+
 def old_version(what: str, needed: int, used: int) -> StatusError:
     """A retry can succeed later, after every member runs a release that knows the machine version `needed`."""
     text = (

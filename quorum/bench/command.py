@@ -11,6 +11,7 @@ from rich.console import Console
 
 from quorum.bench import backlog as backlog_bench
 from quorum.bench import selectors_run as selectors_bench
+from quorum.bench import singles as singles_bench
 from quorum.bench import spark_flows as spark_bench
 from quorum.bench import transfer as transfer_bench
 from quorum.bench.plan import Plan, Result
@@ -25,6 +26,9 @@ TRANSFER_BATCH, TRANSFER_RATE = 10, 1_000
 SELECTORS_RATE = 500
 """Messages a second, each for one of a hundred consumers; members on one small machine can sustain it."""
 
+SINGLES_PRODUCERS = 2
+SELECT_CONSUMERS, SELECT_RATE = 100, 1_000
+
 
 class BenchMode(StrEnum):
     publish = "publish"
@@ -33,6 +37,8 @@ class BenchMode(StrEnum):
     backlog = "backlog"
     transfer = "transfer"
     selectors = "selectors"
+    singles = "singles"
+    select = "select"
     spark = "spark"
 
 
@@ -48,9 +54,30 @@ def bench(
     ] = 0,
     window: Annotated[int, typer.Option(min=1, help="unconfirmed batches of a producer")] = Plan().window,
     producers: Annotated[
-        int, typer.Option(min=0, help="one in three on the leader; 0: three, in mode backlog one")
+        int,
+        typer.Option(
+            min=0,
+            help="one in three on the leader; 0: three, in modes backlog and select one, "
+            f"in mode singles {SINGLES_PRODUCERS} processes",
+        ),
     ] = 0,
-    consumers: Annotated[int, typer.Option(min=1, help="on followers in turn")] = Plan().consumers,
+    consumers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help=f"on followers in turn; by default {Plan().consumers}, in mode select {SELECT_CONSUMERS}; "
+            "0 in mode singles: publish only",
+        ),
+    ] = None,
+    tasks: Annotated[
+        int, typer.Option(min=1, help="tasks of each producer that publish message by message (mode singles)")
+    ] = Plan().tasks,
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=0, help="in place of the tasks, threads that share a blocking client (mode singles)"
+        ),
+    ] = Plan().threads,
     seconds: Annotated[float, typer.Option(min=0.1, help="measured seconds")] = Plan().seconds,
     warmup: Annotated[float, typer.Option(min=0.0, help="seconds of warm-up before it")] = Plan().warmup_s,
     members: Annotated[
@@ -61,7 +88,7 @@ def bench(
         typer.Option(
             min=0,
             help="messages a second at most; 0: no limit, "
-            f"in mode transfer {TRANSFER_RATE}, in mode selectors {SELECTORS_RATE}",
+            f"in mode transfer {TRANSFER_RATE}, in mode selectors {SELECTORS_RATE}, in mode select {SELECT_RATE}",
         ),
     ] = Plan().rate,
     backlog: Annotated[int, typer.Option(min=1, help="messages to consume (mode consume)")] = Plan().backlog,
@@ -96,6 +123,13 @@ def bench(
         backlog, rate = messages, rate or SELECTORS_RATE
     if mode == BenchMode.spark:
         backlog, members = messages or SPARK_MESSAGES, members or 1
+    if mode == BenchMode.singles:
+        producers = producers or SINGLES_PRODUCERS
+    elif consumers == 0:
+        raise typer.BadParameter("0; allowed: 1 and more, and 0 in mode singles", param_hint="--consumers")
+    if mode == BenchMode.select:
+        producers, rate = producers or 1, rate or SELECT_RATE
+        consumers = consumers or SELECT_CONSUMERS
     plan = Plan(
         mode=mode.value,
         members=members or Plan().members,
@@ -103,7 +137,7 @@ def bench(
         batch=batch or Plan().batch,
         window=window,
         producers=producers or Plan().producers,
-        consumers=consumers,
+        consumers=Plan().consumers if consumers is None else consumers,
         warmup_s=warmup,
         seconds=seconds,
         filter_enabled=filter_enabled,
@@ -111,6 +145,8 @@ def bench(
         backlog=backlog,
         lazy=lazy,
         rounds=rounds,
+        tasks=tasks,
+        threads=threads,
     )
 
     def note(text: str) -> None:
@@ -121,6 +157,7 @@ def bench(
         | backlog_bench.BacklogResult
         | transfer_bench.TransferResult
         | selectors_bench.SelectorsResult
+        | singles_bench.SinglesResult
         | spark_bench.SparkResult
     )
     try:
@@ -133,6 +170,9 @@ def bench(
         elif mode == BenchMode.selectors:
             result = selectors_bench.run(plan, note, alone=alone)
             console.print(selectors_bench.table(result))
+        elif mode in (BenchMode.singles, BenchMode.select):
+            result = singles_bench.run(plan, note)
+            console.print(singles_bench.table(result))
         elif mode == BenchMode.spark:
             result = spark_bench.run(plan, note)
             console.print(spark_bench.table(result))

@@ -6,9 +6,9 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-Mode = Literal["publish", "consume", "both", "backlog", "transfer", "selectors", "spark"]
+Mode = Literal["publish", "consume", "both", "backlog", "transfer", "selectors", "singles", "select", "spark"]
 
 FIELD_SELECTORS = (
     "region = 'north'",
@@ -24,7 +24,7 @@ class Plan:
 
     rate: messages a second, all producers together; 0: as fast as the window allows.
     backlog: messages published before `consume` measures. lazy: the queue keeps almost nothing in memory.
-    rounds: number of times that `transfer` removes a member's log.
+    rounds: number of times that `transfer` removes a member's log. tasks, threads: of each producer in `singles`.
     """
 
     mode: Mode = "both"
@@ -41,6 +41,8 @@ class Plan:
     backlog: int = 500_000
     lazy: bool = False
     rounds: int = 1
+    tasks: int = 64
+    threads: int = 0
 
     @property
     def selectors(self) -> tuple[str, ...]:
@@ -50,6 +52,8 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Load:
     """One load process: a producer or a consumer at one endpoint."""
+
+    program: ClassVar[str] = "quorum.bench.load"
 
     role: Literal["producer", "consumer"]
     number: int
@@ -75,6 +79,37 @@ class Load:
     @classmethod
     def from_json(cls, text: str) -> Load:
         return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class SinglesLoad:
+    """One process of `singles` or `select`, with a client for each endpoint.
+
+    rate: messages a second of this process, of all processes if it consumes; 0: each of the producer's tasks publishes
+    when its last message is confirmed. threads: in place of the tasks, with the blocking client. receivers: number of
+    selective consumers in the whole bench; 0: no selectors. numbers: those of this process's consumers.
+    """
+
+    program: ClassVar[str] = "quorum.bench.singles_load"
+
+    role: Literal["producer", "consumer"]
+    number: int
+    endpoints: tuple[str, ...]
+    queue: str
+    body_bytes: int
+    tasks: int
+    rate: float = 0.0
+    receivers: int = 0
+    threads: int = 0
+    numbers: tuple[int, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SinglesLoad:
+        fields = json.loads(text)
+        return cls(**{**fields, "endpoints": tuple(fields["endpoints"]), "numbers": tuple(fields["numbers"])})
 
 
 @dataclass(slots=True)

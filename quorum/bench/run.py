@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quorum.bench.plan import Load, Plan, Result, Tally
+from quorum.bench.plan import Load, Plan, Result, SinglesLoad, Tally
 from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.processes import PAGE_BYTES, TICKS_PER_S
 from quorum.client import connect
@@ -59,16 +59,16 @@ class Places:
 class Worker:
     """One load process."""
 
-    def __init__(self, load: Load, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, load: Load | SinglesLoad, process: asyncio.subprocess.Process) -> None:
         self.load = load
         self._process = process
 
     @classmethod
-    async def start(cls, load: Load) -> Worker:
+    async def start(cls, load: Load | SinglesLoad) -> Worker:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "quorum.bench.load",
+            load.program,
             load.to_json(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -158,17 +158,48 @@ async def measure(plan: Plan, places: Places, pids: Sequence[int], note: Note) -
     if plan.mode == "consume":
         note(f"publishing {plan.backlog:,} messages to consume")
         await publish_backlog(plan, places)
+    loads = loads_for(plan, places)
+    measured = await timed(loads, 0.0 if plan.mode == "consume" else plan.warmup_s, plan.seconds, pids, note)
+    return add_up(
+        plan,
+        loads,
+        measured.tallies,
+        start=measured.start,
+        server_cpu_s=measured.server_cpu_s,
+        sizes=measured.sizes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What load processes counted from `start` (monotonic seconds) on, and what the members took meanwhile.
+
+    sizes: resident memory of the members at the end, in MB."""
+
+    tallies: Sequence[Tally]
+    start: float
+    server_cpu_s: float
+    sizes: tuple[float, ...]
+
+
+async def timed(
+    loads: Sequence[Load] | Sequence[SinglesLoad],
+    warmup_s: float,
+    seconds: float,
+    pids: Sequence[int],
+    note: Note,
+) -> Measured:
+    """Start the load processes, and measure when all are ready and the warm-up is over."""
     workers: list[Worker] = []
     try:
-        for load in loads_for(plan, places):
+        for load in loads:
             workers.append(await Worker.start(load))
         await asyncio.gather(*(worker.ready() for worker in workers))
-        warmup_s = 0.0 if plan.mode == "consume" else plan.warmup_s
         start = time.monotonic() + START_DELAY_S + warmup_s
-        end = start + plan.seconds
+        end = start + seconds
         for worker in workers:
             worker.go(start, end)
-        note(f"{warmup_s:g} s of warm-up, {plan.seconds:g} s measured")
+        note(f"{warmup_s:g} s of warm-up, {seconds:g} s measured")
         await asyncio.sleep(start - time.monotonic())
         began = [cpu_seconds(pid) for pid in pids]
         await asyncio.sleep(end - time.monotonic())
@@ -177,9 +208,7 @@ async def measure(plan: Plan, places: Places, pids: Sequence[int], note: Note) -
         tallies = await asyncio.gather(*(worker.tally(STOP_TIMEOUT_S) for worker in workers))
     finally:
         await asyncio.gather(*(worker.stop() for worker in workers))
-    return add_up(
-        plan, [worker.load for worker in workers], tallies, start=start, server_cpu_s=used, sizes=sizes
-    )
+    return Measured(tallies, start, used, sizes)
 
 
 def add_up(

@@ -73,7 +73,7 @@ class Batches:
             for row in rows:
                 del row[f"{APPLICATION}order"]
         self._data = bytearray(columns.encode(rows))
-        found = {column.key: column for column in columns.decode(memoryview(self._data), size).columns}
+        found = {column.key: column for column in columns.decode(memoryview(self._data), size, 0).columns}
         self._amounts: NDArray[Any] = found[
             f"{APPLICATION}amount"
         ].values  # a view: writing to it changes the bytes

@@ -26,6 +26,7 @@ from fifo.commands import (
     Return,
     Wake,
 )
+from fifo.consumers.filter_fields import StoredFields
 from fifo.effects import Applied, AttachedReply, Deliver, Refused
 from fifo.group_machine import GroupMachine
 from fifo.queries import group as queries
@@ -52,8 +53,8 @@ class StoredColumns:
         self._stored[index, operation] = data
         self.size_bytes += len(data)
 
-    def columns(self, index: int, operation: int) -> bytes:
-        return self._stored[index, operation]
+    def columns(self, index: int, operation: int, queue: int) -> StoredFields:
+        return self._stored[index, operation], ()
 
 
 @dataclass(frozen=True, slots=True)

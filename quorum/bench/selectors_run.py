@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
-from quorum.bench import selectors_alone, selectors_cluster
+from quorum.bench import selectors_alone, selectors_cluster, selectors_designs
 from quorum.bench.plan import Plan
 from quorum.bench.run import Note, prepare
 from quorum.bench.selectors_alone import AloneResult, Sizes
 from quorum.bench.selectors_cluster import ClusterResult, ClusterSizes
+from quorum.bench.selectors_designs import DesignsResult
 from quorum.cli.local_cluster import LocalCluster
 
 
@@ -28,6 +29,7 @@ class SelectorsResult:
 
     plan: Plan
     alone: AloneResult
+    designs: DesignsResult
     cluster: ClusterResult | None
     seconds: float
     load: float
@@ -36,6 +38,7 @@ class SelectorsResult:
         return {
             "mode": "selectors",
             **self.alone.to_dict(),
+            **self.designs.to_dict(),
             **(self.cluster.to_dict() if self.cluster is not None else {}),
             "members": self.plan.members if self.cluster is not None else 0,
             "body_bytes": self.plan.body_bytes,
@@ -45,7 +48,7 @@ class SelectorsResult:
 
 
 def table(result: SelectorsResult) -> Group:
-    """Three tables: finding receivers, attaching, everything else."""
+    """Four tables: finding receivers, attaching, designs, everything else."""
     rest = _table("bench selectors", ("what", "value"))
     alone = result.alone.to_dict()
     rest.add_row(
@@ -65,7 +68,8 @@ def table(result: SelectorsResult) -> Group:
         rest.add_row("publish p99 on another queue, before", f"{values['cluster_publish_p99_before_ms']} ms")
         rest.add_row("publish p99 on another queue, meanwhile", f"{values['cluster_publish_p99_ms']} ms")
     rest.caption = f"{result.seconds:.0f} s in all; load average of the machine {result.load:.1f}"
-    return Group(_dispatch_table(result.alone), _attach_table(result.alone), rest)
+    designs = _designs_table(result.designs)
+    return Group(_dispatch_table(result.alone), _attach_table(result.alone), designs, rest)
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:
@@ -106,11 +110,30 @@ def _attach_table(alone: AloneResult) -> Table:
     return view
 
 
+def _designs_table(designs: DesignsResult) -> Table:
+    sizes = designs.sizes
+    view = _table("designs: processor time (evaluations)", ("what", *designs.costs))
+    costs = designs.costs.values()
+    for number in sizes.selectors:
+        figures = (f"{c.dispatch_us[number]:,.0f} µs ({c.dispatch_evaluations[number]:,.1f})" for c in costs)
+        view.add_row(f"a message for one of {number:,} selectors, {sizes.waiting:,} others wait", *figures)
+    view.add_row(
+        f"attaching to {sizes.backlog:,} messages",
+        *(f"{cost.attach_ms:,.0f} ms ({cost.attach_evaluations:,})" for cost in costs),
+    )
+    view.add_row(
+        f"a return, {sizes.returning:,} selectors, {sizes.return_backlog:,} messages",
+        *(f"{cost.returned_us:,.0f} µs ({cost.returned_evaluations:,.0f})" for cost in costs),
+    )
+    return view
+
+
 def run(plan: Plan, note: Note, *, alone: bool) -> SelectorsResult:
-    """Measure the state machine alone, then a cluster, which is removed afterwards. plan.backlog: highest number of
-    waiting messages; 0: the bench's own."""
+    """Measure the state machine alone, the designs, then a cluster, which is removed afterwards. plan.backlog: highest
+    number of waiting messages; 0: the bench's own."""
     began = time.monotonic()
     machine = selectors_alone.measure(Sizes().up_to(plan.backlog), note)
+    designs = selectors_designs.measure(selectors_designs.Sizes().up_to(plan.backlog), note)
     cluster: ClusterResult | None = None
     if not alone:
         sizes = ClusterSizes()
@@ -120,7 +143,7 @@ def run(plan: Plan, note: Note, *, alone: bool) -> SelectorsResult:
             note(f"starting {plan.members} members")
             with LocalCluster(Path(directory), members=plan.members) as members:
                 cluster = asyncio.run(_through(members, replace(plan, filter_enabled=True), sizes, note))
-    return SelectorsResult(plan, machine, cluster, time.monotonic() - began, os.getloadavg()[0])
+    return SelectorsResult(plan, machine, designs, cluster, time.monotonic() - began, os.getloadavg()[0])
 
 
 async def _through(cluster: LocalCluster, plan: Plan, sizes: ClusterSizes, note: Note) -> ClusterResult:

@@ -140,7 +140,7 @@ def drain(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) 
 
 
 def undrain(name: NameArgument, url: UrlOption = None) -> None:
-    """Let a drained member work again. `rebalance` gives it groups to lead."""
+    """Let a drained member work again. It gets groups to lead by itself; `rebalance` moves them at once."""
     with connect(url) as client:
         client.drain_member(name, drained=False)
     print(f"{name} works again")

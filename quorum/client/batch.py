@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -54,20 +55,25 @@ class PreparedBatch:
 def encode_batch(messages: Iterable[Message | bytes]) -> PreparedBatch:
     """Encode messages as one batch. Properties are stored once if all messages have equal ones."""
     bodies: list[bytes] = []
-    ends: list[int] = []
     described: list[Any] = []
-    end = 0
     for message in messages:
         whole = message if isinstance(message, Message) else Message(message)
-        if not isinstance(whole.body, bytes | bytearray | memoryview):
-            raise UsageError(f"a body is bytes, not {type(whole.body).__name__}")
-        body = bytes(whole.body)
-        bodies.append(body)
-        end += len(body)
-        ends.append(end)
+        bodies.append(body_of(whole))
         described.append(encode_properties(whole.properties, whole.application_properties))
     if not bodies:
         raise UsageError("a batch holds at least one message")
+    return encode_parts(bodies, described)
+
+
+def body_of(message: Message) -> bytes:
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        raise UsageError(f"a body is bytes, not {type(message.body).__name__}")
+    return bytes(message.body)
+
+
+def encode_parts(bodies: list[bytes], described: list[Any]) -> PreparedBatch:
+    """The batch of these bodies. described: a queue_pb2.Properties or None for each."""
+    ends = list(accumulate(map(len, bodies)))
     batch = queue_pb2.MessageBatch(count=len(bodies), bodies=b"".join(bodies), body_ends=ends)
     if any(properties is not None for properties in described):
         if all(properties == described[0] for properties in described):
@@ -76,6 +82,15 @@ def encode_batch(messages: Iterable[Message | bytes]) -> PreparedBatch:
             empty = queue_pb2.Properties()
             batch.properties.extend(empty if properties is None else properties for properties in described)
     return PreparedBatch(batch.SerializeToString(deterministic=True), len(bodies))
+
+
+def part_of(batch: PreparedBatch, first: int, count: int) -> PreparedBatch:
+    """A batch of `count` of its messages, from the place `first` on."""
+    reader = BatchReader(batch.data, batch.count)
+    places = range(first, first + count)
+    return encode_parts(
+        [reader.body(place) for place in places], [reader.raw_properties(place) for place in places]
+    )
 
 
 class BatchReader:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import grpc
 
+from quorum.client.answers import Answer
 from quorum.client.batch import Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer, ConsumerOptions
 from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Target
@@ -32,7 +33,7 @@ from quorum.client.errors import (
     from_rpc_error,
 )
 from quorum.client.policies import PolicyCalls
-from quorum.client.publisher import boottime_s
+from quorum.client.publisher import boottime_s, describe
 from quorum.client.records import (
     BrowsedMessage,
     ClusterStatus,
@@ -167,14 +168,24 @@ class Client(PolicyCalls):
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """Publish one message and wait until it is confirmed."""
-        batch = encode_batch([Message(body, properties, application_properties)])
-        await self.publish_batch(queue, batch, timeout_ms=timeout_ms)
+        """Publish one message and wait until it is confirmed. What many tasks publish at a time is sent together."""
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.gather(queue, Message(body, properties, application_properties), timeout_ms, outcome)
+        await outcome
 
-    async def publish_batch(self, queue: str, batch: Batch, *, timeout_ms: int | None = None) -> int:
+    def gather(
+        self, queue: str, message: Message, timeout_ms: int | None, outcome: asyncio.Future[Any] | Answer
+    ) -> None:
+        """`publish` without waiting: the outcome is set when it is known. The blocking client uses this."""
+        self._live().publisher.publish(queue, message, self._limit(timeout_ms), outcome)
+
+    async def publish_batch(
+        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
+    ) -> int:
         """Publish a batch, wait until all of it is confirmed, and return its number of messages.
 
-        `batch` is messages, a PreparedBatch from `encode_batch`, or a serialized MessageBatch.
+        `queue` is the queue of all messages, or one of each message. `batch` is messages, a PreparedBatch from
+        `encode_batch`, or a serialized MessageBatch.
         """
         limit_ms = self._limit(timeout_ms)
         loop = asyncio.get_running_loop()
@@ -186,15 +197,17 @@ class Client(PolicyCalls):
                 return await asyncio.shield(confirmation)
         except TimeoutError:
             raise PublishUnknown(
-                f"publishing to {queue!r} took over {limit_ms} ms; it may still be confirmed", confirmation
+                f"publishing to {describe(queue)} took over {limit_ms} ms; it may still be confirmed",
+                confirmation,
             ) from None
 
     async def send_batch(
-        self, queue: str, batch: Batch, *, timeout_ms: int | None = None
+        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
     ) -> asyncio.Future[int]:
         """Publish without waiting for the confirm. Returns a future of it as soon as the window has room."""
         prepared = _prepare(batch)
-        return await self._live().publisher.admit(queue, prepared, self._limit(timeout_ms))
+        route = queue if isinstance(queue, str) else tuple(queue)
+        return await self._live().publisher.admit(route, prepared, self._limit(timeout_ms))
 
     # ---- consuming
 

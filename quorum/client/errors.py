@@ -111,6 +111,12 @@ class ServiceError(QuorumError):
     """The service failed, or its answer violates the protocol."""
 
 
+def retrieved(future: asyncio.Future[Any], error: QuorumError) -> None:
+    """Marks the future's error as seen if the caller closed the client itself: no "never retrieved" in the log."""
+    if isinstance(error, ClosedError):
+        future.exception()
+
+
 _BY_CODE: dict[grpc.StatusCode, type[QuorumError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: RefusedError,
     grpc.StatusCode.FAILED_PRECONDITION: RefusedError,

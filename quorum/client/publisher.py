@@ -1,9 +1,12 @@
-"""Publishes that are not yet confirmed or rejected (undecided).
+"""Publishes that are not yet confirmed or rejected (undecided): batches of a caller, and gathered ones (gathering.py).
 
 Messages are numbered densely from 1 over all queues. An encoded batch is kept until all of its numbers are confirmed or
-rejected. After a reconnect all kept batches are resent in order with the same numbers. The service drops those that it
-has taken already, so every message is published once. A batch gets its numbers when it is admitted to the window. It
-cannot be abandoned after that, so there are no gaps.
+rejected. After a reconnect all undecided messages are resent in order with the same numbers. The service drops those
+that it has taken already, so every message is published once. A batch gets its numbers when it is admitted to the
+window. It cannot be abandoned after that, so there are no gaps.
+
+Decided messages are never resent, not even with their undecided neighbours: a queue that was full when it refused a
+message may have room now, and would take it.
 
 The service drops repeats for 24 hours after a stream has broken. A batch that is undecided for 23 hours is therefore
 given up and never resent. It may be published or not; its future raises OutcomeUnknown.
@@ -19,13 +22,14 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol
 
-from quorum.client.batch import PreparedBatch
+from quorum.client.answers import Answer
+from quorum.client.batch import Message, PreparedBatch, part_of
 from quorum.client.errors import (
-    ClosedError,
     OutcomeUnknown,
     PublishRejected,
     QuorumError,
@@ -34,10 +38,17 @@ from quorum.client.errors import (
     UnavailableError,
     UsageError,
     from_status,
+    retrieved,
 )
+from quorum.client.gathering import Gathered, Gathering
+from quorum.client.limits import Limits
 from quorum.client.tags import TagRanges, count_of
 from quorum.v1 import queue_pb2
 
+Route = str | tuple[str, ...]
+"""The queue of all messages of a batch, or one of each message."""
+MAX_ROUTED = 4_096
+"""Messages of a batch with a queue for each of them."""
 GIVEN_UP_AFTER_S = 23 * 3600.0
 """Seconds; one hour less than the service remembers the numbers it has taken."""
 
@@ -47,37 +58,122 @@ def boottime_s() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-@dataclass(slots=True)
-class Limits:
-    """Limits of a session, from Opened."""
+class Outcome(Protocol):
+    """Who is told what becomes of a batch. Places count from 0 in the batch."""
 
-    window_bytes: int = 8 * 1024 * 1024
-    max_message_bytes: int = 16 * 1024 * 1024
-    max_batch_messages: int = 65_536
-    max_window_messages: int = 65_536
-    max_batch_bytes: int = 18 * 1024 * 1024
+    def decided(self, first: int, last: int, refusal: QuorumError | None) -> None:
+        """The messages at these places, both included, are confirmed or refused."""
+
+    def finished(self) -> None:
+        """All messages are decided."""
+
+    def failed(self, error: QuorumError) -> None:
+        """No answer will come."""
+
+
+def range_count(queue: Route) -> int:
+    """The neighbours of a batch that have the same queue."""
+    return 1 if isinstance(queue, str) else sum(name != after for name, after in pairwise((*queue, None)))
+
+
+def describe(queue: str | Sequence[str]) -> str:
+    """The queues of a batch, for the text of an error."""
+    if isinstance(queue, str):
+        return repr(queue)
+    names = list(dict.fromkeys(queue))
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more queues" if len(names) > 3 else "")
+
+
+@dataclass(slots=True)
+class Confirmation:
+    """The outcome of a caller's batch: one future for all of its messages."""
+
+    queue: Route
+    count: int
+    future: asyncio.Future[int]
+    rejected: list[tuple[int, int]] = field(default_factory=list)
+    refusal: QuorumError | None = None
+
+    def decided(self, first: int, last: int, refusal: QuorumError | None) -> None:
+        if refusal is not None:
+            self.refusal = self.refusal or refusal
+            self.rejected.append((first, last))
+
+    def finished(self) -> None:
+        if self.refusal is None:
+            if not self.future.done():
+                self.future.set_result(self.count)
+            return
+        rejected = tuple(sorted(self.rejected))
+        refused = (
+            f"{count_of(list(rejected))} of {self.count} messages to {describe(self.queue)} were refused"
+        )
+        message = f"{refused}: {self.refusal}"
+        error = PublishRejected(
+            message, reason=self.refusal.reason, metadata=self.refusal.metadata, rejected=rejected
+        )
+        error.__cause__ = self.refusal
+        self.failed(error)
+
+    def failed(self, error: QuorumError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+            retrieved(self.future, error)
 
 
 @dataclass(slots=True)
 class Pending:
-    """One undecided batch. `open`: its undecided numbers; None, in the usual case, while all of them are undecided."""
+    """One undecided batch. `open`: its undecided numbers; None, in the usual case, while all of them are undecided.
+    sent_to: its highest number that the present stream was given; 0 if it was given none."""
 
-    queue: str
+    queue: Route
     first: int
-    last: int
-    data: bytes
-    confirmation: asyncio.Future[int]
+    batch: PreparedBatch
+    outcome: Outcome
+    is_independent: bool
     numbered_s: float
     open: TagRanges | None = None
-    rejected: list[tuple[int, int]] = field(default_factory=list)
-    refusal: QuorumError | None = None
+    sent_to: int = 0
+
+    @property
+    def last(self) -> int:
+        return self.first + self.batch.count - 1
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.batch.data)
+
+    def next_part(self) -> tuple[int, bytes] | None:
+        """The next neighbours among the undecided messages that the stream was not given: their first number, and a
+        batch of them. None if there are none."""
+        if self.open is None:
+            if self.sent_to:
+                return None
+            self.sent_to = self.last
+            return self.first, self.batch.data
+        for first, last in self.open.ranges():
+            if last > self.sent_to:
+                self.sent_to = last
+                return first, part_of(self.batch, first - self.first, last - first + 1).data
+        return None
 
 
 @dataclass(slots=True)
 class _Waiter:
-    queue: str
+    """A caller's batch for which the window has no room yet."""
+
+    queue: Route
     batch: PreparedBatch
     admitted: asyncio.Future[asyncio.Future[int]]
+    is_sent: bool = False
+
+    @property
+    def count(self) -> int:
+        return self.batch.count
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.batch.data)
 
 
 class Publisher:
@@ -89,8 +185,12 @@ class Publisher:
         self._clock_s = clock_s
         self._pending: dict[int, Pending] = {}  # by first number, ascending
         self._unsent: deque[Pending] = deque()
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: deque[_Waiter | Gathered] = deque()
+        self.gathering = Gathering(self)
         self._next_number = 1
+        self._ranges: deque[tuple[int, int]] = deque()
+        """(last number, ranges) of the batches from the lowest undecided number on, those that are decided too"""
+        self._range_count = 0
         self._bytes = 0
         self._failure: QuorumError | None = None
         self.limits = Limits()
@@ -103,7 +203,7 @@ class Publisher:
     @property
     def is_idle(self) -> bool:
         """Whether no publish is undecided."""
-        return not self._pending
+        return not self._pending and not self._waiters and self.gathering.is_idle
 
     @property
     def first_new(self) -> int:
@@ -117,7 +217,7 @@ class Publisher:
             return pending.first if pending.open is None else pending.open.ranges()[0][0]
         return self._next_number
 
-    async def admit(self, queue: str, batch: PreparedBatch, timeout_ms: int | None) -> asyncio.Future[int]:
+    async def admit(self, queue: Route, batch: PreparedBatch, timeout_ms: int | None) -> asyncio.Future[int]:
         """Wait for room in the window. Returns a future of the number of confirmed messages.
 
         If this wait is cancelled or raises TimedOut, the batch is not sent. Cancelling the future does not stop the
@@ -134,7 +234,13 @@ class Publisher:
                 f"a batch of {size} bytes, properties included; allowed: {self.limits.max_batch_bytes}, and "
                 f"{self.limits.max_message_bytes} for the body of one message"
             )
-        if not self._waiters and self._has_room(batch):
+        if not isinstance(queue, str) and (len(queue) != batch.count or batch.count > MAX_ROUTED):
+            raise UsageError(
+                f"{len(queue)} queues for {batch.count} messages; give one for all, or one each of at most {MAX_ROUTED}"
+            )
+        for name in (queue,) if isinstance(queue, str) else dict.fromkeys(queue):
+            self.gathering.close(name)  # the order of calls is the order of messages
+        if not self._waiters and self._has_room(queue, batch.count, size):
             return self._take(queue, batch)
         admitted: asyncio.Future[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
         waiter = _Waiter(queue, batch, admitted)
@@ -146,28 +252,56 @@ class Publisher:
                 self._waiters.remove(waiter)
                 self._admit_waiters()  # a smaller batch behind it may have room
         if not admitted.done():
-            raise TimedOut(f"no room in the window for {timeout_ms} ms; nothing was sent to {queue!r}")
+            raise TimedOut(
+                f"no room in the window for {timeout_ms} ms; nothing was sent to {describe(queue)}"
+            )
         return admitted.result()
 
+    def publish(
+        self, queue: str, message: Message, timeout_ms: int, future: asyncio.Future[Any] | Answer
+    ) -> None:
+        """Gather a single message; see Gathering.publish."""
+        if self._failure is not None:
+            raise self._failure
+        self.gathering.publish(queue, message, timeout_ms / 1000, future)
+
+    def admit_gathered(self, batch: Gathered) -> None:
+        """Take a gathered batch as soon as the window has room."""
+        if self._failure is not None:
+            batch.failed(self._failure)
+            return
+        self._waiters.append(batch)
+        self._admit_waiters()
+
     def next_request(self) -> Any:
-        """The next batch to send, as a SessionRequest; None if all are sent."""
+        """The next batch, or part of one, to send, as a SessionRequest; None if all are sent."""
         while self._unsent:
-            pending = self._unsent.popleft()
-            if pending.first not in self._pending:  # decided while it waited to be resent
+            pending = self._unsent[0]
+            part = pending.next_part() if pending.first in self._pending else None
+            if part is None:  # all of it is sent, or was decided while it waited to be resent
+                self._unsent.popleft()
                 continue
-            return queue_pb2.SessionRequest(
-                publish=queue_pb2.PublishBatch(
-                    queue=pending.queue,
-                    first_sequence=pending.first,
-                    lowest_unconfirmed=self.lowest_unconfirmed,
-                    batch=pending.data,
-                )
+            first, data = part
+            publish = queue_pb2.PublishBatch(
+                first_sequence=first,
+                lowest_unconfirmed=self.lowest_unconfirmed,
+                batch=data,
+                independent=pending.is_independent,
             )
+            if isinstance(pending.queue, str):
+                publish.routing_key = pending.queue
+            else:
+                publish.routing_keys.extend(
+                    pending.queue[first - pending.first : pending.sent_to + 1 - pending.first]
+                )
+            return queue_pb2.SessionRequest(publish=publish)
         return None
 
     def resend_all(self) -> None:
-        """Resend all undecided batches in order on a new stream, except for those that are too old."""
+        """Resend all undecided messages in order on a new stream, except for those that are too old."""
         self.give_up_old()
+        for pending in self._pending.values():
+            pending.sent_to = 0
         self._unsent = deque(self._pending.values())
 
     def give_up_old(self) -> None:
@@ -178,12 +312,12 @@ class Publisher:
             if pending.numbered_s > before_s:
                 return
             del self._pending[pending.first]
-            self._bytes -= len(pending.data)
+            self._bytes -= pending.size_bytes
             error = OutcomeUnknown(
-                f"{pending.last - pending.first + 1} messages to {pending.queue!r} were not answered for "
+                f"{pending.batch.count} messages to {describe(pending.queue)} were not answered for "
                 f"{GIVEN_UP_AFTER_S / 3600:.0f} hours; they may be published or not, and are not sent again"
             )
-            _fail(pending.confirmation, error)
+            pending.outcome.failed(error)
             self._admit_waiters()
 
     def decide(self, confirms: Any) -> None:
@@ -206,57 +340,77 @@ class Publisher:
         if unavailable is not None:
             raise unavailable
 
-    def fail_all(self, error: QuorumError, *, for_good: bool) -> None:
-        """Fail all undecided batches; with for_good, later publishes, too."""
-        if for_good:
-            self._failure = error
+    def fail_all(self, error: QuorumError) -> None:
+        """Fail all publishes, and all later ones."""
+        self._failure = error
+        self._fail_pending(error)
+        self.gathering.close_all()
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            if isinstance(waiter, _Waiter):
+                waiter.admitted.set_exception(error)
+            else:
+                waiter.failed(error)
+
+    def begin_again(self, error: QuorumError) -> None:
+        """Fail what has a number, and restart the numbers at 1, for a new producer identity."""
+        self._fail_pending(error)
+        self._next_number = 1
+        self._ranges.clear()
+        self._range_count = 0
+        self._admit_waiters()
+
+    # ---- inside
+
+    def _fail_pending(self, error: QuorumError) -> None:
         given_up = list(self._pending.values())
         self._pending.clear()
         self._unsent.clear()
         self._bytes = 0
         for pending in given_up:
-            _fail(pending.confirmation, error)
-        if for_good:
-            waiters, self._waiters = self._waiters, deque()
-            for waiter in waiters:
-                waiter.admitted.set_exception(error)
-        else:
-            self._admit_waiters()
+            pending.outcome.failed(error)
 
-    def restart_numbers(self) -> None:
-        """Restart at 1 for a new producer identity. No publish may be undecided."""
-        assert not self._pending
-        self._next_number = 1
-
-    # ---- inside
-
-    def _has_room(self, batch: PreparedBatch) -> bool:
+    def _has_room(self, queue: Route, count: int, size_bytes: int) -> bool:
         if not self._pending:
             return True
-        span = self._next_number + batch.count - self.lowest_unconfirmed
+        ranges = range_count(queue)
+        lowest = self.lowest_unconfirmed
+        while self._ranges and self._ranges[0][0] < lowest:
+            self._range_count -= self._ranges.popleft()[1]
+        span = self._next_number + count - lowest
         return (
-            self._bytes + len(batch.data) <= self.limits.window_bytes
+            self._bytes + size_bytes <= self.limits.window_bytes
             and span <= self.limits.max_window_messages
+            and self._range_count + ranges <= self.limits.max_window_ranges
         )
 
-    def _take(self, queue: str, batch: PreparedBatch) -> asyncio.Future[int]:
+    def _take(self, queue: Route, batch: PreparedBatch) -> asyncio.Future[int]:
         confirmation: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._number(queue, batch, Confirmation(queue, batch.count, confirmation), is_independent=False)
+        return confirmation
+
+    def _number(self, queue: Route, batch: PreparedBatch, outcome: Outcome, *, is_independent: bool) -> None:
         first = self._next_number
         self._next_number = first + batch.count
-        pending = Pending(queue, first, self._next_number - 1, batch.data, confirmation, self._clock_s())
+        ranges = range_count(queue)
+        self._ranges.append((self._next_number - 1, ranges))
+        self._range_count += ranges
+        pending = Pending(queue, first, batch, outcome, is_independent, self._clock_s())
         self._pending[first] = pending
         self._unsent.append(pending)
         self._bytes += len(batch.data)
         self._wake()
-        return confirmation
 
     def _admit_waiters(self) -> None:
         while self._waiters:
             waiter = self._waiters[0]
-            if not self._has_room(waiter.batch):
+            if not self._has_room(waiter.queue, waiter.count, waiter.size_bytes):
                 return
             self._waiters.popleft()
-            waiter.admitted.set_result(self._take(waiter.queue, waiter.batch))
+            if isinstance(waiter, _Waiter):
+                waiter.admitted.set_result(self._take(waiter.queue, waiter.batch))
+            elif (batch := waiter.encode()) is not None:
+                self._number(waiter.queue, batch, waiter, is_independent=True)
 
     def _decide(self, first: int, last: int, refusal: QuorumError | None) -> None:
         if last >= self._next_number or first < 1:
@@ -285,32 +439,13 @@ class Publisher:
                 pending.open = TagRanges()
                 pending.open.add(pending.first, pending.last)
             taken = pending.open.remove(first, last)
-        if refusal is not None and taken:
-            pending.refusal = pending.refusal or refusal
-            pending.rejected.extend((a - pending.first, b - pending.first) for a, b in taken)
+        for a, b in taken:
+            pending.outcome.decided(a - pending.first, b - pending.first, refusal)
         if is_whole or not pending.open:
             self._finish(pending)
 
     def _finish(self, pending: Pending) -> None:
         del self._pending[pending.first]
-        self._bytes -= len(pending.data)
+        self._bytes -= pending.size_bytes
         self.decided_batches += 1
-        if pending.refusal is None:
-            if not pending.confirmation.done():
-                pending.confirmation.set_result(pending.last - pending.first + 1)
-            return
-        rejected = tuple(sorted(pending.rejected))
-        refused, whole = count_of(list(rejected)), pending.last - pending.first + 1
-        message = f"{refused} of {whole} messages to {pending.queue!r} were refused: {pending.refusal}"
-        error = PublishRejected(
-            message, reason=pending.refusal.reason, metadata=pending.refusal.metadata, rejected=rejected
-        )
-        error.__cause__ = pending.refusal
-        _fail(pending.confirmation, error)
-
-
-def _fail(confirmation: asyncio.Future[int], error: QuorumError) -> None:
-    if not confirmation.done():
-        confirmation.set_exception(error)
-        if isinstance(error, ClosedError):
-            confirmation.exception()  # the caller closed the client itself: no "never retrieved" in the log
+        pending.outcome.finished()

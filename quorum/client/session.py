@@ -46,15 +46,18 @@ from quorum.client.errors import (
     from_rpc_error,
     from_status,
 )
-from quorum.client.publisher import Limits, Publisher, boottime_s
+from quorum.client.limits import Limits
+from quorum.client.publisher import Publisher, boottime_s
 from quorum.client.requests import Requests, within
 from quorum.v1 import queue_pb2, queue_pb2_grpc
 
 OPEN_TIMEOUT_S = 3.0
-PAUSE_FIRST_S, PAUSE_LIMIT_S = 0.02, 1.0
+PAUSE_FIRST_S, PAUSE_LIMIT_S = 0.02, 0.5
 ATTACH_PAUSE_S = 0.1
 WATCH_S = 0.25
 CLOSE_FLUSH_S = 1.0
+MAX_TURN = 4_096
+"""Dispositions and credits that are sent together."""
 REFUSALS_BEFORE_GIVING_UP = 3
 
 # The service has forgotten this producer: the outcome of open publishes stays unknown, and a new identity begins.
@@ -128,6 +131,7 @@ class Session:
         if self._task is None:
             return
         if self._failure is None and timeout_ms and self._is_up.is_set():
+            self.publisher.gathering.close_all()
             deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
             while self._is_up.is_set() and not (self.publisher.is_idle and self._is_flushed()):
                 if asyncio.get_running_loop().time() >= deadline:
@@ -314,7 +318,10 @@ class Session:
 
     async def _open_stream(self, call: Any) -> Any:
         hello = queue_pb2.Open(
-            producer_id=self._producer_id, epoch=self._epoch, first_new_sequence=self.publisher.first_new
+            producer_id=self._producer_id,
+            epoch=self._epoch,
+            first_new_sequence=self.publisher.first_new,
+            takes_turns=True,
         )
         await call.write(queue_pb2.SessionRequest(open=hello))
         response = await call.read()
@@ -351,14 +358,15 @@ class Session:
             "cancelled": self._on_cancelled,
             "drained": self._on_drained,
         }
-        while (response := await call.read()) is not grpc.aio.EOF:
-            kind = response.WhichOneof("response")
-            if kind != "failed" or response.failed.status.code != code_pb2.UNAVAILABLE:
-                self._received += 1
-            if kind in handlers:
-                handlers[kind](getattr(response, kind))
-            elif kind == "opened":
-                raise ServiceError("the session was opened twice")
+        while (received := await call.read()) is not grpc.aio.EOF:
+            for response in received.turn.responses if received.HasField("turn") else (received,):
+                kind = response.WhichOneof("response")
+                if kind != "failed" or response.failed.status.code != code_pb2.UNAVAILABLE:
+                    self._received += 1
+                if kind in handlers:
+                    handlers[kind](getattr(response, kind))
+                elif kind == "opened":
+                    raise ServiceError("the session was opened twice")
 
     async def _write(self, call: Any) -> None:
         while True:
@@ -391,13 +399,27 @@ class Session:
     def _next_request(self) -> Any:
         if self._control:
             return self._control.popleft()
-        while self._dirty:
+        return self._next_turn() or self.publisher.next_request()
+
+    def _next_turn(self) -> Any:
+        """The dispositions and credits that wait, one request alone or many together; None if none wait."""
+        found: list[Any] = []
+        while self._dirty and len(found) < MAX_TURN:
             key = next(iter(self._dirty))
             request = self._dirty[key].next_request()
-            if request is not None:
-                return request
-            del self._dirty[key]
-        return self.publisher.next_request()
+            if request is None:
+                del self._dirty[key]
+            else:
+                found.append(request)
+        if len(found) < 2:
+            return found[0] if found else None
+        turn = queue_pb2.RequestTurn()
+        for request in found:
+            if request.HasField("disposition"):
+                turn.dispositions.append(request.disposition)
+            else:
+                turn.credits.append(request.credit)
+        return queue_pb2.SessionRequest(turn=turn)
 
     # ---- answers
 
@@ -518,8 +540,7 @@ class Session:
     def _may_go_on(self, error: QuorumError, was_up: bool) -> bool:
         """Whether another stream may succeed after this error."""
         if error.reason in PRODUCER_FORGOTTEN:
-            self.publisher.fail_all(error, for_good=False)
-            self.publisher.restart_numbers()
+            self.publisher.begin_again(error)
             self._producer_id = secrets.token_bytes(16)
             self._epoch = 0
             return True
@@ -532,7 +553,7 @@ class Session:
         if self._failure is None:
             self._failure = error
         self._lost(error)
-        self.publisher.fail_all(error, for_good=True)
+        self.publisher.fail_all(error)
         ended = None if isinstance(error, ClosedError) else error
         for consumer in list(self._consumers.values()):
             consumer.end(ended)
@@ -549,5 +570,5 @@ class Session:
                     await asyncio.sleep(0.001)
                 await call.done_writing()
             await asyncio.wait({task}, timeout=CLOSE_FLUSH_S)
-        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the stream has ended already
+        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.InternalError):
+            return  # the stream has ended: before, or (InternalError) during done_writing

@@ -27,11 +27,13 @@ from quorum.log.files import NO_ROOM, Files, commit_file, temporary_path, write_
 from quorum.log.index import Part, Sealed, arrange, encode_index, index_path, write_index_if_room
 from quorum.log.record import HEADER_BYTES, RecordKind, body_is_good
 from quorum.log.reserve import Reserve
-from quorum.log.scanner import CHUNK_BYTES, Scanner
+from quorum.log.scanner import Scanner
 from quorum.log.segments import HEADER_BLOCK, Listed, Segment, SegmentHeader, segment_path
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT, Body, GroupTable, Rows
 
+COPY_BYTES = 4 << 20
+"""Bytes of records whose references are looked up at once, and bytes written at once."""
 SURVEY_ROWS = 1 << 14
 """Rows that the survey reads at once: under a millisecond, so that other threads get their turns."""
 MOST_AT_ONCE = 64
@@ -211,7 +213,7 @@ class Collection:
         for part in sealed.parts.values():
             groups[part.start : part.start + part.count] = part.group
             pages[part.start : part.start + part.count] = part.is_page
-        bounds = np.cumsum(columns.lengths[order].astype(np.int64) + HEADER_BYTES) // CHUNK_BYTES
+        bounds = np.cumsum(columns.lengths[order].astype(np.int64) + HEADER_BYTES) // COPY_BYTES
         scanner = Scanner(sealed.segment.path, sealed.segment.file, sealed.end)
         for piece in np.split(order, np.flatnonzero(np.diff(bounds)) + 1):
             live = np.zeros(len(piece), np.bool_)
@@ -290,7 +292,7 @@ class _Copy:
         self._buffers += (header, body)
         self._buffered += len(header) + len(body)
         self._position += len(header) + len(body)
-        if self._buffered >= CHUNK_BYTES:
+        if self._buffered >= COPY_BYTES:
             self._flush()
 
     def finish(self, last_lsn: int) -> Sealed | None:

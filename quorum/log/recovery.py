@@ -47,6 +47,7 @@ from quorum.log.scanner import (
     damage_of,
     header_at,
     headers_from,
+    is_zero,
     rebuild,
     require_known_kind,
     scan,
@@ -364,7 +365,7 @@ def _last_dirty(scanner: Scanner, offset: int) -> int:
     dirty = offset
     while offset < scanner.end:
         chunk, at = scanner.window(offset, min(CHUNK_BYTES, scanner.end - offset))
-        if chunk.count(0, at) != len(chunk) - at:
+        if not is_zero(chunk, at):
             dirty = offset + len(chunk) - at
         offset += len(chunk) - at
     return dirty

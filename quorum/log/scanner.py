@@ -12,10 +12,11 @@ from quorum.log.record import HEADER_BYTES, WITH_BODY, Header, RecordKind, Stamp
 from quorum.log.segments import HEADER_BLOCK, Listed, Segment
 from quorum.log.table import PLACE_SHIFT, Body, Rows
 
-CHUNK_BYTES = 4 << 20
-"""Bytes read at once."""
+CHUNK_BYTES = 256 << 10
+"""Bytes read at once. Larger pieces take longer: the memory of each is new to the process."""
 
 _KINDS = frozenset(RecordKind)
+_ZEROS = bytes(CHUNK_BYTES)
 
 
 class Scanner:
@@ -42,6 +43,13 @@ class Scanner:
         return self._chunk, position
 
 
+def is_zero(chunk: bytes, at: int) -> bool:
+    """Whether the chunk has only zeros from `at` on, as most of an active segment has. A comparison is ten times as
+    fast as a search."""
+    rest = chunk[at:]
+    return rest == (_ZEROS if len(rest) == CHUNK_BYTES else bytes(len(rest)))
+
+
 def scan(scanner: Scanner, stamp: Stamp, offset: int) -> Generator[tuple[int, Header, bytes], None, int]:
     """Yield offset, header and body of each good record; returns the offset of the first bad one."""
     while scanner.end - offset >= HEADER_BYTES:
@@ -65,7 +73,7 @@ def headers_from(scanner: Scanner, stamp: Stamp, offset: int) -> Iterator[tuple[
     while offset < scanner.end:
         chunk, at = scanner.window(offset, min(CHUNK_BYTES, scanner.end - offset))
         base = offset - at
-        found = chunk.find(stamp.magic, at)
+        found = -1 if is_zero(chunk, at) else chunk.find(stamp.magic, at)
         while found >= 0 and found + HEADER_BYTES <= len(chunk):
             header = stamp.decode(chunk, found)
             if header is not None:

@@ -25,6 +25,8 @@ from quorum.node.wire.frames import Frame
 from quorum.replication.network.connection import PeerNetwork
 
 MAX_WAIT_S = 0.25
+GATHER_S = 0.003
+"""How long an idle member waits for the heartbeats of its other peers, once it has those of one."""
 DISK_FAILED = 74
 """Exit status (EX_IOERR of sysexits.h): look at the disk before starting this member again."""
 TOO_OLD = 78
@@ -82,16 +84,24 @@ class Driver:
     def _turn(self) -> None:
         self._waits = True  # from here on submit wakes the network; what was submitted before is seen below
         wait = 0.0 if self._inputs else self.member.next_due_ms() / 1000 - boottime_s()
-        received = self._network.poll(max(0.0, min(wait, MAX_WAIT_S)))
+        frames = self._receive(max(0.0, min(wait, MAX_WAIT_S)))
+        end_s = boottime_s() + GATHER_S
+        while frames and not self._inputs and self.member.may_gather(frames):
+            left_s = end_s - boottime_s()
+            if left_s <= 0:
+                break
+            frames += self._receive(left_s)
         self._waits = False
         inputs = []
         while self._inputs:
             inputs.append(self._inputs.popleft())
-        frames = [Frame(peer, kind, data) for peer, kind, data in received]
         outputs = self.member.step(int(boottime_s() * 1000), frames, inputs)
         self._network.flush()
         if outputs:
             self._outputs(outputs)
+
+    def _receive(self, wait_s: float) -> list[Frame]:
+        return [Frame(peer, kind, data) for peer, kind, data in self._network.poll(wait_s)]
 
 
 def _fail_stop(error: BaseException) -> None:

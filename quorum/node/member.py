@@ -27,9 +27,10 @@ from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.cluster.corruption_monitor import CorruptionMonitor, NeededEntries
 from quorum.node.cluster.disk_monitor import DiskMonitor
-from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.cluster.heartbeats import BEAT_KINDS, Heartbeats
 from quorum.node.cluster.leader_duties import LeaderDuties
 from quorum.node.cluster.leader_routes import LeaderRoutes
+from quorum.node.cluster.leader_spread import LeaderSpread
 from quorum.node.cluster.lease_times import LeaseTimesKeeper
 from quorum.node.cluster.membership import Membership, founding_members
 from quorum.node.cluster.peers import Peers
@@ -72,7 +73,10 @@ from quorum.node.wire.frames import Frame, FrameTable, Network
 AnswerT = TypeVar("AnswerT")
 
 UPKEEP_MS = 100
-PATIENCE_MS = 50
+PATIENCE_MS = 150
+"""How long the node's heartbeats, and its upkeep, wait for a step that has another reason."""
+BEAT_BYTES = 64
+"""A frame of a Raft group has at most this many bytes if it brings no entry."""
 """Regular work is done in the first step after it is due. The member makes a step for it alone only this much later. So
 the members of an idle cluster fall into step with their leader's heartbeats."""
 REVIEW_MS = 500
@@ -188,6 +192,14 @@ class Member:
             self._outputs,
         )
         self._duties = LeaderDuties(self.heartbeats)
+        self.leader_spread = LeaderSpread(
+            self.replicas,
+            self.membership,
+            self.peers,
+            self.disk_monitor,
+            logger,
+            config.spread_after_ms,
+        )
         self.versions = VersionSwitch(
             config.limits.newest_version, self.replicas, self.peers, self._network, logger
         )
@@ -395,6 +407,18 @@ class Member:
         bodies = (self.body_client.next_due_ms(), self.body_server.next_due_ms())
         return min((due, *(each for each in bodies if each is not None)))
 
+    def may_gather(self, frames: Iterable[Frame]) -> bool:
+        """Whether a step may wait a few milliseconds for more frames: these are no more than heartbeats, and nobody
+        waits for anything here. Heartbeats and their answers of several peers then cost one step."""
+        return (
+            all(
+                frame.kind in BEAT_KINDS or (frame.kind == KIND_RAFT and len(frame.data) <= BEAT_BYTES)
+                for frame in frames
+            )
+            and not (self.questions.is_busy or self.read_indexes.is_busy)
+            and all(replica.is_calm for replica in self.replicas.values())
+        )
+
     # ---- what has changed
 
     def _connection_changed(self, peer: str) -> None:
@@ -464,6 +488,7 @@ class Member:
         if self._node_state.is_established:
             self.membership.advance(now_ms)
             self.versions.turn(now_ms)
+            self.leader_spread.turn(now_ms)
         for replica in self.replicas.values():
             replica.look_at_timers()
             self._table.resend_overdue(replica.number, now_ms)

@@ -16,6 +16,9 @@ SNAPSHOT_MS = 60_000
 """One is taken this long after the first change since the last one, too: the disk space of settled messages is free
 after two."""
 QUEUE_MEMORY_BYTES = 256 << 20
+SPREAD_AFTER_MS = 5_000
+"""The cluster has to be settled for this long before a leader moves. Elections, reconnecting clients and resent
+operations take one or two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +43,7 @@ class MemberConfig:
     limits: Limits = PRODUCTION
     """of the machines of queues, the same on all members"""
     scrubbing: Pace = field(default_factory=Pace)
+    spread_after_ms: int | None = SPREAD_AFTER_MS
+    """see cluster/leader_spread.py; None if leaders do not spread by themselves"""
     skip_entries: tuple[tuple[int, int], ...] = ()
     """(group, index) of entries whose effect is left out, see replica/skipped_entries.py"""

@@ -28,6 +28,10 @@ RETRY_PART = 0.5
 """A round without a majority is repeated after this part of the minimum election timeout."""
 CANDIDATE_PART = 0.5
 """A candidate waits for votes for this part of an election timeout."""
+START_PART, RANK_PART = 0.3, 0.3
+"""Parts of the minimum election timeout: the first timeout after a start, and what each member waits longer than the
+one before it in the group's rotation. The first is about one heartbeat, so a working leader is heard before; the second
+is enough for an election."""
 LAST_RESORT_TIMEOUTS = 5
 """A member that should not lead still campaigns when there was no leader for this many of the longest election
 timeouts, because it may be the only member with all committed entries."""
@@ -97,9 +101,11 @@ class Campaign:
         self._outbox = outbox
         self._quarantine = quarantine
         self._clock = clock
+        self._election_min_s = timing.election_min_s
         self._election_max_s = timing.election_max_s
         self._began_s = clock()
         self.rounds = PreVoteRounds(engine, timing.election_min_s * RETRY_PART)
+        self._had_turn = False
         self.is_transfer = False
         """The leader has asked for this campaign."""
         self.campaigns_last = False
@@ -138,6 +144,20 @@ class Campaign:
             for voter in engine.voters:
                 self._outbox.queue(voter, request)
         return False
+
+    def take_turn(self, first: int) -> None:
+        """See Group.campaign_in_turn."""
+        engine = self._engine
+        members = self._view.configurations.current.voters
+        connected = sum(voter in engine.connected for voter in engine.voters)
+        if self._had_turn or engine.me not in members or connected + 1 < majority(len(members)):
+            return
+        self._had_turn = True
+        if engine.leader is None and not engine.is_transfer_target:
+            self.rounds.cancel()
+            rank = (members.index(engine.me) - first) % len(members)
+            timeout_s = self._election_min_s * (START_PART + RANK_PART * rank)
+            engine.election_deadline_s = self._clock() + min(timeout_s, self._election_max_s)
 
     def follow(self, term: int) -> None:
         """Become a follower in a higher term that was seen (Raft §5.1)."""

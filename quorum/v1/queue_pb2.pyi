@@ -90,7 +90,7 @@ class Range(_message.Message):
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("open", "publish", "attach", "credit", "disposition", "cancel", "get", "close")
+    __slots__ = ("open", "publish", "attach", "credit", "disposition", "cancel", "get", "close", "turn")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class SessionRequest(_message.Message):
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     GET_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     open: Open
     publish: PublishBatch
     attach: Attach
@@ -107,10 +108,19 @@ class SessionRequest(_message.Message):
     cancel: Cancel
     get: SessionGet
     close: Close
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., publish: _Optional[_Union[PublishBatch, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., disposition: _Optional[_Union[Disposition, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., get: _Optional[_Union[SessionGet, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
+    turn: RequestTurn
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., publish: _Optional[_Union[PublishBatch, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., disposition: _Optional[_Union[Disposition, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., get: _Optional[_Union[SessionGet, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., turn: _Optional[_Union[RequestTurn, _Mapping]] = ...) -> None: ...
+
+class RequestTurn(_message.Message):
+    __slots__ = ("dispositions", "credits")
+    DISPOSITIONS_FIELD_NUMBER: _ClassVar[int]
+    CREDITS_FIELD_NUMBER: _ClassVar[int]
+    dispositions: _containers.RepeatedCompositeFieldContainer[Disposition]
+    credits: _containers.RepeatedCompositeFieldContainer[Credit]
+    def __init__(self, dispositions: _Optional[_Iterable[_Union[Disposition, _Mapping]]] = ..., credits: _Optional[_Iterable[_Union[Credit, _Mapping]]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("opened", "confirms", "done", "failed", "attached", "delivery", "cancelled", "drained")
+    __slots__ = ("opened", "confirms", "done", "failed", "attached", "delivery", "cancelled", "drained", "turn")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     CONFIRMS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +129,7 @@ class SessionResponse(_message.Message):
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     confirms: Confirms
     done: Done
@@ -127,17 +138,26 @@ class SessionResponse(_message.Message):
     delivery: Delivery
     cancelled: Cancelled
     drained: Drained
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., confirms: _Optional[_Union[Confirms, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., cancelled: _Optional[_Union[Cancelled, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ...) -> None: ...
+    turn: ResponseTurn
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., confirms: _Optional[_Union[Confirms, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., cancelled: _Optional[_Union[Cancelled, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., turn: _Optional[_Union[ResponseTurn, _Mapping]] = ...) -> None: ...
+
+class ResponseTurn(_message.Message):
+    __slots__ = ("responses",)
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
+    responses: _containers.RepeatedCompositeFieldContainer[SessionResponse]
+    def __init__(self, responses: _Optional[_Iterable[_Union[SessionResponse, _Mapping]]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("producer_id", "epoch", "first_new_sequence")
+    __slots__ = ("producer_id", "epoch", "first_new_sequence", "takes_turns")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_NEW_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TAKES_TURNS_FIELD_NUMBER: _ClassVar[int]
     producer_id: bytes
     epoch: int
     first_new_sequence: int
-    def __init__(self, producer_id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., first_new_sequence: _Optional[int] = ...) -> None: ...
+    takes_turns: bool
+    def __init__(self, producer_id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., first_new_sequence: _Optional[int] = ..., takes_turns: _Optional[bool] = ...) -> None: ...
 
 class Close(_message.Message):
     __slots__ = ()
@@ -162,16 +182,22 @@ class Opened(_message.Message):
     def __init__(self, node: _Optional[str] = ..., session: _Optional[int] = ..., window_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_batch_messages: _Optional[int] = ..., max_window_messages: _Optional[int] = ..., max_batch_bytes: _Optional[int] = ...) -> None: ...
 
 class PublishBatch(_message.Message):
-    __slots__ = ("queue", "first_sequence", "lowest_unconfirmed", "batch")
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("exchange", "routing_key", "routing_keys", "first_sequence", "lowest_unconfirmed", "batch", "independent")
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEYS_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LOWEST_UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
-    queue: str
+    INDEPENDENT_FIELD_NUMBER: _ClassVar[int]
+    exchange: str
+    routing_key: str
+    routing_keys: _containers.RepeatedScalarFieldContainer[str]
     first_sequence: int
     lowest_unconfirmed: int
     batch: bytes
-    def __init__(self, queue: _Optional[str] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ...) -> None: ...
+    independent: bool
+    def __init__(self, exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., routing_keys: _Optional[_Iterable[str]] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ..., independent: _Optional[bool] = ...) -> None: ...
 
 class Confirms(_message.Message):
     __slots__ = ("confirmed", "rejected")

@@ -13,7 +13,8 @@ that holds them all. A batch without any field is encoded as no bytes.
 
 Encoding makes a handful of passes per column, each in C. Reading makes a handful of numpy calls per column and none per
 message. A batch of one row, shared or not, has the same bytes but is written and read without numpy, which would cost
-more than it saves. Reading checks everything: foreign bytes either are valid columns or raise ColumnsError.
+more than it saves; up to FEW_ROWS rows are read without it, too, into lists. Reading checks everything: foreign bytes
+either are valid columns or raise ColumnsError.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,12 @@ _DOUBLE = struct.Struct("<d")
 
 _INTS = {1: "<i1", 2: "<i2", 4: "<i4", 8: "<i8"}
 _CODES = {1: "<u1", 2: "<u2", 4: "<u4"}
+_LETTERS = {1: "b", 2: "h", 4: "i", 8: "q"}
+"""The letters of these widths for `struct`; in capitals they have no sign."""
+
+FEW_ROWS = 8
+"""Rows up to which columns are read into lists, and written to a block value by value: numpy's calls cost more for a
+few."""
 
 MAX_KEY_BYTES = 0xFFFF
 MAX_COLUMNS = 0xFFFF
@@ -286,8 +293,14 @@ class Column:
         return np.array(texts, object)[self.values].tolist()  # type: ignore[no-any-return]
 
 
-Single = tuple[str, int, FieldValue]
-"""A column of one row: key, kind, value."""
+class Listed(NamedTuple):
+    """A column of a few rows. values: one for each row, None where it is absent. longest: length in bytes of the
+    longest string of its dictionary."""
+
+    key: str
+    kind: int
+    values: Values
+    longest: int = 0
 
 
 class Table(Protocol):
@@ -339,18 +352,19 @@ def fill_list(out: Values, mask: Bits | None, values: list[FieldValue]) -> Value
 
 
 class BatchColumns:
-    """The columns of a batch of `count` messages. `rows` is 1 if all of them share one row of fields, else count."""
+    """The columns of a batch of `count` messages. `rows` is 1 if all of them share one row of fields, else count. The
+    columns are arrays, or `listed` if there are few rows. Raises ColumnsError if listed columns are out of order."""
 
-    __slots__ = ("_lists", "columns", "count", "rows", "single")
+    __slots__ = ("_lists", "columns", "count", "listed", "rows")
 
     def __init__(
-        self, count: int, rows: int, columns: tuple[Column, ...] = (), single: tuple[Single, ...] = ()
+        self, count: int, rows: int, columns: tuple[Column, ...] = (), listed: tuple[Listed, ...] = ()
     ) -> None:
         self.count = count
         self.rows = rows
         self.columns = columns
-        self.single = single
-        self._lists: dict[str, Values] = {key: [value] for key, _, value in single}
+        self.listed = listed
+        self._lists: dict[str, Values] = _by_key(listed)
 
     def row(self, ordinal: int) -> Row:
         """The fields of the message at this position in the batch."""
@@ -361,7 +375,7 @@ class BatchColumns:
     def field_keys(self) -> list[str]:
         """The keys that any message has, sorted."""
         return list(
-            dict.fromkeys([key for key, _, _ in self.single] + [column.key for column in self.columns])
+            dict.fromkeys([column.key for column in self.listed] or [column.key for column in self.columns])
         )
 
     def values(self, key: str) -> Values:
@@ -379,10 +393,7 @@ class BatchColumns:
     def text_units(self, size: int) -> int:
         """The largest number of units of `size` bytes in one message's text: for each field, the units of its longest
         text."""
-        found = 0
-        for _, _, value in self.single:
-            if isinstance(value, str) and 4 * len(value) >= size:
-                found += len(value if value.isascii() else value.encode("utf-8", "surrogatepass")) // size
+        found = sum([column.longest // size for column in self.listed])
         for column in self.columns:
             if column.strings is not None and len(column.strings.blob) >= size:
                 found += column.strings.longest // size
@@ -399,9 +410,9 @@ class BatchColumns:
         )
 
 
-def decode(data: bytes | memoryview, count: int) -> BatchColumns:
-    """The columns of a batch of `count` messages. Raises ColumnsError. Keeps `data` alive, because arrays point into
-    it."""
+def decode(data: bytes | memoryview, count: int, few_rows: int = FEW_ROWS) -> BatchColumns:
+    """The columns of a batch of `count` messages, as lists up to `few_rows` rows. Raises ColumnsError. Keeps `data`
+    alive, because arrays point into it."""
     if not len(data):
         return BatchColumns(count, count)
     reader = _Reader(data)
@@ -413,18 +424,19 @@ def decode(data: bytes | memoryview, count: int) -> BatchColumns:
     if messages != count or not count:
         raise ColumnsError(f"columns of {messages} messages for a batch of {count}")
     rows = 1 if flags & SHARED else count
-    if rows == 1:
-        single = tuple(reader.single() for _ in range(size))
+    if rows == 1 or rows <= few_rows:
+        listed = tuple([reader.single() if rows == 1 else reader.listed(rows) for _ in range(size)])
         reader.check_end()
-        _check_singles(single)
-        return BatchColumns(count, 1, single=single)
+        if not listed:
+            raise ColumnsError("columns that hold no column")
+        return BatchColumns(count, rows, listed=listed)
     columns = tuple(reader.column(rows) for _ in range(size))
     reader.check_end()
     _check_order(columns)
     return BatchColumns(count, rows, columns)
 
 
-def value_places(data: bytes) -> list[tuple[Single, int, int]]:
+def value_places(data: bytes) -> list[tuple[Listed, int, int]]:
     """Each column of a batch of one message, with the begin and end of its value in the bytes; for a string, of its
     text. Raises ColumnsError."""
     reader = _Reader(data)
@@ -432,23 +444,33 @@ def value_places(data: bytes) -> list[tuple[Single, int, int]]:
     found = []
     for _ in range(size):
         width = reader.data[reader.position + 1]
-        single = reader.single()
+        column = reader.single()
         end = reader.position
-        if single[1] == STRING:
+        if column.kind == STRING:
             end -= width  # the code
-            width = len(str(single[2]).encode("utf-8", "surrogatepass"))
-        found.append((single, end - max(width, single[1] == BOOLEAN), end))
+            width = column.longest
+        found.append((column, end - max(width, column.kind == BOOLEAN), end))
     return found
 
 
-def _check_singles(columns: tuple[Single, ...]) -> None:
-    if not columns:
-        raise ColumnsError("columns that hold no column")
-    for (before, _, _), (key, _, _) in pairwise(columns):
-        if before == key:
-            raise ColumnsError(f"field {key!r} has two values in one message")
-        if before > key:
-            raise ColumnsError(f"column {key!r} is out of order")
+def _by_key(columns: tuple[Listed, ...]) -> dict[str, Values]:
+    """The values of each key, of all kinds. Raises ColumnsError if columns are out of order or overlap."""
+    found: dict[str, Values] = {}
+    last, last_kind = "", -1
+    for key, kind, values, _ in columns:
+        if key != last:
+            if key < last:
+                raise ColumnsError(f"column {key!r} is out of order")
+            found[key] = values
+        else:
+            if kind <= last_kind and len(values) > 1:
+                raise ColumnsError(f"column {key!r} is out of order")
+            before = found[key]
+            if any(old is not None and new is not None for old, new in zip(before, values, strict=True)):
+                raise ColumnsError(f"field {key!r} has two values in one message")
+            found[key] = [old if new is None else new for old, new in zip(before, values, strict=True)]
+        last, last_kind = key, kind
+    return found
 
 
 def _check_order(columns: tuple[Column, ...]) -> None:
@@ -477,15 +499,20 @@ class _Reader:
         self.data = memoryview(data).cast("B")
         self.position = 0
 
+    def skip(self, size: int) -> int:
+        """Pass so many bytes. Returns where they begin."""
+        start = self.position
+        if start + size > len(self.data):
+            raise ColumnsError(f"columns end at {len(self.data)}, {size} bytes are wanted at {start}")
+        self.position = start + size
+        return start
+
     def take(self, size: int) -> memoryview:
-        part = self.data[self.position : self.position + size]
-        if len(part) != size:
-            raise ColumnsError(f"columns end at {len(self.data)}, {size} bytes are wanted at {self.position}")
-        self.position += size
-        return part
+        start = self.skip(size)
+        return self.data[start : self.position]
 
     def unpack(self, form: struct.Struct) -> tuple[int, ...]:
-        return form.unpack(self.take(form.size))
+        return form.unpack_from(self.data, self.skip(form.size))
 
     def array(self, kind: str, count: int) -> Array:
         dtype = np.dtype(kind)
@@ -504,12 +531,13 @@ class _Reader:
             raise ColumnsError("a field key is empty")
         return kind, width, key, count
 
-    def single(self) -> Single:
+    def single(self) -> Listed:
         """Read a column of one row."""
         kind, width, key, count = self.head()
         if count != 1:
             raise ColumnsError(f"column {key!r} has {count} values for 1 rows")
         value: FieldValue
+        size = 0
         if kind == BOOLEAN and width == 0:
             byte = self.take(1)[0]
             if byte > 1:
@@ -528,7 +556,64 @@ class _Reader:
                 raise ColumnsError(f"column {key!r} has codes beside its dictionary")
         else:
             raise ColumnsError(f"column {key!r} has an unknown kind {kind} of width {width}")
-        return key, kind, value
+        return Listed(key, kind, [value], size)
+
+    def listed(self, rows: int) -> Listed:
+        """Read a column of a few rows, with the checks of `column`."""
+        kind, width, key, count = self.head()
+        mask = None
+        if width & PARTIAL:
+            width &= ~PARTIAL
+            mask = self.flags(rows)
+            if sum(mask) != count:
+                raise ColumnsError(f"column {key!r} has {count} values, its mask another number")
+        if not count or (count == rows) != (mask is None):
+            raise ColumnsError(f"column {key!r} has {count} values for {rows} rows")
+        longest = 0
+        values: Values
+        if kind == BOOLEAN and width == 0:
+            values = list(self.flags(count))
+        elif kind == EXACT and width in _INTS:
+            values = list(self.numbers(_LETTERS[width], width, count))
+        elif kind == APPROXIMATE and width == 8:
+            values = list(self.numbers("d", width, count))
+        elif kind == STRING and width in _CODES:
+            values, longest = self.texts(key, width, count)
+        else:
+            raise ColumnsError(f"column {key!r} has an unknown kind {kind} of width {width}")
+        if mask is not None:
+            rest = iter(values)
+            values = [next(rest) if is_present else None for is_present in mask]
+        return Listed(key, kind, values, longest)
+
+    def numbers(self, letter: str, width: int, count: int) -> tuple[Any, ...]:
+        start = self.skip(count * width)
+        return struct.unpack_from(f"<{count}{letter}", self.data, start)
+
+    def flags(self, count: int) -> list[bool]:
+        packed = int.from_bytes(self.take((count + 7) // 8), "little")
+        if packed >> count:
+            raise ColumnsError("a mask has bits beyond its rows")
+        return [packed >> place & 1 == 1 for place in range(count)]
+
+    def texts(self, key: str, width: int, count: int) -> tuple[Values, int]:
+        """Read a dictionary and the codes of a few rows. Returns their texts and the length in bytes of the longest
+        string of the dictionary."""
+        known, size = self.unpack(_SIZES)
+        ends = self.numbers("I", 4, known)
+        blob = bytes(self.take(size))
+        if not known or ends[-1] != size or list(ends) != sorted(ends):
+            raise ColumnsError(f"column {key!r} has a malformed dictionary")
+        if not blob.isascii():
+            _text(blob, f"column {key!r}")
+            if any(blob[end] & 0xC0 == 0x80 for end in ends if end < size):
+                raise ColumnsError(f"column {key!r} has a string that is not UTF-8")
+        codes = self.numbers(_LETTERS[width].upper(), width, count)
+        if max(codes) + 1 != known:
+            raise ColumnsError(f"column {key!r} has codes beside its dictionary")
+        starts = (0, *ends)
+        values: Values = [blob[starts[code] : ends[code]].decode("utf-8", "surrogatepass") for code in codes]
+        return values, max([end - start for start, end in pairwise(starts)])
 
     def column(self, rows: int) -> Column:
         kind, width, key, count = self.head()

@@ -55,6 +55,7 @@ _LOOKUP_ENTRY_BYTES = 130
 
 _HIGHEST: dict[Any, int] = {dtype: int(np.iinfo(dtype).max) for dtype in CODE_TYPES}
 _FIRST_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int8, APPROXIMATE: np.float64, STRING: np.uint8}
+_FIRST_RANGES = {BOOLEAN: (0, 0), EXACT: (-128, 127), APPROXIMATE: (0, 0), STRING: (0, 255)}
 
 
 class StringTable:
@@ -200,14 +201,14 @@ class _DenseColumn:
 
     __slots__ = ("base", "dictionary", "high", "kind", "low", "mask", "values")
 
-    def __init__(self, kind: int, base: int) -> None:
+    def __init__(self, kind: int, base: int, limit: int) -> None:
         self.kind = kind
         self.base = base
-        self.mask: Bits = np.zeros(0, np.bool_)
-        self.values: Array = np.zeros(0, np.bool_)
-        self.low = self.high = 0  # range of the present type of exact numbers and codes
+        capacity = min(FIRST_CAPACITY, limit - base)
+        self.mask: Bits = np.zeros(capacity, np.bool_)
+        self.values: Array = np.zeros(capacity, _FIRST_TYPES[kind])
+        self.low, self.high = _FIRST_RANGES[kind]  # of the present type of exact numbers and codes
         self.dictionary = StringTable() if kind == STRING else None
-        self._retype(_FIRST_TYPES[kind])
 
     def _retype(self, dtype: Any) -> None:
         self.values = self.values.astype(dtype)
@@ -215,11 +216,9 @@ class _DenseColumn:
             limits = np.iinfo(self.values.dtype)
             self.low, self.high = int(limits.min), int(limits.max)
 
-    def put_one(self, slot: int, value: FieldValue, count: int, limit: int) -> None:
+    def put_one(self, slot: int, value: Any, count: int, limit: int) -> None:
         """Write one value for a run of slots."""
-        number: Any = value
-        if self.dictionary is not None and isinstance(value, str):
-            number = self.dictionary.add(value)
+        number = value if self.dictionary is None else self.dictionary.add(value)
         if self.kind in (EXACT, STRING) and not self.low <= number <= self.high:
             widths = INTEGER_TYPES if self.kind == EXACT else CODE_TYPES
             self._retype(
@@ -285,19 +284,23 @@ class _DenseColumn:
 
 
 class _Slot:
-    """One slot as a table of one row."""
+    """One slot as a table of one row. A field is read once."""
 
-    __slots__ = ("_block", "_slot")
+    __slots__ = ("_block", "_known", "_slot")
 
     def __init__(self, block: BlockColumns, slot: int) -> None:
         self._block = block
         self._slot = slot
+        self._known: dict[str, Values] = {}
 
     def field_keys(self) -> list[str]:
         return self._block.field_keys()
 
     def values(self, key: str) -> Values:
-        return [self._block.get(self._slot, key)]
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = [self._block.get(self._slot, key)]
+        return found
 
 
 class BlockColumns:
@@ -332,14 +335,22 @@ class BlockColumns:
         if self._filled & run:
             self._clear(first_slot, count)
         self._filled |= run
-        for key, kind, value in batch.single:
-            dense = self._dense_column(key, kind, first_slot)
-            if dense is not None:
-                dense.put_one(first_slot, value, count, self.size)
-            else:
-                self._put_sparse(key, [(first_slot, first_slot + count, value)])
+        for key, kind, values, _ in batch.listed:
+            if batch.rows == 1:
+                self._put_one(key, kind, first_slot, values[0], count)
+                continue
+            for slot, value in enumerate(values[first_ordinal : first_ordinal + count], first_slot):
+                if value is not None:
+                    self._put_one(key, kind, slot, value, 1)
         for column in batch.columns:
             self._append_column(first_slot, column, first_ordinal, count)
+
+    def _put_one(self, key: str, kind: int, slot: int, value: Any, count: int) -> None:
+        dense = self._dense_column(key, kind, slot)
+        if dense is not None:
+            dense.put_one(slot, value, count, self.size)
+        else:
+            self._put_sparse(key, [(slot, slot + count, value)])
 
     @property
     def filled(self) -> int:
@@ -351,7 +362,7 @@ class BlockColumns:
         kinds = self._dense.get(key)
         dense = None if kinds is None else kinds.get(kind)
         if dense is None and self._dense_count < self._most_dense:
-            dense = self._dense.setdefault(key, {})[kind] = _DenseColumn(kind, first_slot)
+            dense = self._dense.setdefault(key, {})[kind] = _DenseColumn(kind, first_slot, self.size)
             self._dense_count += 1
         return dense
 

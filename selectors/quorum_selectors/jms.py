@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import isinf
 from typing import Any
 from unicodedata import category
@@ -81,7 +82,7 @@ def parse(text: str) -> Expression:
     if not text.strip(BLANKS):
         return EVERYTHING
     try:
-        part: _Part = _PARSER.parse(text)  # type: ignore[assignment]
+        part: _Part = _parser().parse(text)  # type: ignore[assignment]
     except _Problem as problem:
         message, offset = problem.args
     except UnexpectedToken as unexpected:
@@ -433,7 +434,9 @@ def _unexpected_character(text: str, offset: int) -> tuple[str, int]:
     return advice or f"{character!a} cannot stand in a selector", offset
 
 
-def _build_parser() -> Lark:
+@cache
+def _parser() -> Lark:
+    """The parser. It is built for the first selector, because that takes 30 ms."""
     options: dict[str, Any] = {
         "parser": "lalr",
         "lexer": "basic",
@@ -441,6 +444,3 @@ def _build_parser() -> Lark:
         "maybe_placeholders": True,
     }
     return Lark.open("jms.lark", rel_to=__file__, transformer=_Builder(), postlex=_Tokens(), **options)
-
-
-_PARSER = _build_parser()

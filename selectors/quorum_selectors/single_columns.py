@@ -22,12 +22,11 @@ from quorum_selectors.batch_columns import (
     BatchColumns,
     Bits,
     Column,
-    Single,
+    Listed,
     Strings,
     decode,
     value_places,
 )
-from quorum_selectors.expression import FieldValue
 
 FEW_ROWS = 8
 """Fewer batches than this are read one by one."""
@@ -67,7 +66,7 @@ def decode_singles(batches: Sequence[bytes | memoryview]) -> BatchColumns:
             same = _read_alike(found, bytes(letters[0]), letters, left)
             letters, left = letters[~same], left[~same]
         for row in left.tolist():
-            for key, kind, value in decode(batches[row], 1).single:
+            for key, kind, (value,), _ in decode(batches[row], 1).listed:
                 values = [_encoded(value)] if isinstance(value, str) else np.array([value], ARRAY_TYPES[kind])
                 found.setdefault((key, kind), _Gathered()).add(np.array([row]), values)
     count = len(batches)
@@ -83,7 +82,7 @@ def _read_alike(found: dict[tuple[str, int], _Gathered], first: bytes, letters: 
     wanted = np.frombuffer(first, np.uint8)[is_layout]
     same: Bits = (letters[:, is_layout] == wanted).all(axis=1)
     chosen, chosen_rows = (letters, rows) if same.all() else (letters[same], rows[same])
-    for (key, kind, _), start, end in places:
+    for (key, kind, _, _), start, end in places:
         part = chosen[:, start:end]
         if kind == STRING:
             blob, width = part.tobytes(), end - start
@@ -103,12 +102,14 @@ def _encoded(text: str) -> bytes:
 
 def _whole(count: int, found: dict[tuple[str, int], _Gathered]) -> BatchColumns:
     if count == 1:
-        single: list[Single] = []
+        listed: list[Listed] = []
         for (key, kind), gathered in found.items():
             value = gathered.values[0][0]
-            text: FieldValue = value.decode("utf-8", "surrogatepass") if kind == STRING else value.item()
-            single.append((key, kind, text))
-        return BatchColumns(1, 1, single=tuple(single))
+            if kind == STRING:
+                listed.append(Listed(key, kind, [value.decode("utf-8", "surrogatepass")], len(value)))
+            else:
+                listed.append(Listed(key, kind, [value.item()]))
+        return BatchColumns(1, 1, listed=tuple(listed))
     return BatchColumns(count, count, tuple([_column(count, *key, of) for key, of in found.items()]))
 
 

@@ -35,7 +35,7 @@ from quorum.api.session_consumers import Disposition
 from quorum.api.status import Code, StatusError, make
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
-from quorum.node.wire.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits, messages
 from quorum.node.wire.operations import command_parts, encode
 from support.cluster import batch
 
@@ -103,6 +103,61 @@ def on_node(scenario: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
 
 
 # ---- publishing
+
+
+def independent(node: Node, *bodies: bytes, first: int = 1) -> Coroutine[Any, Any, None]:
+    return node.session.publisher.publish("orders", first, 1, batch(list(bodies)), independent=True)
+
+
+def test_independent_messages_are_one_command() -> None:
+    async def scenario(node: Node) -> None:
+        await independent(node, b"a", b"b", b"c")
+        [sent] = node.submitted
+        assert isinstance(sent.command, c.Enqueue)
+        assert (sent.command.first_client_sequence, sent.command.count, sent.command.independent) == (
+            1,
+            3,
+            True,
+        )
+        node.answer(Confirmed(1, 3, ((2, 3, Refused("queue_full", "it is full")),)))
+        [confirms] = node.told()
+        assert isinstance(confirms, Confirms)
+        assert confirms.confirmed == (Span(1, 1),)
+        assert [each.span for each in confirms.rejected] == [Span(2, 3)]
+
+    on_node(scenario)
+
+
+def test_a_message_that_is_refused_does_not_take_its_neighbours_along() -> None:
+    async def scenario(node: Node) -> None:
+        await independent(node, b"a", b"b", b"x" * 1_001, b"d", first=5)
+        sent = [(each.command.first_client_sequence, each.command.count) for each in node.submitted]  # type: ignore[union-attr]
+        assert sent == [(5, 2), (8, 1)]
+        assert [bodies_of(each.batch) for each in node.submitted] == [[b"a", b"b"], [b"d"]]
+        node.answer(Confirmed(5, 6), 0)
+        node.answer(Confirmed(8, 8), 1)
+        [confirms] = node.told()
+        assert isinstance(confirms, Confirms)
+        assert confirms.confirmed == (Span(5, 6), Span(8, 8))
+        [rejection] = confirms.rejected
+        assert (rejection.span, rejection.why.reason) == (Span(7, 7), "message_too_large")
+
+    on_node(scenario)
+
+
+def test_without_the_word_all_messages_of_a_batch_are_refused() -> None:
+    async def scenario(node: Node) -> None:
+        await node.session.publisher.publish("orders", 1, 1, batch([b"a", b"x" * 1_001]))
+        assert not node.submitted
+        [confirms] = node.told()
+        assert isinstance(confirms, Confirms)
+        assert [each.span for each in confirms.rejected] == [Span(1, 2)]
+
+    on_node(scenario)
+
+
+def bodies_of(data: bytes) -> list[bytes]:
+    return [body for body, _ in messages(data)]
 
 
 def test_decisions_are_merged_into_ranges_in_whatever_order_they_come() -> None:
@@ -283,6 +338,52 @@ def test_a_selector_for_a_queue_that_keeps_no_fields_is_refused() -> None:
     on_node(scenario)
 
 
+# ---- turns
+
+
+def test_what_is_ready_at_one_moment_is_one_turn() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        await node.session.publisher.publish("orders", 1, 1, batch([b"x"]))
+        node.answer(Confirmed(1, 1))
+        node.deliver("c", 5)
+        turns = node.session.outcomes()
+        confirms, delivery = await anext(turns)
+        assert confirms == Confirms((Span(1, 1),), ())
+        assert isinstance(delivery, DeliveredBatch)
+
+    on_node(scenario)
+
+
+def test_a_client_that_takes_no_turns_gets_one_outcome_at_a_time() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        await node.session.publisher.publish("orders", 1, 1, batch([b"x"]))
+        node.answer(Confirmed(1, 1))
+        node.deliver("c", 5)
+        turns = node.session.outcomes(together=False)
+        assert await anext(turns) == [Confirms((Span(1, 1),), ())]
+        [delivery] = await anext(turns)
+        assert isinstance(delivery, DeliveredBatch)
+
+    on_node(scenario)
+
+
+def test_what_was_ready_is_told_before_the_session_ends() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        await node.session.publisher.publish("orders", 1, 1, batch([b"x"]))
+        node.answer(Confirmed(1, 1))
+        node.deliver("c", 5)
+        node.hub.published.lease_granted(ev.LeaseGranted(GROUP, 0))
+        turns = node.session.outcomes()
+        assert await anext(turns) == [Confirms((Span(1, 1),), ())]
+        with pytest.raises(StatusError):
+            await anext(turns)
+
+    on_node(scenario)
+
+
 # ---- its life
 
 
@@ -293,7 +394,7 @@ def test_the_outcomes_end_when_the_requests_are_over_and_everything_is_decided()
         told: list[Outcome] = []
 
         async def listen() -> None:
-            told.extend([outcome async for outcome in session.outcomes()])
+            told.extend([outcome async for turn in session.outcomes() for outcome in turn])
 
         listening = asyncio.create_task(listen())
         session.client_closes()
@@ -314,7 +415,7 @@ def test_a_request_that_was_wrong_ends_the_outcomes_after_what_was_decided_befor
         node.answer(Confirmed(1, 1))
         node.session.input_over(ValueError("wrong"))
         outcomes = node.session.outcomes()
-        assert await anext(outcomes) == Confirms((Span(1, 1),), ())
+        assert await anext(outcomes) == [Confirms((Span(1, 1),), ())]
         with pytest.raises(ValueError, match="wrong"):
             await anext(outcomes)
 

@@ -27,7 +27,7 @@ from support.cluster import batch
 OPEN = pb.SessionRequest(open=pb.Open(producer_id=bytes(16), epoch=1))
 CLOSE = pb.SessionRequest(close=pb.Close())
 PUBLISH = pb.SessionRequest(
-    publish=pb.PublishBatch(queue="q1", first_sequence=1, lowest_unconfirmed=1, batch=batch([b"a"]))
+    publish=pb.PublishBatch(routing_key="q1", first_sequence=1, lowest_unconfirmed=1, batch=batch([b"a"]))
 )
 
 
@@ -170,7 +170,7 @@ def test_a_batch_taken_in_part_is_confirmed_and_rejected_in_part() -> None:
         why = Refused("refused_earlier", "a later one was taken")
         full = Refused("queue_full", "full")
         queue = await session._hub.requests.queue("q1")
-        token = _Published(session.publisher, queue, 1, 9, 0)
+        token = _Published(session.publisher, queue.group, (queue,), ((1, 9),), 0)
         session.answered(token, Confirmed(1, 9, ((1, 2, why), (5, 5, why), (8, 9, full))))
         [confirms] = session.outbox.take()
         assert isinstance(confirms, Confirms)

@@ -103,7 +103,9 @@ def test_a_client_that_does_not_read_its_answers_is_not_read_past_a_megabyte_of_
 def test_a_session_past_its_window_is_not_read_and_keeps_no_request() -> None:
     def publishes() -> Iterator[pb.SessionRequest]:
         for first in count(1):
-            publish = pb.PublishBatch(queue="q", first_sequence=first, lowest_unconfirmed=1, batch=BATCH)
+            publish = pb.PublishBatch(
+                routing_key="q", first_sequence=first, lowest_unconfirmed=1, batch=BATCH
+            )
             yield pb.SessionRequest(publish=publish)
 
     async def run(hub: Hub, driver: Driver, call: Call) -> None:

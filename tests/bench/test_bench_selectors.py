@@ -12,11 +12,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from quorum.bench import selectors_alone, selectors_cluster
+from quorum.bench import selectors_alone, selectors_cluster, selectors_designs
 from quorum.bench.plan import Plan
 from quorum.bench.run import QUEUE, BenchFailed, Places
 from quorum.bench.selectors_alone import AloneResult, Receivers, Sizes, attach, encoded, fill
 from quorum.bench.selectors_cluster import ClusterResult, ClusterSizes, WaitingBatches
+from quorum.bench.selectors_designs import DesignCost, DesignsResult
 from quorum.bench.selectors_fields import (
     AMOUNTS,
     KINDS_OF_SELECTORS,
@@ -268,12 +269,15 @@ async def measured(plan: Plan, sizes: ClusterSizes, consumers: int) -> ClusterRe
 
 
 def test_the_table_has_a_line_for_everything(alone: AloneResult) -> None:
-    result = SelectorsResult(Plan(mode="selectors"), alone, None, 1.0, 0.5)
+    cost = DesignCost({7: 1_234.5}, {7: 3.0}, 5.0, 6, 7.0, 8.0)
+    designs = DesignsResult(selectors_designs.Sizes(selectors=(7,)), {"walk": cost})
+    result = SelectorsResult(Plan(mode="selectors"), alone, designs, None, 1.0, 0.5)
     values = result.to_dict()
     assert values["mode"] == "selectors"
+    assert values["designs_attach_evaluations"] == {"walk": 6}
     assert values["members"] == 0
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(table(result))
     text = console.export_text()
-    for wanted in ("20, large batches", "1,200, few values", "a message is returned"):
+    for wanted in ("20, large batches", "1,200, few values", "a message is returned", "1,234 µs (3.0)"):
         assert wanted in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import pytest
 from google.rpc import code_pb2
 
@@ -492,3 +493,18 @@ async def test_a_stream_that_breaks_while_its_client_closes_is_no_error(world: W
 
     session._is_flushed = breaks  # type: ignore[method-assign]
     await client.close(timeout_ms=0)
+
+
+@on_cluster()
+async def test_a_stream_that_breaks_while_it_is_half_closed_is_no_error(world: World) -> None:
+    client = await quorum.connect(world.url)
+    session = client._live()
+    asked = []
+
+    async def breaks() -> None:
+        asked.append("done_writing")
+        raise grpc.aio.InternalError("execute_batch")
+
+    session._call.done_writing = breaks
+    await client.close()
+    assert asked

@@ -277,7 +277,7 @@ def test_resending_gives_all_undecided_batches_in_order() -> None:
         while (request := publisher.next_request()) is not None:
             again.append((request.publish.first_sequence, request.publish.batch))
         assert again == [(1, b"0"), (5, b"2"), (7, b"3"), (9, b"4")]
-        publisher.fail_all(errors.ConnectionLost("over"), for_good=True)
+        publisher.fail_all(errors.ConnectionLost("over"))
         assert [type(future.exception()) for future in futures] == [
             type(None) if n == 1 else errors.ConnectionLost for n in range(5)
         ]

@@ -22,6 +22,7 @@ from quorum.client.errors import (
     UnavailableError,
     UsageError,
 )
+from quorum.v1 import queue_pb2
 from support.fake_server import Refusal
 from support.fake_server_harness import World, eventually, on_cluster
 
@@ -124,6 +125,53 @@ async def test_publishing_waits_while_the_message_window_is_full(world: World) -
         await asyncio.gather(*confirmations)
     assert bodies(world) == numbered(0, 40)
     assert world.cluster.max_unconfirmed_seen <= 30
+
+
+@on_cluster()
+async def test_a_batch_has_a_queue_for_each_of_its_messages(world: World) -> None:
+    world.cluster.declare("r")
+    async with quorum.connect(world.url) as client:
+        assert await client.publish_batch(["q", "r", "r", "q"], numbered(0, 4)) == 4
+        with pytest.raises(PublishRejected, match="3 of 3 messages to 'q', 'nobody' were refused"):
+            await client.publish_batch(["q", "nobody", "q"], numbered(4, 3))
+        for wrong in (["q"], ["q", "r", "q"], []):
+            with pytest.raises(UsageError, match="2 messages; give one for all, or one each"):
+                await client.publish_batch(wrong, numbered(7, 2))
+    assert world.cluster.queues["q"].arrived == [b"0", b"3"]
+    assert world.cluster.queues["r"].arrived == [b"1", b"2"]
+
+
+@on_cluster()
+async def test_what_is_sent_again_of_a_batch_goes_to_its_own_queues(world: World) -> None:
+    world.cluster.declare("r")
+    world.cluster.holds_confirms = True
+    async with quorum.connect(world.url) as client:
+        confirmation = await client.send_batch(["q", "r", "q", "r"], numbered(0, 4))
+        await eventually(lambda: len(bodies(world)) == 2, "it was taken")
+        sender = client._live().publisher
+        sender.decide(queue_pb2.Confirms(confirmed=[queue_pb2.Range(first=2, last=2)]))
+        sender.resend_all()
+        requests = iter(sender.next_request, None)
+        sent = [(each.publish.first_sequence, list(each.publish.routing_keys)) for each in requests]
+        assert sent == [(1, ["q"]), (3, ["q", "r"])]
+        world.cluster.release_confirms()
+        assert await confirmation == 4
+
+
+@on_cluster()
+async def test_publishing_waits_before_the_service_would_remember_too_many_ranges(world: World) -> None:
+    world.cluster.declare("r")
+    async with quorum.connect(world.url) as client:
+        client._live().publisher.limits.max_window_ranges = 4
+        world.cluster.holds_confirms = True
+        first = await client.send_batch(["q", "q", "r", "q"], numbered(0, 4))
+        second = await client.send_batch("q", numbered(4, 50))
+        with pytest.raises(TimedOut):
+            await client.send_batch("r", [b"one more range"], timeout_ms=20)
+        world.cluster.holds_confirms = False
+        world.cluster.release_confirms()
+        await asyncio.gather(first, second)
+        await (await client.send_batch("r", [b"there is room"]))
 
 
 @on_cluster()
@@ -309,6 +357,26 @@ async def test_a_forgotten_producer_begins_again_and_says_what_is_unknown(world:
     assert world.cluster.publish_requests[-1] == (1, 1, 1)
 
 
+@on_cluster()
+async def test_what_waits_for_room_when_the_producer_is_forgotten_is_published_by_the_next_one(
+    world: World,
+) -> None:
+    world.cluster.limits.max_window_messages = 3
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        under_way = await client.send_batch("q", numbered(0, 3))
+        await eventually(lambda: len(bodies(world)) == 3, "accepted")
+        waiting = [asyncio.create_task(client.publish_batch("q", numbered(3, 2)))]
+        waiting.append(asyncio.create_task(client.publish_batch("q", numbered(5, 2))))
+        await asyncio.sleep(0.02)
+        world.cluster.holds_confirms = False
+        world.nodes[0].cut(Refusal(code_pb2.FAILED_PRECONDITION, "SESSION_EXPIRED", "forgotten"))
+        with pytest.raises(RefusedError, match="forgotten"):
+            await under_way
+        assert await asyncio.gather(*waiting) == [2, 2]
+    assert bodies(world) == numbered(0, 7)
+
+
 HOUR_S = 3600.0
 
 
@@ -416,7 +484,7 @@ async def test_a_batch_too_large_for_the_service_is_refused_before_it_is_sent(wo
     """The transport would refuse it on every stream, and everything behind it would wait for ever."""
     world.cluster.limits.max_batch_bytes = 10_000
     async with quorum.connect(world.url) as client:
-        with pytest.raises(UsageError, match=r"a batch of 100\d\d bytes.*allowed: 10000, and 65536"):
+        with pytest.raises(UsageError, match=r"a message of 100\d\d bytes.*allowed: 10000, and 65536"):
             await client.publish("q", bytes(10_000))
         assert await client.publish_batch("q", numbered(0, 3)) == 3
         assert client.reconnect_count == 0
@@ -435,4 +503,4 @@ async def test_a_refusal_says_what_the_service_said_and_nothing_twice(world: Wor
     async with quorum.connect(world.url) as client:
         with pytest.raises(PublishRejected) as caught:
             await client.publish("none", b"x")
-    assert str(caught.value) == "1 of 1 messages to 'none' were refused: there is no queue 'none'"
+    assert str(caught.value) == "the message to 'none' was refused: there is no queue 'none'"

@@ -12,7 +12,8 @@ import pytest
 import quorum.sync
 from quorum.client import client as aio
 from quorum.client import consumer as aio_consumer
-from quorum.client.errors import ClosedError, NotFound, PublishRejected, UnavailableError
+from quorum.client.delivery import Delivery
+from quorum.client.errors import ClosedError, NotFound, PublishRejected, UnavailableError, UsageError
 from support.fake_server_harness import World, on_cluster
 
 
@@ -38,7 +39,7 @@ def public(kind: type) -> dict[str, inspect.Signature]:
 @pytest.mark.parametrize(
     ("facade", "original", "extra"),
     [
-        (quorum.sync.Client, aio.Client, {"open"}),
+        (quorum.sync.Client, aio.Client, {"open", "gather"}),
         (
             quorum.sync.Consumer,
             aio_consumer.Consumer,
@@ -104,6 +105,54 @@ def test_batches_and_a_wait_with_an_end(world: World) -> None:
         client.publish("q", b"c")
         consumer.drain()
         assert [each.count for each in consumer.deliveries()] == [1]
+
+
+@blocking
+def test_the_loop_is_asked_once_for_the_messages_of_a_delivery(world: World) -> None:
+    with quorum.sync.connect(world.url) as client:
+        client.publish_batch("q", [b"%d" % number for number in range(10)])
+        asked: list[int] = []
+        with client.consume("q") as consumer:
+            next_delivery = consumer._consumer.next_delivery
+
+            async def counted() -> Delivery | None:
+                delivery = await next_delivery()
+                asked.append(0 if delivery is None else delivery.count)
+                return delivery
+
+            consumer._consumer.next_delivery = counted  # type: ignore[method-assign]
+            consumer.drain()
+            assert [message.body for message in consumer] == [b"%d" % number for number in range(10)]
+        assert sum(asked) == 10
+        assert len(asked) < 10
+
+
+@blocking
+def test_a_message_is_settled_when_the_next_one_is_requested(world: World) -> None:
+    with quorum.sync.connect(world.url) as client:
+        client.publish_batch("q", [b"%d" % number for number in range(5)])
+        with client.consume("q", auto_settle=True) as consumer:
+            for message in consumer:
+                if message.body == b"3":
+                    break
+        assert world.cluster.queues["q"].settled == [1, 2, 3]
+        assert [message.body for message in client.browse("q")] == [b"3", b"4"]
+
+
+@blocking
+def test_settling_what_is_not_checked_out_is_an_error(world: World) -> None:
+    with quorum.sync.connect(world.url) as client:
+        client.publish_batch("q", [b"0", b"1", b"2", b"3"])
+        with client.consume("q") as consumer:
+            messages = consumer.__iter__()
+            first = next(messages)
+            consumer.settle(first)
+            for dispose in (consumer.settle, consumer.return_, consumer.discard, consumer.modify):
+                with pytest.raises(UsageError):
+                    dispose(first)
+            consumer.return_(next(messages), wait=True)
+            assert consumer.settle_up_to(4) == 2
+        assert sorted(world.cluster.queues["q"].settled) == [1, 3, 4]
 
 
 @blocking

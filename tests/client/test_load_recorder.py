@@ -35,11 +35,9 @@ async def test_what_clients_did_while_streams_broke_is_recorded_and_judged(world
     assert [each for each in map(problem, records) if each] == []
     assert {each["op"] for each in records} == {"publish", "deliver", "settle", "left"}
     assert "none lost, none twice" in checkers.check_all(records)
-    victim = next(each for each in records if each["op"] == "publish" and each["outcome"] == CONFIRMED)
     kept = [each for each in records if each["op"] != "settle" or each["sequence"] > 5]
     with pytest.raises(Violation, match="lost"):
         checkers.check_all(kept)
-    assert victim["count"] == LOAD.batch
 
 
 def test_a_batch_that_was_refused_in_parts_is_recorded_in_parts() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
@@ -70,3 +72,39 @@ def test_what_still_runs_is_ended_with_the_loop() -> None:
     loop.run(begin())
     loop.stop()
     assert ended == ["yes"]
+
+
+def test_a_thread_whose_call_is_ended_with_the_loop_is_told() -> None:
+    loop = _Loop()
+    begun = threading.Event()
+
+    async def forever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: loop.run(forever()))
+        begun.wait()
+        loop.stop()
+        with pytest.raises(CancelledError):
+            waiting.result()
+
+
+def test_a_call_after_the_end_of_the_loop_is_refused() -> None:
+    loop = _Loop()
+    loop.stop()
+    with pytest.raises(ClosedError):
+        loop.run(_future())
+    with pytest.raises(ClosedError):
+        loop.at_once(_future)
+
+
+def test_calls_are_refused_where_the_loop_has_no_thread() -> None:
+    """As in the child after a fork: nobody would answer."""
+    loop = _Loop()
+    loop._loop.call_soon_threadsafe(loop._loop.stop)
+    loop._thread.join()
+    for call in (lambda: loop.run(_future()), lambda: loop.at_once(_future), lambda: loop.publish(print)):
+        with pytest.raises(ClosedError):
+            call()
+    loop._loop.close()

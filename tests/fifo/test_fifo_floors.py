@@ -35,7 +35,7 @@ FLOORS = (
     ("consumers",),
     ("pins", "staging", "subscriptions"),
     ("queue_machine",),
-    ("group_state",),
+    ("group_state", "targets"),
     ("group_machine",),
     ("queries", "persistence"),
 )

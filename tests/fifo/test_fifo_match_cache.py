@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fifo.commands import Credit, Return
+from fifo.commands import Credit, Return, Settle
 from fifo.consumers.match_cache import EVICTED, MatchCache, pack, unpack
-from fifo.limits import PRODUCTION
-from support.fifo_world import World, sequences
+from fifo.limits import PRODUCTION, SMALL
+from support.fifo_world import World, selector, sequences
 
 SETS = st.sets(st.integers(0, 16_383), min_size=1, max_size=40).map(lambda slots: sum(1 << s for s in slots))
 
@@ -27,8 +27,8 @@ def test_bytes_are_counted_and_come_back() -> None:
     found = MatchCache(PRODUCTION)
     dense = (1 << 16_384) - 1
     for number in range(4):
-        for selector in (b"a", b"b"):
-            found.add(selector, number, dense if selector == b"a" else 1 << number, dense)
+        for token in (b"a", b"b"):
+            found.add(token, number, dense if token == b"a" else 1 << number, dense)
     assert 4 * 2_048 < found.size_bytes < 4 * 2_048 + 8 * 300
     assert found.numbers(b"b") == [0, 1, 2, 3]
     found.drop_block(1)
@@ -88,3 +88,18 @@ def test_forgotten_matches_are_not_looked_for_where_everything_is_held() -> None
     before = world.machine.queues[1].groups.fields.evaluated
     assert sequences(world.publish(name, 1, [row]), "red") == [32_770]
     assert world.machine.queues[1].groups.fields.evaluated - before < 10
+
+
+def test_a_block_that_expires_while_it_is_asked_leaves_nothing() -> None:
+    world = World(SMALL)
+    world.queue(filter_enabled=True)
+    name = world.session()
+    attach, _ = world.attach(name, "red", 1, "colour = 'red'")
+    row = {"application-properties.colour": "red"}
+    assert sequences(world.publish(name, 9, [row] * 9, ttl_ms=50)) == [1]
+    world.do(name, Settle(1, "red", attach, ((1, 1),)))
+    cache = world.machine.queues[1].groups.match_cache
+    assert cache.numbers(selector("colour = 'red'")) == [0, 1]
+    assert sequences(world.apply([world.op(name, Credit(1, "red", 9))], 100)) == []
+    assert 0 not in cache.numbers(selector("colour = 'red'"))
+    assert 0 not in cache._exhausted

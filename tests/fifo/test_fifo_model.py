@@ -52,10 +52,29 @@ PUBLISH = st.fixed_dictionaries(
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "skip": st.sampled_from((0, 0, 0, 2, 4)),
         "behind": st.integers(0, 20),
+        "independent": st.booleans(),
     }
 )
 SINGLES = st.fixed_dictionaries(
     {"what": st.just("singles"), "who": PRODUCERS, "queue": QUEUES, "count": st.integers(1, 4), "ttl": TTLS}
+)
+ROUTED = st.fixed_dictionaries(
+    {
+        "what": st.just("routed"),
+        "who": PRODUCERS,
+        "rows": st.lists(ROWS, min_size=12, max_size=12),
+        "routes": st.lists(
+            st.sampled_from(((1,), (1,), (2,), (3,), (1, 2), (1, 3), (1, 2, 3), (1, 4))),
+            min_size=1,
+            max_size=12,
+        ),
+        "gaps": st.lists(st.sampled_from((0, 0, 0, 1, 2)), min_size=12, max_size=12),
+        "ttl": TTLS,
+        "ttls": st.none() | st.lists(TTLS, min_size=12, max_size=12),
+        "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
+        "behind": st.integers(0, 20),
+        "independent": st.booleans(),
+    }
 )
 CONSUME = st.fixed_dictionaries(
     {
@@ -129,7 +148,7 @@ SESSIONS = st.fixed_dictionaries(
     }
 )
 ENTRY = st.lists(
-    PUBLISH | PUBLISH | SINGLES | CONSUME | ANSWER | ANSWER | NUMBERING | STAGE | STAGED,
+    PUBLISH | PUBLISH | SINGLES | ROUTED | CONSUME | ANSWER | ANSWER | NUMBERING | STAGE | STAGED,
     min_size=1,
     max_size=5,
 )
@@ -305,6 +324,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
         world, what, name = self.world, step["what"], producer(step["who"])
         if what == "publish":
             return [self.publish(step, name, place)]
+        if what == "routed":
+            return [self.routed(step, name, place)]
         if what == "singles":
             return [
                 world.batch(name, 1, queue=step["queue"], place=place + i, ttl_ms=step["ttl"])
@@ -337,6 +358,28 @@ class FifoAgainstModel(RuleBasedStateMachine):
             lowest_unconfirmed=max(first - step["behind"], 0),
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
+            independent=step["independent"],
+        )
+
+    def routed(self, step: dict[str, Any], name: bytes, place: int) -> Any:
+        count = len(step["routes"])
+        number = max(self.world.sequences.get(name, 1) - step["again"], 0)
+        numbers = []
+        for gap in step["gaps"][:count]:
+            numbers.append(number)
+            number += 1 + gap
+        ttls = step["ttls"]
+        return self.world.routed(
+            name,
+            step["routes"],
+            step["rows"][:count],
+            place,
+            numbers,
+            plain=(2,),
+            lowest_unconfirmed=max(numbers[0] - step["behind"], 0),
+            ttl_ms=step["ttl"] if ttls is None else -1,
+            ttls_ms=() if ttls is None else tuple(ttls[:count]),
+            independent=step["independent"],
         )
 
     def batch_of(self, step: dict[str, Any]) -> int:
@@ -481,3 +524,18 @@ StagingAgainstModel.TestCase.settings = settings(
     FifoAgainstModel.TestCase.settings, max_examples=examples(60)
 )
 TestStagingAgainstModel = StagingAgainstModel.TestCase
+
+
+class RoutedAgainstModel(FifoAgainstModel):
+    """The same with a preference for batches for several queues, which consumers empty and limits fill."""
+
+    @rule(
+        entry=st.lists(ROUTED | ROUTED | CONSUME | ANSWER | PUBLISH, min_size=1, max_size=4),
+        passed_ms=PASSED_MS,
+    )
+    def routed_entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+
+RoutedAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
+TestRoutedAgainstModel = RoutedAgainstModel.TestCase

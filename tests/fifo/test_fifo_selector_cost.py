@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from fifo.budgets import Entry
 from fifo.commands import Return, Settle
+from fifo.consumers.consumer import SelectorGroup
+from fifo.consumers.delivery import Delivery
+from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Applied
 from fifo.limits import PRODUCTION
 from support.counted_lines import count_lines
-from support.fifo_world import World, sequences
+from support.fifo_world import World, selector, sequences
 
 COLOUR = "application-properties.colour"
 SIZE = "application-properties.size"
@@ -62,6 +66,32 @@ def test_one_red_message_behind_a_million_blue_ones(world: World) -> None:
     assert len(entries) <= 62 * steps // PRODUCTION.step_budget + 2
     assert evaluated(world) <= blues + 1
     assert sequences(world.publish(name, 2, [BLUE, RED])) == [blues + 3]
+
+
+def test_a_group_that_was_given_its_only_match_is_not_asked_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, other = world.session(), world.session()
+    world.attach(name, "red", 100, "colour = 'red'")
+    world.attach(other, "blue", 100, "colour = 'blue'")
+    asked = []
+    take = SelectorGroups.take
+
+    def counted(
+        groups: SelectorGroups, group: SelectorGroup, entry: Entry, delivery: Delivery, wanted: int
+    ) -> tuple[int, bool]:
+        asked.append(group.selector)
+        return take(groups, group, entry, delivery, wanted)
+
+    world.publish(name, 1, [{}])  # stays ready: a checkout ends when no message is
+    monkeypatch.setattr(SelectorGroups, "take", counted)
+    for number in range(10):
+        assert sequences(world.publish(name, 1, [RED])) == [number + 2]
+        assert asked == [selector("colour = 'red'")]
+        asked.clear()
+    applied = world.publish(name, 5, [RED, RED, RED, RED, BLUE])  # turns of 3 messages
+    assert sequences(applied, "red") == [12, 13, 14, 15]
+    assert sorted(asked) == sorted([selector("colour = 'red'")] * 2 + [selector("colour = 'blue'")])
 
 
 def test_orphans_that_nobody_wants_are_passed_once(world: World) -> None:

@@ -428,6 +428,36 @@ def test_of_a_batch_that_was_taken_in_part_each_part_has_its_own_answer() -> Non
     assert reply == Confirmed(3, 6)
 
 
+def test_a_full_queue_takes_those_of_independent_messages_that_fit() -> None:
+    world = World()
+    world.queue(1, max_length=5, overflow="reject_publish")
+    name = world.session()
+    world.publish(name, 3, first=1)
+    reply = world.publish(name, 4, first=4, lowest_unconfirmed=1, independent=True).replies[0]
+    assert isinstance(reply, Confirmed)
+    assert [(first, last, why.reason) for first, last, why in reply.refused] == [(6, 7, "queue_full")]
+    assert world.machine.sessions.producers[name].accepted == [(1, 5)]
+    assert (
+        reason(world.publish(name, 2, first=8, lowest_unconfirmed=1, independent=True).replies[0])
+        == "queue_full"
+    )
+
+
+def test_independent_messages_that_are_sent_again_are_taken_once_and_in_order() -> None:
+    world = World()
+    world.queue(1, max_length=5, overflow="reject_publish")
+    name, consumer = world.session(1), world.session(2)
+    world.publish(name, 7, first=1, lowest_unconfirmed=1, independent=True)
+    world.do(consumer, Get(1, 3, True))
+    reply = world.publish(name, 7, first=1, lowest_unconfirmed=1, independent=True).replies[0]
+    assert reply == Confirmed(1, 7)
+    assert queries.info(world.machine, 1).ready == 4  # type: ignore[union-attr]
+    world.publish(name, 3, first=10, lowest_unconfirmed=1, independent=True)
+    reply = world.publish(name, 3, first=10, lowest_unconfirmed=1, independent=True).replies[0]
+    assert isinstance(reply, Confirmed)
+    assert [(first, last, why.reason) for first, last, why in reply.refused] == [(11, 12, "queue_full")]
+
+
 def test_entries_of_version_1_take_messages_in_any_order_as_they_did() -> None:
     world = world_with_queue()
     name = world.session()

@@ -13,6 +13,7 @@ from fifo.commands import (
     Settle,
     UpdateConfig,
 )
+from fifo.consumers.filter_fields import StoredFields
 from fifo.effects import Applied, Ok, Published
 from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION, SMALL
@@ -179,9 +180,9 @@ class Counting:
         self.asked: list[tuple[int, int]] = []
         self._log = world.log
 
-    def columns(self, index: int, operation: int) -> bytes:
+    def columns(self, index: int, operation: int, queue: int) -> StoredFields:
         self.asked.append((index, operation))
-        return self._log.columns(index, operation)
+        return self._log.columns(index, operation, queue)
 
 
 def test_of_a_large_publication_nothing_is_read_before_somebody_asks() -> None:

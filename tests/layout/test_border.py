@@ -37,6 +37,7 @@ NEUTRAL = (
     "own_session",
     "producer_numbers",
     "raft_thread",
+    "routing",
     "session_commands",
     "session_consumers",
     "session_publisher",

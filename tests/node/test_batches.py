@@ -162,3 +162,51 @@ def test_a_built_batch_keeps_bodies_and_properties(
         "its weight is what it takes to send it"
     )
     assert [(body, properties.subject) for body, properties in batches.messages(built)] == expected
+
+
+# ---- batches of independent messages
+
+
+def parts(made: pb.MessageBatch, kept: object = None, max_bytes: int = -1) -> list[tuple[int, str]]:
+    """(messages, why they are refused) of each part; "" for those that are accepted."""
+    found = batches.check_each(made.SerializeToString(), LIMITS, kept, max_bytes)  # type: ignore[arg-type]
+    return [
+        (each.count, each.why.reason if isinstance(each, batches.RefusedMessages) else "") for each in found
+    ]
+
+
+def test_each_message_is_looked_at_by_itself() -> None:
+    assert parts(batch(b"a", b"x" * 51, b"c", b"d")) == [(1, ""), (1, "message_too_large"), (2, "")]
+    assert parts(batch(b"x" * 51, b"x" * 51, b"c")) == [
+        (1, "message_too_large"),
+        (1, "message_too_large"),
+        (1, ""),
+    ]
+    odd = [pb.Properties(priority=1), pb.Properties(priority=256), pb.Properties()]
+    assert parts(batch(b"a", b"b", b"c", properties=odd)) == [(1, ""), (1, "bad_batch"), (1, "")]
+    wide = [pb.Properties(subject="s" * 200), pb.Properties(subject="s")]
+    assert parts(batch(b"a", b"b", properties=wide), ALL, 100) == [(1, "metadata_too_large"), (1, "")]
+
+
+def test_properties_too_large_for_a_message_are_refused_to_it_alone() -> None:
+    large = pb.Properties(subject="s" * (batches.MAX_PROPERTIES_BYTES + 1))
+    made = batch(b"a", b"b", properties=[pb.Properties(subject="s"), large]).SerializeToString()
+    limits = BatchLimits(max_messages=100, max_message_bytes=50, max_batch_bytes=1 << 20)
+    with pytest.raises(BatchError):
+        batches.check(made, limits, None, -1)
+    good, bad = batches.check_each(made, limits, None, -1)
+    assert isinstance(good, batches.CheckedBatch)
+    assert list(batches.messages(good.data)) == [(b"a", pb.Properties(subject="s"))]
+    assert isinstance(bad, batches.RefusedMessages)
+    assert bad.why.reason == "metadata_too_large"
+
+
+def test_bytes_that_are_no_batch_are_refused_as_a_whole() -> None:
+    for made in (
+        b"\xff\xff\xff",
+        pb.MessageBatch(count=2, bodies=b"x", body_ends=[1]).SerializeToString(),
+        pb.MessageBatch(count=2, bodies=b"xy", body_ends=[2, 1]).SerializeToString(),
+        batch(*[b""] * 101).SerializeToString(),
+    ):
+        with pytest.raises(BatchError):
+            batches.check_each(made, LIMITS, None, -1)

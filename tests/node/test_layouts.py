@@ -28,6 +28,9 @@ def test_commands_are_written_and_read_as_version_2_did(command: c.Command, writ
     decoded = op.decode(memoryview(data), 0).command
     if isinstance(decoded, c.Enqueue | c.Stage):
         decoded = replace(decoded, ttls_ms=tuple(decoded.ttls_ms), columns=bytes(decoded.columns))
+    if isinstance(decoded, c.Enqueue):
+        targets = tuple([replace(each, columns=bytes(each.columns)) for each in decoded.targets])
+        decoded = replace(decoded, targets=targets)
     assert decoded == command
 
 
@@ -39,7 +42,11 @@ def test_every_kind_of_command_has_an_example() -> None:
 @pytest.mark.parametrize("kind", [c.Enqueue, c.Stage, c.Credit, c.Settle, c.Return, c.Discard])
 def test_what_is_packed_by_hand_is_packed_as_described(kind: type) -> None:
     record = BY_KIND[kind]
-    found = [(command, written) for command, written in VERSION_2 if type(command) is kind]
+    found = [
+        (command, written)
+        for command, written in VERSION_2
+        if type(command) is kind and not getattr(command, "targets", ())
+    ]
     assert found
     for command, written in found:
         data = bytes.fromhex(written)[HEAD_BYTES:]

@@ -287,6 +287,9 @@ def reader_of_damaged(settled: int) -> tuple[Cluster, str, int, int]:
     cluster.until(lambda: len(consumer.received(group)) == settled, "the messages are delivered")
     assert consumer.call(group, c.Settle(queue, "t", attached.attach, ((1, settled),))) == Ok(settled)
     cluster.settle()
+    review = cluster.members[name]._review_due
+    last_ms = review.next_ms
+    cluster.until(lambda: review.next_ms > last_ms, "the next scan for damage is half a second away")
     for index in live(cluster, group)[settled + 1 : settled + 4]:
         damage(cluster, name, group, index)
     blocks = cluster.members[name].queue_machine(group).queues[queue].messages.blocks

@@ -369,8 +369,8 @@ def snapshot_files(cluster: Cluster, name: str, group: int) -> list[Path]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("how_many", [1, 2])
-def test_a_member_with_damaged_snapshots_goes_on_from_the_older_one_or_a_transfer(how_many: int) -> None:
+@pytest.mark.parametrize("damaged", ["the newest", "all"])
+def test_a_member_with_damaged_snapshots_goes_on_from_the_older_one_or_a_transfer(damaged: str) -> None:
     cluster = Cluster(raft=GroupConfig(keep_entries=5), snapshot_bytes=2_000)
     cluster.ready()
     group, queue = cluster.declare("orders")
@@ -382,12 +382,12 @@ def test_a_member_with_damaged_snapshots_goes_on_from_the_older_one_or_a_transfe
     cluster.settle()
     cluster.crash("n3")
     files = snapshot_files(cluster, "n3", group)
-    assert len(files) == 2
-    for path in files[-how_many:]:
+    assert len(files) >= 2
+    for path in files if damaged == "all" else files[-1:]:
         cluster.disks["n3"].flip(path, 8 * 70)
     cluster.start("n3")
     replica = cluster.members["n3"].replicas[group]
-    assert replica.raft.quarantine.is_on == (how_many == 2)
+    assert replica.raft.quarantine.is_on == (damaged == "all")
     everything_is_there(cluster, group, queue, sent)
     assert len(snapshot_files(cluster, "n3", group)) <= 2
 

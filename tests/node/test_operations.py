@@ -112,7 +112,7 @@ def test_an_enqueue_survives_and_its_batch_is_found(
     assert (decoded.count, decoded.size_bytes, tuple(decoded.ttls_ms)) == (len(ttls), len(batch), tuple(ttls))
     assert bytes(decoded.columns) == columns
     assert bytes(op.batch_of(body.operation(1))) == batch
-    assert bytes(op.columns_of(body.operation(1))) == columns
+    assert op.columns_of(body.operation(1), queue) == (columns, ())
     assert op.count_of(body.operation(1)) == len(ttls)
 
 
@@ -139,8 +139,37 @@ def test_a_stage_survives_and_its_batch_is_found(command: c.Stage, batch: bytes)
     assert isinstance(decoded, c.Stage)
     assert replace(decoded, ttls_ms=tuple(decoded.ttls_ms), columns=bytes(decoded.columns)) == command
     assert bytes(op.batch_of(body.operation(1))) == batch
-    assert bytes(op.columns_of(body.operation(1))) == command.columns
+    assert op.columns_of(body.operation(1), command.queue) == (command.columns, ())
     assert op.count_of(body.operation(1)) == command.count
+
+
+def test_the_columns_of_each_target_are_found() -> None:
+    targets = (
+        c.Target(7, ((0, 2), (3, 1)), b"columns"),
+        c.Target(9, ((1, 2),)),
+        c.Target(8, ((2, 1),), b"more"),
+    )
+    command = c.Enqueue(0, 11, 5, 4, 300, -1, (1, 2, 3, 4), targets=targets, numbers=((11, 2), (15, 2)))
+    body = op.Command(entry(op.encode(command, c.Origin(bytes(16), 1, 2), b"batch")))
+    operation = body.operation(0)
+    for target in targets:
+        assert op.columns_of(operation, target.queue) == (target.columns, target.ranges)
+    with pytest.raises(op.OperationError, match="queue 5 is no target"):
+        op.columns_of(operation, 5)
+    assert (op.batch_of(operation), op.count_of(operation)) == (b"batch", 4)
+    assert op.ttls_of(operation).tolist() == [1, 2, 3, 4]
+
+
+def test_targets_whose_bytes_are_cut_off_do_not_decode() -> None:
+    columns = (b"some", b"others")
+    targets = tuple([c.Target(number, ((number, 1),), each) for number, each in enumerate(columns)])
+    whole = op.encode(c.Enqueue(0, 1, 1, 2, 2, targets=targets, numbers=((1, 1), (3, 1))), None)
+    size = len(whole) - len(op.encode(c.Enqueue(0, 1, 1, 2, 2), None))
+    assert isinstance(op.decode(memoryview(whole), 0).command, c.Enqueue)
+    for cut in range(size):
+        wrong = op.encode(c.Enqueue(0, 1, 1, 2, 2, columns=whole[-size:][:cut]), None)
+        with pytest.raises(op.OperationError):
+            op.decode(memoryview(wrong[:1] + b"\x04" + wrong[2:]), 0)
 
 
 def test_operations_of_version_1_are_read() -> None:

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from quorum.node.cluster.heartbeats import KIND_HEARTBEAT
+from quorum.node.member import BEAT_BYTES
 from quorum.node.replica.replicas import KIND_RAFT
+from quorum.node.wire.frames import Frame
 from quorum.replication.engine import RaftEngine
+from support.cluster import Session
 from support.step_counts import Counts, Load
 
 
@@ -47,10 +51,25 @@ def test_members_with_nothing_to_do_step_with_their_leaders_heartbeats(ticks: li
     cluster.run_events(10_000)
     leaders = [cluster.leader(group) for group in cluster.members["n1"].replicas]
     assert len(ticks) <= 105 * len(leaders), "ten heartbeats a second for each group"
-    assert counts.steps <= 1_000, "heartbeats leave together and are answered together"
+    assert counts.steps <= 700, "heartbeats leave together, are answered together, and are gathered"
     assert counts.by_kind[KIND_RAFT] <= 105 * len(leaders) * 4, (
         "a heartbeat and its answer for each of two followers"
     )
+
+
+def test_a_publish_is_not_gathered_with_heartbeats() -> None:
+    load = Load()
+    cluster = load.cluster
+    assert load.leader is not None
+    member = cluster.members[load.leader]
+    other = next(name for name in cluster.names if name != load.leader)
+    beat = Frame(other, KIND_RAFT, bytes(BEAT_BYTES))
+    assert member.may_gather([beat, Frame(other, KIND_HEARTBEAT, bytes(200))])
+    assert not member.may_gather([beat, Frame(other, KIND_RAFT, bytes(BEAT_BYTES + 1))]), "it brings an entry"
+    cluster.isolate(load.leader)
+    Session(cluster, load.leader).publish(load.group, load.queue, b"x")
+    cluster.run_events(5)
+    assert not member.may_gather([beat]), "it may be the answer that commits the entry"
 
 
 def test_heartbeats_without_news_do_not_go_through_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

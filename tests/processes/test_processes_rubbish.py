@@ -73,7 +73,7 @@ def publishing(
         await session.open()
         await session.send(
             publish=queue_pb2.PublishBatch(
-                queue=queue, first_sequence=first, lowest_unconfirmed=lowest, batch=batch
+                routing_key=queue, first_sequence=first, lowest_unconfirmed=lowest, batch=batch
             )
         )
         confirms = await session.answer("confirms")
@@ -215,7 +215,11 @@ def test_requests_about_nothing_are_refused(address: str, request_: dict[str, An
 @pytest.mark.parametrize(
     "request_",
     [
-        {"publish": queue_pb2.PublishBatch(queue=PLAIN, first_sequence=1, lowest_unconfirmed=1, batch=GOOD)},
+        {
+            "publish": queue_pb2.PublishBatch(
+                routing_key=PLAIN, first_sequence=1, lowest_unconfirmed=1, batch=GOOD
+            )
+        },
         {"open": queue_pb2.Open(producer_id=b"short", epoch=1)},
         {"open": queue_pb2.Open(producer_id=bytes(16), epoch=0)},
     ],

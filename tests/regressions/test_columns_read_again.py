@@ -21,6 +21,8 @@ from fifo.commands import (
     RegisterProducer,
     Wake,
 )
+from fifo.consumers.consumer import SelectorGroup
+from fifo.consumers.filter_fields import StoredFields
 from fifo.consumers.selector import Selector
 from fifo.effects import Deliver
 from fifo.group_machine import GroupMachine
@@ -119,9 +121,9 @@ class Attached:
         while self.machine.next_wake() is not None:
             self._apply(Operation(0, None, Wake()))
 
-    def columns(self, index: int, operation: int) -> bytes:
+    def columns(self, index: int, operation: int, queue: int) -> StoredFields:
         self.asked[-1] += 1
-        return cast(bytes, self._source.columns(index, operation))
+        return cast(StoredFields, self._source.columns(index, operation, queue))
 
     def _apply(self, operation: Operation) -> None:
         self._index += 1
@@ -213,11 +215,16 @@ def test_fields_that_are_read_in_several_parts_are_found() -> None:
     _, machine = with_own_fields(100, 10, column_bytes=20_000, read_singles=7)
     queue = machine.queues[1]
     index: PredicateIndex[bytes] = PredicateIndex()
+    groups: dict[bytes, SelectorGroup] = {}
+    expected: dict[bytes, int] = {}
     for number in (3, 60, 99):
-        index.add(b"%d" % number, jms.parse(f"n = {number}"))
+        tree = jms.parse(f"n = {number}")
+        selector = canonical.encode(tree)
+        index.add(selector, tree)
+        groups[selector] = SelectorGroup(selector)
+        expected[selector] = 1 << number
     block = queue.messages.blocks.get(0)
-    found = list(queue.groups.fields.candidates(block, index, block.ready))
-    assert dict(found) == {b"3": 1 << 3, b"60": 1 << 60, b"99": 1 << 99}
+    assert dict(queue.groups.fields.look_up(block, index, groups, block.ready)) == expected
     assert not block.has_fields
 
 

@@ -210,7 +210,7 @@ class Client:
         """Publishes one message with the number 1; the numbers that are confirmed in the call."""
         opened = queue_pb2.Open(producer_id=bytes(16), epoch=epoch, first_new_sequence=1)
         sent = queue_pb2.PublishBatch(
-            queue="orders", first_sequence=1, lowest_unconfirmed=1, batch=batch([body])
+            routing_key="orders", first_sequence=1, lowest_unconfirmed=1, batch=batch([body])
         )
         for request in (queue_pb2.SessionRequest(open=opened), queue_pb2.SessionRequest(publish=sent), None):
             self.requests.put_nowait(request)

@@ -184,8 +184,8 @@ def leaders_differ() -> tuple[Cluster, dict[str, tuple[int, int]]]:
         for number in range(3):
             group, queue = cluster.declare(f"q{number}")
             places[cluster.leader(group) or ""] = group, queue
-        if len(places) == 2:
-            return cluster, places
+            if len(places) == 2:
+                return cluster, places
     raise AssertionError("no seed gives two leaders")
 
 

@@ -130,7 +130,7 @@ def test_equal_values_that_are_unlike_are_not_shared() -> None:
 @pytest.mark.parametrize("width", [7, 15, 31, 63])
 def test_whole_numbers_take_the_narrowest_width_at_its_edges(width: int) -> None:
     for edge in (2**width - 1, -(2**width)):
-        read = batch([{"k": edge}, {"k": 0}])
+        read = columns.decode(columns.encode([{"k": edge}, {"k": 0}]), 2, few_rows=0)
         assert read.row(0)["k"] == edge
         assert read.columns[0].values.dtype.itemsize == (width + 1) // 8
 
@@ -302,14 +302,50 @@ def test_damaged_bytes_are_columns_or_refused(rows: list[Fields], data: st.DataO
         code[data.draw(st.integers(0, len(code) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(code)))
     for damaged in (bytes(code), bytes(code[:cut]), bytes(code) + b"\0"):
-        try:
-            read = columns.decode(damaged, len(rows))
-        except ColumnsError:
+        few, many = outcome(damaged, len(rows), 10), outcome(damaged, len(rows), 0)
+        assert few == many
+        if isinstance(few, str):
             continue
+        read = columns.decode(damaged, len(rows))
         block = columns.BlockColumns(16)
         block.append(0, read, 0, len(rows))
         for ordinal in range(len(rows)):
             assert shown(read.row(ordinal)) == shown(block.row(ordinal))
+
+
+def outcome(code: bytes, count: int, few_rows: int) -> Any:
+    """What the columns say of each row and its texts, or why they are refused."""
+    try:
+        read = columns.decode(code, count, few_rows)
+    except ColumnsError as error:
+        return str(error)
+    return (
+        [shown(read.row(ordinal)) for ordinal in range(count)],
+        [read.text_units(size) for size in (1, 2, 3, 5)],
+        read.field_keys(),
+    )
+
+
+@settings(max_examples=examples(300))
+@given(ROWS, st.data())
+def test_few_rows_are_read_like_many(rows: list[Fields], data: st.DataObject) -> None:
+    """As lists and as arrays, they have the same fields, and give a part of a block the same fields."""
+    code, count = columns.encode(rows), len(rows)
+    if not code:
+        return
+    assert outcome(code, count, count) == outcome(code, count, 0)
+    first = data.draw(st.integers(0, count - 1))
+    taken = data.draw(st.integers(1, count - first))
+    dense = data.draw(st.sampled_from([1, 64]))
+    blocks = [columns.BlockColumns(64, dense) for _ in range(2)]
+    for block, few_rows in zip(blocks, (count, 0), strict=True):
+        block.append(
+            0, columns.decode(code, count, few_rows), first, taken
+        )  # replaced in part by the next one
+        block.append(taken // 2, columns.decode(code, count, few_rows), first, taken)
+    assert blocks[0].filled == blocks[1].filled
+    for slot in range(64):
+        assert shown(blocks[0].row(slot)) == shown(blocks[1].row(slot))
 
 
 @settings(max_examples=examples(200))
@@ -416,9 +452,10 @@ def _dictionary(ends: list[int], blob: bytes) -> bytes:
     ],
     ids=range(21),
 )
-def test_each_lie_about_several_messages_is_named(data: bytes, why: str) -> None:
+@pytest.mark.parametrize("few_rows", [0, 2])
+def test_each_lie_about_several_messages_is_named(data: bytes, why: str, few_rows: int) -> None:
     with pytest.raises(ColumnsError, match=why):
-        columns.decode(data, 2)
+        columns.decode(data, 2, few_rows)
 
 
 @pytest.mark.parametrize("batch_size", [10, 10_000])

@@ -98,6 +98,7 @@ ALLOWED = {
     "collections",
     "dataclasses",
     "difflib",
+    "functools",
     "itertools",
     "lark",
     "math",

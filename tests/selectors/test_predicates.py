@@ -47,6 +47,23 @@ def test_nothing_that_selects_is_missed(
                 assert token in index.rest or place in candidates.get(token, ())
 
 
+@settings(max_examples=examples(400))
+@given(st.lists(EXPRESSIONS, min_size=1, max_size=8), st.lists(MESSAGES, min_size=1, max_size=4))
+def test_a_message_by_itself_is_named_like_among_many(
+    expressions: list[Expression], rows: list[Fields]
+) -> None:
+    index: PredicateIndex[int] = PredicateIndex()
+    for token, expression in enumerate(expressions):
+        index.add(token, canonical.normalize(expression))
+    block, candidates = block_of([rows]), found(index, rows)
+    for place, row in enumerate(rows):
+        named = index.named(row)
+        assert list(index.named(block.row(place))) == list(named)
+        assert all(place in candidates[token] for token in named)
+        for token, expression in enumerate(expressions):
+            assert evaluate(expression, row) is not True or token in index.rest or token in named
+
+
 @settings(max_examples=examples(200))
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=8), st.lists(MESSAGES, min_size=1, max_size=12))
 def test_what_is_removed_leaves_nothing(expressions: list[Expression], rows: list[Fields]) -> None:

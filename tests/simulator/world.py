@@ -25,6 +25,7 @@ from fifo.queries import group as queries
 from quorum.client.errors import UnavailableError
 from quorum.log import Log
 from quorum.log.errors import LogDamaged, LogFull
+from quorum.node import member_config
 from quorum.node.identity.identity import Founding, IdentityError
 from quorum.node.member import Member
 from simulator.changes import Changes, Mover
@@ -43,6 +44,7 @@ from simulator.clients.bounded import BoundedProducer, bounded_apps, bounded_pla
 from simulator.clients.bulk import Browser, Reader, Writer
 from simulator.clients.hostile import hostile_apps
 from simulator.clients.reads import Auditor, Tally, Teller
+from simulator.clients.singles import SingleProducer
 from simulator.faults import Faults, states_of
 from simulator.lease_changes import FIRST_LEASE_MS, LeaseChanges
 from simulator.machines.disk import FaultyDisk
@@ -69,10 +71,13 @@ ASK_MS = 5
 MAX_RUNS_AT_ONCE = 20_000
 LEASE_MS = 1_500
 WIDE_SEEDS = 0.25
+ROUTING_SEEDS = 0.4
 FEW_PART = 0.15
 """Of all seeds: the cluster is founded with one or two members, and grows to three."""
 LEASES_MS = (LEASE_MS, LEASE_MS, 4_000)
 """Members are started with one of these, and differ in it: the lease that counts is the cluster's."""
+SPREAD_AFTER_MS = (500, member_config.SPREAD_AFTER_MS)
+"""Members spread leaders after one of these: between faults, a cluster is rarely settled for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ class Build:
     patches: dict[str, Any] = field(default_factory=dict)
     scenario: str = ""
     """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
-    "leases" whose times change, "wide" batches, "few" founders, or "versions" that members are upgraded to."""
+    "leases" whose times change, "wide" batches, batches with "routing" keys, "few" founders, "singles" that are
+    gathered, or "versions" that members are upgraded to."""
 
 
 class World:
@@ -142,6 +148,7 @@ class World:
         self.loses_one = self.seed % 4 == 1 and number >= 3 and self.build.scenario != "wipe"
         """one member is dead in the end"""
         self.member_settings: dict[str, Any] = {
+            "spread_after_ms": self.random_of("spread").choice(SPREAD_AFTER_MS),
             "lease_ms": LEASE_MS,
             "queue_groups": 2,
             "limits": self.room.limits,
@@ -154,6 +161,9 @@ class World:
             self.add_machine(name, self.founders)
         self.has_wide = self.random_of("wide").random() < WIDE_SEEDS or self.build.scenario == "wide"
         """some batches have more fields than a block keeps as dense columns"""
+        is_routing = self.build.scenario == "routing"
+        self.has_routing = self.random_of("routing").random() < ROUTING_SEEDS or is_routing
+        """some batches are for several queues"""
 
     def add_machine(self, name: str, founders: tuple[str, ...] = ()) -> Machine:
         """One more, with nothing running on it yet. founders: what its configuration says; none: it joins."""
@@ -406,6 +416,8 @@ class World:
                 Writer(self, 25, fields),
                 Browser(self, 26, plain),
             ]
+        if self.seed % 3 == 1 or self.build.scenario == "singles":
+            self.apps.append(SingleProducer(self, 60))
         self.apps += bounded_apps(self) + hostile_apps(self)
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
@@ -479,7 +491,7 @@ class World:
         before = counts["confirmed"]
         self.run_until(lambda: counts["confirmed"] > before + 20, "publishing goes on", PROGRESS_LIMIT_MS)
         self.phase = "draining"
-        producers = [app for app in self.apps if isinstance(app, Producer | BoundedProducer)]
+        producers = [app for app in self.apps if isinstance(app, Producer | BoundedProducer | SingleProducer)]
         self.run_until(
             lambda: (
                 not any(each.unconfirmed for each in producers)

@@ -86,7 +86,8 @@ class Cluster:
         is_started: bool = True,
         **config: Any,
     ) -> None:
-        """log: arguments of each member's Log; config: of its MemberConfig. is_started: whether members run at once."""
+        """log: arguments of each member's Log; config: of its MemberConfig. Leaders stay where a test puts them, unless
+        it says spread_after_ms. is_started: whether members run at once."""
         self.names = self.founders = tuple(f"n{number}" for number in range(1, size + 1))
         self.random = random.Random(seed)
         self.node_states: dict[str, NodeState] = {}
@@ -120,7 +121,7 @@ class Cluster:
         self.paused: set[str] = set()
         self._boot = 0
         self._directories = 0
-        self._config = config
+        self._config = {"spread_after_ms": None, **config}
         self._log = log or {}
         self.low: dict[str, Mapping[int, tuple[ev.LowDisk, ...]]] = {}
         """node -> groups that get no publishes, as its API has been told"""

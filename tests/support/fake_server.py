@@ -132,26 +132,49 @@ class FakeCluster:
 
     def accept(self, stream: FakeStream, publish: Any) -> None:
         """Takes what of a batch was not taken before, and confirms all of it."""
-        queue = self.queue(publish.queue)
+        if publish.routing_keys:
+            self.accept_each(stream, publish)
+            return
+        queue = self.queue(publish.routing_key)
         batch = parse(publish.batch)
         first = publish.first_sequence
         last = first + batch.count - 1
-        if queue.max_length >= 0 and len(queue.ready) + batch.count > queue.max_length:
-            raise Refusal(code_pb2.RESOURCE_EXHAUSTED, "QUEUE_FULL", f"{queue.name} is full")
-        for ordinal, (body, properties) in enumerate(unpack(batch)):
-            if first + ordinal in stream.producer.accepted:
-                continue
-            stream.producer.accepted.add(first + ordinal)
+        full = Refusal(code_pb2.RESOURCE_EXHAUSTED, "QUEUE_FULL", f"{queue.name} is full")
+        room = max(0, queue.max_length - len(queue.ready)) if queue.max_length >= 0 else batch.count
+        if room < batch.count:
+            if not (publish.independent and room):
+                raise full
+            stream.reject(first + room, last, full)
+            last = first + room - 1
+        for ordinal, (body, properties) in enumerate(unpack(batch)[: last - first + 1]):
+            self.take(stream, queue, first + ordinal, body, properties)
+        self.answer_publish(stream, first, last)
+        self.serve(queue)
+
+    def accept_each(self, stream: FakeStream, publish: Any) -> None:
+        """A batch with a queue for each message: all of it, or nothing."""
+        queues = [self.queue(name) for name in publish.routing_keys]
+        first, messages = publish.first_sequence, unpack(parse(publish.batch))
+        for ordinal, (queue, (body, properties)) in enumerate(zip(queues, messages, strict=True)):
+            self.take(stream, queue, first + ordinal, body, properties)
+        self.answer_publish(stream, first, first + len(queues) - 1)
+        for queue in queues:
+            self.serve(queue)
+
+    def take(self, stream: FakeStream, queue: FakeQueue, number: int, body: bytes, properties: Any) -> None:
+        if number not in stream.producer.accepted:
+            stream.producer.accepted.add(number)
             queue.ready[queue.next_sequence] = StoredMessage(queue.next_sequence, body, properties)
             queue.next_sequence += 1
             queue.arrived.append(body)
+
+    def answer_publish(self, stream: FakeStream, first: int, last: int) -> None:
         if self.cut_after == 0:
             stream.cut()
         elif self.holds_confirms:
             self._held_confirms.append((stream, first, last))
         else:
             stream.confirm(first, last)
-        self.serve(queue)
 
     def serve(self, queue: FakeQueue) -> None:
         """Hands out what is ready to whoever has credit, in order."""
@@ -217,6 +240,10 @@ class FakeStream:
     def confirm(self, first: int, last: int) -> None:
         self.answer(confirms=queue_pb2.Confirms(confirmed=[queue_pb2.Range(first=first, last=last)]))
 
+    def reject(self, first: int, last: int, refusal: Refusal) -> None:
+        rejection = queue_pb2.Rejection(range=queue_pb2.Range(first=first, last=last), status=refusal.status)
+        self.answer(confirms=queue_pb2.Confirms(rejected=[rejection]))
+
     def fail(self, request_id: int, refusal: Refusal) -> None:
         self.answer(failed=queue_pb2.Failed(request_id=request_id, status=refusal.status))
 
@@ -256,6 +283,7 @@ class FakeStream:
             "cancel": self._cancel,
             "get": self._get,
             "close": lambda _: None,
+            "turn": self._turn,
         }
         async for request in requests:
             kind = request.WhichOneof("request")
@@ -281,6 +309,12 @@ class FakeStream:
         opened.node = self.node.name
         self.answer(opened=opened)
 
+    def _turn(self, request: Any) -> None:
+        for disposition in request.dispositions:
+            self._disposition(disposition)
+        for credit in request.credits:
+            self._credit(credit)
+
     def _publish(self, request: Any) -> None:
         cluster = self.cluster
         cluster.publish_requests.append((self.epoch, request.first_sequence, request.lowest_unconfirmed))
@@ -292,15 +326,17 @@ class FakeStream:
             cluster.max_unconfirmed_seen = max(cluster.max_unconfirmed_seen, span)
             if span > cluster.limits.max_window_messages:
                 raise Refusal(code_pb2.INVALID_ARGUMENT, "WRONG_SEQUENCE", f"{span} messages unconfirmed")
+            if request.lowest_unconfirmed > request.first_sequence:
+                raise Refusal(
+                    code_pb2.INVALID_ARGUMENT, "WRONG_SEQUENCE", "a confirmed message was sent again"
+                )
             if any(len(body) > cluster.limits.max_message_bytes for body, _ in unpack(batch)):
                 raise Refusal(code_pb2.RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE", "a message is too large")
             if cluster.cut_after > 0:
                 cluster.cut_after -= 1
             cluster.accept(self, request)
         except Refusal as refusal:
-            rejected = queue_pb2.Range(first=request.first_sequence, last=request.first_sequence + count - 1)
-            rejection = queue_pb2.Rejection(range=rejected, status=refusal.status)
-            self.answer(confirms=queue_pb2.Confirms(rejected=[rejection]))
+            self.reject(request.first_sequence, request.first_sequence + count - 1, refusal)
 
     def _attach(self, request: Any) -> None:
         if self.cluster.holds_attaches:

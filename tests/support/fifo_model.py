@@ -201,14 +201,27 @@ class ModelQueue:
         self.messages.append(message)
         self.note_expiry(message)
 
-    def publish(
-        self, meta: c.Meta, operation: int, command: c.Enqueue, rows: Sequence[Fields], fresh: list[int]
-    ) -> bool:
+    @property
+    def room(self) -> int:
+        """How many messages the queue takes until it is full."""
         config = self.config
-        is_bounded = config.overflow == "reject_publish" and config.max_length >= 0
-        if is_bounded and len(self.ready()) + len(fresh) > config.max_length:
+        if config.overflow != "reject_publish" or config.max_length < 0:
+            return 1 << 62
+        return max(0, config.max_length - len(self.ready()))
+
+    def publish(
+        self,
+        meta: c.Meta,
+        operation: int,
+        command: c.Enqueue,
+        rows: dict[int, Fields],
+        fresh: list[int],
+    ) -> bool:
+        """rows: the fields of the queue's messages in the batch by ordinal."""
+        config = self.config
+        if len(fresh) > self.room:
             return False
-        texts = self.fronts.text_factor(rows) if config.filter_enabled else 0
+        texts = self.fronts.text_factor(list(rows.values())) if config.filter_enabled else 0
         for ordinal in fresh:
             ttl = command.ttls_ms[ordinal] if command.ttls_ms else command.ttl_ms
             body = (meta.index, operation, ordinal)
@@ -593,6 +606,8 @@ class ModelGroup:
         if isinstance(command, (*fifo_model_subscriptions.COMMANDS, c.Pin, c.Unpin)):
             return self.read(command)
         assert not isinstance(command, c.NodeDown | c.Configured | c.Wake | c.SetVersion)
+        if isinstance(command, c.Enqueue) and command.targets:
+            return self.publish_targets(operation.number, producer, command)
         queue = self.queues.get(command.queue)
         if queue is None:
             return e.Refused("not_found", "")
@@ -698,10 +713,16 @@ class ModelGroup:
             return e.Refused("limit", "")
         fresh = [i for i in range(count) if first + i >= floor and first + i not in producer.accepted]
         refused = dict.fromkeys([i for i in fresh if first + i < producer.highest], "refused_earlier")
-        fresh = [i for i in fresh if i not in refused]
+        fresh = new = [i for i in fresh if i not in refused]
+        if command.independent and queue.room < len(fresh):
+            refused |= dict.fromkeys(fresh[queue.room :], "queue_full")
+            fresh = fresh[: queue.room]
         if fresh:
             rows = self.rows(self.meta.index, number) if queue.config.filter_enabled else ()
-            if queue.publish(self.meta, number, command, rows, fresh):
+            if self.is_crowded(producer, floor, [first + i for i in fresh]):
+                refused |= dict.fromkeys(new, "limit")
+                fresh = []
+            elif queue.publish(self.meta, number, command, dict(enumerate(rows)), fresh):
                 self.dirty.add(command.queue)
                 producer.highest = first + fresh[-1]
             else:
@@ -712,6 +733,70 @@ class ModelGroup:
         producer.floor = floor
         producer.accepted = {x for x in producer.accepted | {first + i for i in fresh} if x >= floor}
         return e.Confirmed(first, first + count - 1, tuple(as_refused(refused, first)))
+
+    def is_crowded(self, producer: ModelProducer, floor: int, more: list[int]) -> bool:
+        """Whether the producer would have too many ranges of accepted numbers."""
+        numbers = {number for number in producer.accepted if number >= floor} | set(more)
+        return bool(more) and len(as_ranges(numbers)) > self.rules.max_accepted
+
+    def publish_targets(self, operation: int, producer: ModelProducer, command: c.Enqueue) -> e.Reply:
+        """Message by message."""
+        count, first = command.count, command.first_client_sequence
+        ranges = command.numbers or ((first, count),)
+        numbers = [number for start, some in ranges for number in range(start, start + some)]
+        routes: list[list[int]] = [[] for _ in range(count)]
+        rows: dict[int, dict[int, Fields]] = {}
+        all_rows = self.rows(self.meta.index, operation)
+        for target in command.targets:
+            rows[target.queue] = {}
+            for start, some in target.ranges:
+                for ordinal in range(start, start + some):
+                    routes[ordinal].append(target.queue)
+                    if len(target.columns):
+                        rows[target.queue][ordinal] = all_rows[ordinal]
+        if sum(map(len, routes)) > self.rules.max_targeted:
+            return e.Refused("limit", "")
+        floor = max(producer.floor, command.lowest_unconfirmed)
+        why: dict[int, str] = {}
+        fresh = []
+        for ordinal, number in enumerate(numbers):
+            if number < floor or number in producer.accepted:
+                continue
+            if number < producer.highest:
+                why[ordinal] = "refused_earlier"
+            else:
+                fresh.append(ordinal)
+        rooms = {queue: self.queues[queue].room for queue in rows if queue in self.queues}
+        taken, refused = [], {}
+        for ordinal in fresh:
+            if any(queue not in rooms for queue in routes[ordinal]):
+                refused[ordinal] = "not_found"
+            elif any(rooms[queue] < 1 for queue in routes[ordinal]):
+                refused[ordinal] = "queue_full"
+            else:
+                taken.append(ordinal)
+                for queue in routes[ordinal]:
+                    rooms[queue] -= 1
+        if refused and not command.independent:
+            taken, refused = [], dict.fromkeys(fresh, next(iter(refused.values())))
+        if self.is_crowded(producer, floor, [numbers[ordinal] for ordinal in taken]):
+            taken, refused = [], dict.fromkeys(fresh, "limit")
+        for queue, fields in rows.items():
+            mine = [ordinal for ordinal in taken if queue in routes[ordinal]]
+            if mine:
+                known = fields if self.queues[queue].config.filter_enabled else {}
+                self.queues[queue].publish(self.meta, operation, command, known, mine)
+                self.dirty.add(queue)
+        if taken:
+            producer.highest = numbers[taken[-1]]
+        producer.floor = floor
+        accepted = producer.accepted | {numbers[ordinal] for ordinal in taken}
+        producer.accepted = {number for number in accepted if number >= floor}
+        found = [
+            (numbers[ordinal], numbers[ordinal], e.Refused(reason, ""))
+            for ordinal, reason in sorted((why | refused).items())
+        ]
+        return e.Confirmed(first, numbers[-1], tuple(found))
 
     def consume(self, producer: ModelProducer, queue: ModelQueue, command: Any) -> e.Reply:
         meta = self.meta

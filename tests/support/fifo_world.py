@@ -25,8 +25,10 @@ from fifo.commands import (
     QueueConfig,
     RegisterProducer,
     Stage,
+    Target,
     Wake,
 )
+from fifo.consumers.filter_fields import StoredFields
 from fifo.effects import Applied, AttachedReply, Confirmed, Deliver, Refused, Reply
 from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION, Limits
@@ -58,9 +60,12 @@ class Log:
 
     def __init__(self) -> None:
         self.stored: dict[tuple[int, int], tuple[bytes, Sequence[Mapping[str, Any]]]] = {}
+        self.routed: dict[tuple[int, int, int], StoredFields] = {}
 
-    def columns(self, index: int, operation: int) -> bytes:
-        return self.stored[index, operation][0]
+    def columns(self, index: int, operation: int, queue: int) -> StoredFields:
+        if (index, operation, queue) in self.routed:
+            return self.routed[index, operation, queue]
+        return self.stored[index, operation][0], ()
 
     def rows(self, index: int, operation: int) -> Sequence[Mapping[str, Any]]:
         return self.stored.get((index, operation), (b"", ()))[1]
@@ -207,6 +212,39 @@ class World:
         command = Enqueue(queue, first, count=count, size_bytes=count * 100, columns=encoded, **more)
         return self.op(name, command)
 
+    def routed(
+        self,
+        name: bytes,
+        routes: Sequence[Sequence[int]],
+        rows: Sequence[Mapping[str, Any]] = (),
+        place: int = 0,
+        numbers: Sequence[int] = (),
+        plain: Sequence[int] = (),
+        **more: Any,
+    ) -> tuple[Origin, Command]:
+        """A batch of one message for each of `routes`, which has its queues. plain: queues that keep no fields.
+        numbers: the messages' own; the next ones if not given."""
+        count = len(routes)
+        if not numbers:
+            first = self.sequences.get(name, 1)
+            numbers = range(first, first + count)
+        self.sequences[name] = max(self.sequences.get(name, 1), numbers[-1] + 1)
+        self.log.stored[self.index + 1, place] = (b"", rows)
+        targets = []
+        for queue in sorted({queue for route in routes for queue in route}):
+            ordinals = [ordinal for ordinal, route in enumerate(routes) if queue in route]
+            has_fields = bool(rows) and queue not in plain
+            encoded = columns.encode([rows[ordinal] for ordinal in ordinals]) if has_fields else b""
+            target = Target(queue, ranges_of(ordinals), encoded)
+            self.log.routed[self.index + 1, place, queue] = encoded, target.ranges
+            targets.append(target)
+        more.setdefault("lowest_unconfirmed", max(numbers[0], 0))
+        dense = range(numbers[0], numbers[0] + count)
+        more["numbers"] = () if list(numbers) == list(dense) else ranges_of(numbers)
+        size = count * 100
+        command = Enqueue(0, numbers[0], count=count, size_bytes=size, targets=tuple(targets), **more)
+        return self.op(name, command)
+
     def chunk(
         self,
         name: bytes,
@@ -256,10 +294,24 @@ class World:
         return reply.attach, applied
 
 
+def ranges_of(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending numbers as ranges (first, count)."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and sum(found[-1]) == number:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((number, 1))
+    return tuple(found)
+
+
 def plain_reply(reply: Reply | None) -> Any:
     """What the model says, too."""
     if isinstance(reply, Confirmed):
-        return reply.first, reply.last, [(first, last, why.reason) for first, last, why in reply.refused]
+        refused = [
+            (number, why.reason) for first, last, why in reply.refused for number in range(first, last + 1)
+        ]
+        return reply.first, reply.last, refused
     return ("refused", reply.reason) if isinstance(reply, Refused) else reply
 
 

@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fifo import commands as c
+from fifo.consumers.filter_fields import StoredFields
 from fifo.effects import Applied, Reply
 from fifo.group_machine import GroupMachine
 from fifo.messages.pages import MemoryPages
@@ -61,8 +62,8 @@ class Bodies:
     def __init__(self) -> None:
         self.by_index: dict[int, bytes] = {}
 
-    def columns(self, index: int, operation: int) -> memoryview:
-        return columns_of(Command(self.by_index[index]).operation(operation))
+    def columns(self, index: int, operation: int, queue: int) -> StoredFields:
+        return columns_of(Command(self.by_index[index]).operation(operation), queue)
 
 
 class Replay:

@@ -116,7 +116,9 @@ class Recorder:
         for number in range(self._consumer_count):
             self._consuming.append(asyncio.create_task(self._consume(f"consumer-{number}", number)))
         for number in range(self._producer_count):
-            self._producing.append(asyncio.create_task(self._produce(f"producer-{number}", number + 1)))
+            # of several producers, the last one publishes single messages
+            produce = self._produce_singles if 0 < number == self._producer_count - 1 else self._produce
+            self._producing.append(asyncio.create_task(produce(f"producer-{number}", number + 1)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -206,11 +208,32 @@ class Recorder:
             for _ in range(UNDER_WAY):
                 await room.acquire()
 
+    async def _produce_singles(self, name: str, first_node: int) -> None:
+        """The messages of a batch, each by itself and from a task of its own, at the pace of the light load."""
+        most = UNDER_WAY * self.load.batch
+        room, publishing = asyncio.Semaphore(most), set[asyncio.Task[None]]()
+        async with quorum.connect(
+            self._url or url_from(self.cluster, first_node), connect_timeout_ms=CONNECT_LIMIT_MS
+        ) as client:
+            number = 0
+            while not self._stop_producing.is_set():
+                for _ in range(self.load.batch):
+                    await room.acquire()
+                    sent = Sent(name, number, 1, now_us())
+                    message = client.publish(self.queue, body(name, number), timeout_ms=CONNECT_LIMIT_MS)
+                    publishing.add(task := asyncio.create_task(message))
+                    task.add_done_callback(publishing.discard)
+                    task.add_done_callback(lambda done, sent=sent: self._decided(done, sent, room))
+                    number += 1
+                await asyncio.sleep(max(PRODUCER_PAUSE_S, self._pause_s()))
+            for _ in range(most):
+                await room.acquire()
+
     def _pause_s(self) -> float:
         waiting = self._confirmed_count - self._delivered_count
         return self.load.pause_s if waiting <= MOST_WAITING else max(NOW_AND_THEN_S, self.load.pause_s)
 
-    def _decided(self, done: asyncio.Future[int], sent: Sent, room: asyncio.Semaphore) -> None:
+    def _decided(self, done: asyncio.Future[Any], sent: Sent, room: asyncio.Semaphore) -> None:
         room.release()
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is None:

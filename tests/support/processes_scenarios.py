@@ -159,7 +159,7 @@ class PausedNode:
                 batch = encode_batch([body("patient", 0)]).data
                 await patient.send(
                     publish=queue_pb2.PublishBatch(
-                        queue=self.queue, first_sequence=1, lowest_unconfirmed=1, batch=batch
+                        routing_key=self.queue, first_sequence=1, lowest_unconfirmed=1, batch=batch
                     )
                 )
                 known = (await client.describe(self.queue)).queue

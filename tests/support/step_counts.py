@@ -22,6 +22,7 @@ from typing import Any
 
 import structlog
 
+from quorum.node.driver import GATHER_S
 from quorum.node.wire.frames import Frame
 from support.cluster import Cluster, Session
 
@@ -48,6 +49,8 @@ class Stepped(Cluster):
         self.counts = Counts()
         self.counts_calls = False
         self._due_ms: dict[str, int] = {}
+        self._gathered: dict[str, tuple[int, list[Frame]]] = {}
+        """frames that a member has gathered, and since when"""
         super().__init__(*args, **config)
 
     def carry(self, sender: str, to: str, kind: int, data: bytes) -> None:
@@ -66,7 +69,7 @@ class Stepped(Cluster):
             self.now_ms += 1
 
     def _step_if_due(self, name: str) -> bool:
-        frames: list[Frame] = []
+        since_ms, frames = self._gathered.pop(name, (self.now_ms, []))
         for sender in self.names:
             link = self._links.get((sender, name))
             while link:
@@ -74,6 +77,9 @@ class Stepped(Cluster):
         inputs, self._inputs[name] = self._inputs[name], []
         member, counts = self.members[name], self.counts
         if not frames and not inputs and self._due_ms.get(name, 0) > self.now_ms:
+            return False
+        if frames and not inputs and self.now_ms < since_ms + GATHER_S * 1000 and member.may_gather(frames):
+            self._gathered[name] = since_ms, frames
             return False
         syncs = self.logs[name].stats.syncs
         began = time.perf_counter()
@@ -110,17 +116,20 @@ class Load:
     def __init__(self) -> None:
         cluster = self.cluster = Stepped()
         cluster.ready()
-        self._group, self._queue = cluster.declare("q")
+        self.group, self.queue = cluster.declare("q")
         cluster.run_events(3_000)
-        leader = cluster.leader(self._group)
-        self._session = Session(cluster, next(name for name in cluster.names if name != leader))
+        self.leader = cluster.leader(self.group)
+        self._session = Session(cluster, next(name for name in cluster.names if name != self.leader))
         self.publish(20)
 
     def publish(self, messages: int = MESSAGES) -> None:
         """Publishes messages one at a time, each after the confirm of the one before."""
         for _ in range(messages):
-            self._session.publish(self._group, self._queue, b"x" * 256)
+            self.begin_publish()
             self.cluster.run_events(3)
+
+    def begin_publish(self) -> None:
+        self._session.publish(self.group, self.queue, b"x" * 256)
 
     def idle(self) -> None:
         self.cluster.run_events(IDLE_MS)

@@ -18,7 +18,7 @@ from quorum.node.replica.replica import Replica
 from quorum.node.schedule import Due
 from quorum.node.wire.frames import Data, FrameTable, Send
 
-KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER = 2, 3
+KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER = BEAT_KINDS = 2, 3
 
 
 class Heartbeats:
@@ -121,7 +121,7 @@ class Heartbeats:
             self._send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(heartbeat.sent_ms, groups).encode()])
         self._answers_due.clear()
         if now_ms >= self.next_ms:
-            self.next_ms = now_ms + HEARTBEAT_MS
+            self.next_ms = now_ms + self._interval_ms
             disks = self._disk_watch.disks
             low = tuple(disks.known_low(now_ms))
             heartbeat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low, self.leases.revision)
@@ -137,6 +137,11 @@ class Heartbeats:
             return
         for replica in self._replicas.values():
             self._derive(replica, now_ms)
+
+    @property
+    def _interval_ms(self) -> int:
+        settings = self.leases.settings
+        return HEARTBEAT_MS if settings is None else min(HEARTBEAT_MS, settings.granted.step_down_ms // 3)
 
     def _derive(self, replica: Replica, now_ms: int) -> None:
         """Derives the lease on one group from the answers so far."""

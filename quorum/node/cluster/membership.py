@@ -37,6 +37,9 @@ from quorum.replication.configuration import MAX_IDS
 KIND_INCARNATION, KIND_TRANSFER = 5, 6
 """Frame kinds: the incarnation under which the sender remembers the receiver; a request that the receiver hands a
 group's leadership to a member."""
+MAX_LAG = 64
+"""Entries of the log that a member may lack to be handed a group's leadership by name. Nothing is proposed until it has
+them. A follower that keeps up under full load lacks a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,12 +312,13 @@ class Membership:
 
     def transfer_leadership(self, replica: Replica, to: str | None = None) -> bool:
         """Begins to hand a group's leadership to this member, or to the one best placed. Returns False if there is
-        none."""
+        none, or if this member lags behind."""
         raft = replica.raft
         if not raft.is_leader or raft.is_transferring:
             return False
         if to is not None:
-            return self._peers.is_reachable(to) and raft.transfer_leadership(to)
+            lag = raft.last_index - raft.match_index(to)
+            return self._peers.is_reachable(to) and lag <= MAX_LAG and raft.transfer_leadership(to)
         candidates = [
             each
             for each in raft.configuration.voters

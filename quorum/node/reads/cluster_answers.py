@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from quorum.log import Log
 from quorum.node import queries as q
 from quorum.node.cluster.disk_monitor import DiskMonitor
 from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.cluster.leader_spread import find_move
 from quorum.node.cluster.membership import Membership
 from quorum.node.cluster.peers import Peers
 from quorum.node.cluster.version_switch import VersionSwitch
@@ -100,26 +100,21 @@ class ClusterAnswers:
         return q.TransferTarget(found.id)
 
     def _plan_rebalance(self, query: q.PlanRebalance, now_ms: int) -> tuple[tuple[int, str], ...]:
-        able = {
-            each.id: each
-            for each in self.replicas.catalog.members.by_id.values()
+        members = self.replicas.catalog.members.by_id.values()
+        able = [
+            each.id
+            for each in sorted(members, key=lambda each: each.number)
             if not each.is_drained and self.peers.is_reachable(each.id)
-        }
-        leaders = {number: replica.raft.leader for number, replica in self.replicas.items()}
-        led = Counter(dict.fromkeys(able, 0))
-        led.update(leader for leader in leaders.values() if leader in able)
-        moves: list[tuple[int, str]] = []
-        for number, leader in leaders.items():
-            voters = [each for each in self.replicas[number].raft.configuration.voters if each in able]
-            if not voters or leader is None:
-                continue
-            least = min(voters, key=lambda each: (led[each], able[each].number))
-            if leader not in able or led[leader] > led[least] + 1:
-                led[least] += 1
-                if leader in able:
-                    led[leader] -= 1
-                moves.append((number, able[least].name))
-        return tuple(moves)
+        ]
+        rafts = {number: replica.raft for number, replica in self.replicas.items()}
+        leaders = {number: raft.leader for number, raft in rafts.items() if raft.leader is not None}
+        voters = {number: raft.configuration.voters for number, raft in rafts.items()}
+        moves: dict[int, str] = {}
+        while (move := find_move(leaders, voters, able)) is not None:
+            group, target = move
+            leaders[group] = target
+            moves[group] = self.membership.member_directory.name_of(target)
+        return tuple(sorted(moves.items()))
 
     # ---- the cluster
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fifo import commands as c
 from fifo import versions
+from fifo.consumers.filter_fields import StoredFields
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import IndexSet
 from fifo.limits import Limits
@@ -55,10 +56,10 @@ class FieldSource:
         """index and command of the entry that was read last, if it has several operations: the next question is
         mostly about the same one"""
 
-    def columns(self, index: int, operation: int) -> bytes | memoryview:
+    def columns(self, index: int, operation: int, queue: int) -> StoredFields:
         """BodyUnreadable if the batch cannot be read here now."""
         if self._last is not None and self._last[0] == index:
-            return columns_of(self._last[1].operation(operation))
+            return columns_of(self._last[1].operation(operation), queue)
         try:
             body = self._log.read(self._group, index)
         except (EntryMissing, LogDamaged) as error:
@@ -66,7 +67,7 @@ class FieldSource:
         command = Command(memoryview(body)[1:])
         if command.count > 1:  # then it has COMMAND_BYTES at most
             self._last = index, command
-        return columns_of(command.operation(operation))
+        return columns_of(command.operation(operation), queue)
 
 
 def state_of(machine: GroupMachine | CatalogMachine) -> bytes:
@@ -175,6 +176,12 @@ class Replica:
             or self.raft.is_urgent
         )
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing is on its way: all entries are applied here, and none is to be proposed."""
+        raft = self.raft
+        return not self.proposals.pending and raft.last_index == raft.commit_index == raft.applied_index
+
     def look_at_timers(self) -> None:
         """Sets `due_ms`, after each step in which the group was active. A timer that changes otherwise is noticed with
         the next call: the member makes one for all groups with its upkeep."""
@@ -210,6 +217,7 @@ class Replica:
     def peer_connected(self, peer: str) -> None:
         self.touched = True
         self.raft.peer_connected(peer)
+        self.raft.campaign_in_turn()
 
     def peer_disconnected(self, peer: str) -> None:
         self.touched = True

@@ -6,8 +6,15 @@ decodes them once, when it applies the entry; a reader finds the batch of operat
 
     command    = version u8, now_ms u64, machine_version u16, count u16, count x end u32, operation bytes
     operation  = kind u8, flags u8, producer 16 bytes, epoch u32, n u64, queue u64, payload
+    flags      = 1 numbered (else producer, epoch and n are 0), 2 the messages of an enqueue are independent, 4 an
+                 enqueue has targets
     enqueue    = first u64, lowest_unconfirmed u64, count u32, size u64, ttl i64, columns u32, ttls u32,
                  columns bytes, ttls (count x i64), MessageBatch bytes
+    targets    = in the place of an enqueue's columns, whose queue is 0 then:
+                 numbers u32, targets u32, columns u32, numbers x (first u64, count u32),
+                 targets x (queue u64, ranges u32, columns u32), ranges of all targets x (ordinal u32, count u32),
+                 columns x size u32, columns bytes
+                 (a target's `columns` is the number of its columns among them, 2^32-1 for none)
     stage      = batch u64, part 16 bytes, chunk u32, count u32, size u64, ttl i64, producer u16, columns u32, ttls u32,
                  producer bytes, columns bytes, ttls (count x i64), MessageBatch bytes
 
@@ -22,11 +29,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fifo import commands as c
+from fifo.consumers.filter_fields import StoredFields
 from fifo.kinds import NAMED
 from fifo.layouts import COMMANDS, CONFIG
 from fifo.records import Record
@@ -55,6 +64,13 @@ _CREDIT = struct.Struct("<QB")
 _TTL = {_ENQUEUE: 4, _STAGE: 5}
 """offset of the single time to live"""
 _NUMBERED = 1
+_INDEPENDENT = 2
+_HAS_TARGETS = 4
+_NO_COLUMNS = (1 << 32) - 1
+_TARGETS = struct.Struct("<III")
+_NUMBERS = np.dtype([("first", "<u8"), ("count", "<u4")])
+_TARGET = np.dtype([("queue", "<u8"), ("ranges", "<u4"), ("columns", "<u4")])
+_RANGE = np.dtype([("ordinal", "<u4"), ("count", "<u4")])
 _NO_PRODUCER = bytes(16)
 
 
@@ -122,10 +138,19 @@ def count_of(operation: memoryview) -> int:
     return _layout(operation)[0]
 
 
-def columns_of(operation: memoryview) -> memoryview:
-    """The filter-field columns of an enqueue or stage operation."""
+def columns_of(operation: memoryview, queue: int) -> StoredFields:
+    """The filter-field columns of an enqueue or stage operation for this queue, and the ordinals that they are of, no
+    ranges for all messages."""
     _, columns, size, _ = _layout(operation)
-    return operation[columns : columns + size]
+    found = operation[columns : columns + size]
+    if operation[0] != _KIND[c.Enqueue] or not operation[1] & _HAS_TARGETS:
+        return found, ()
+    table = _TargetTable(found)
+    places = np.flatnonzero(table.targets["queue"] == queue)
+    if not len(places):
+        raise OperationError(f"queue {queue} is no target of the operation")
+    place = int(places[0])
+    return table.columns(place), table.ranges(place)
 
 
 def ttls_of(operation: memoryview) -> NDArray[np.int64]:
@@ -159,10 +184,13 @@ def encode(command: c.Command | cat.CatalogCommand, origin: c.Origin | None, bat
     kind = _KIND[type(command)]
     queue = getattr(command, "queue", 0)
     payload = _ENCODERS[type(command)](command)
+    flags = 0
+    if type(command) is c.Enqueue:
+        flags = _INDEPENDENT * command.independent | _HAS_TARGETS * bool(command.targets)
     if origin is None:
-        head = _HEAD.pack(kind, 0, _NO_PRODUCER, 0, 0, queue)
+        head = _HEAD.pack(kind, flags, _NO_PRODUCER, 0, 0, queue)
     else:
-        head = _HEAD.pack(kind, _NUMBERED, origin.producer, origin.epoch, origin.n, queue)
+        head = _HEAD.pack(kind, flags | _NUMBERED, origin.producer, origin.epoch, origin.n, queue)
     return b"".join((head, payload, batch))
 
 
@@ -171,12 +199,18 @@ def decode(data: memoryview, number: int) -> c.Operation:
     try:
         kind, flags, producer, epoch, n, queue = _HEAD.unpack_from(data)
         origin = c.Origin(producer, epoch, n) if flags & _NUMBERED else None
-        return c.Operation(number, origin, _DECODERS[kind](data[_HEAD.size :], queue))
+        command = _DECODERS[kind](data[_HEAD.size :], queue)
+        if flags & (_INDEPENDENT | _HAS_TARGETS) and isinstance(command, c.Enqueue):
+            if flags & _HAS_TARGETS:
+                command = _with_targets(command)
+            command = replace(command, independent=bool(flags & _INDEPENDENT))
+        return c.Operation(number, origin, command)
     except (struct.error, KeyError, IndexError, UnicodeDecodeError, ValueError) as error:
         raise OperationError(f"operation {number} of {len(data)} bytes does not decode: {error}") from error
 
 
 def _enqueue(x: c.Enqueue) -> bytes:
+    columns = _target_table(x) if x.targets else x.columns
     ttls = np.asarray(x.ttls_ms, dtype="<i8").tobytes() if len(x.ttls_ms) else b""
     head = _ENQUEUE.pack(
         x.first_client_sequence,
@@ -184,10 +218,76 @@ def _enqueue(x: c.Enqueue) -> bytes:
         x.count,
         x.size_bytes,
         x.ttl_ms,
-        len(x.columns),
+        len(columns),
         len(ttls),
     )
-    return b"".join((head, x.columns, ttls))
+    return b"".join((head, columns, ttls))
+
+
+def _target_table(x: c.Enqueue) -> bytes:
+    """Columns that several targets share are written once."""
+    columns: dict[bytes | memoryview, int] = {}
+    heads: list[tuple[int, int, int]] = []
+    ranges: list[tuple[int, int]] = []
+    for target in x.targets:
+        number = _NO_COLUMNS
+        if len(target.columns):
+            number = columns.setdefault(target.columns, len(columns))
+        heads.append((target.queue, len(target.ranges), number))
+        ranges += target.ranges
+    return b"".join(
+        (
+            _TARGETS.pack(len(x.numbers), len(heads), len(columns)),
+            np.array(list(x.numbers), dtype=_NUMBERS).tobytes(),
+            np.array(heads, dtype=_TARGET).tobytes(),
+            np.array(ranges, dtype=_RANGE).tobytes(),
+            np.array([len(each) for each in columns], dtype="<u4").tobytes(),
+            *columns,
+        )
+    )
+
+
+class _TargetTable:
+    """The targets of an enqueue taken apart. ValueError if the bytes are none."""
+
+    def __init__(self, data: memoryview) -> None:
+        numbers, targets, columns = _TARGETS.unpack_from(data)
+        at = _TARGETS.size
+        self.numbers = np.frombuffer(data, _NUMBERS, numbers, at)
+        at += self.numbers.nbytes
+        self.targets = np.frombuffer(data, _TARGET, targets, at)
+        at += self.targets.nbytes
+        self._range_ends = np.cumsum(self.targets["ranges"], dtype=np.int64)
+        self._ranges = np.frombuffer(data, _RANGE, int(self._range_ends[-1]) if targets else 0, at)
+        at += self._ranges.nbytes
+        sizes = np.frombuffer(data, "<u4", columns, at)
+        at += sizes.nbytes
+        self._ends = np.cumsum(sizes, dtype=np.int64)
+        self._columns = data[at:]
+        if len(self._columns) != (int(self._ends[-1]) if columns else 0):
+            raise ValueError("the columns of its targets are cut off")
+
+    def ranges(self, place: int) -> tuple[tuple[int, int], ...]:
+        end = int(self._range_ends[place])
+        return tuple(self._ranges[end - int(self.targets[place]["ranges"]) : end].tolist())
+
+    def columns(self, place: int) -> memoryview:
+        number = int(self.targets[place]["columns"])
+        if number == _NO_COLUMNS:
+            return self._columns[:0]
+        start = int(self._ends[number - 1]) if number else 0
+        return self._columns[start : int(self._ends[number])]
+
+
+def _with_targets(command: c.Enqueue) -> c.Enqueue:
+    table = _TargetTable(memoryview(command.columns))
+    queues = table.targets["queue"].tolist()
+    targets = tuple(
+        [c.Target(queue, table.ranges(place), table.columns(place)) for place, queue in enumerate(queues)]
+    )
+    if not targets:
+        raise ValueError("it has no target")
+    return replace(command, columns=b"", targets=targets, numbers=tuple(table.numbers.tolist()))
 
 
 def _decode_enqueue(data: memoryview, queue: int) -> c.Enqueue:

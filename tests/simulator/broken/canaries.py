@@ -247,6 +247,40 @@ CANARIES: tuple[Canary, ...] = (
         scenario="patient",
         fifo__messages__bitsets__Counts__above=broken.once_is_too_often,
     ),
+    # ---- single messages
+    _patched(
+        "gathered in any order",
+        "messages that were gathered keep the order of their calls",
+        scenario="singles",
+        is_quick=True,
+        quorum__client__publisher__Gathering=broken.GathersInAnyOrder,
+    ),
+    _patched(
+        "neighbours refused along",
+        "a message that is refused does not take its neighbours along",
+        scenario="singles",
+        is_quick=True,
+        quorum__api__session_publisher__batches__check_each=broken.with_their_neighbours,
+    ),
+    _patched(
+        "refusals confirmed",
+        "an independent message that does not fit is refused",
+        scenario="singles",
+        fifo__group_machine__GroupMachine___enqueue_rest=broken.confirms_refusals,
+    ),
+    _patched(
+        "first queue of a batch only",
+        "every queue of a batch gets its messages",
+        scenario="routing",
+        is_quick=True,
+        fifo__targets__choose=broken.first_target_only,
+    ),
+    _patched(
+        "numbers of other groups",
+        "a group takes the numbers of its own messages, and no others",
+        scenario="routing",
+        quorum__api__routing__numbers_of=broken.numbers_without_gaps,
+    ),
     # ---- versions
     _patched(
         "switch by a majority",

@@ -4,14 +4,16 @@ one promise away. A class stands in the place of its base class; a function says
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from fifo import targets
 from fifo.budgets import Entry
 from fifo.commands import Enqueue, Reserve, Return, Settle
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
-from fifo.effects import Deliver, Refused, Reply
+from fifo.effects import Confirmed, Deliver, Refused, Reply
 from fifo.group_machine import GroupMachine
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
@@ -24,6 +26,7 @@ from quorum.api.hub import Hub
 from quorum.api.member_requests import MemberRequests
 from quorum.api.published_state import PublishedState
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
+from quorum.client.gathering import Gathering
 from quorum.log import Log, record
 from quorum.log.files import write_fully
 from quorum.log.record import Header, Stamp
@@ -38,12 +41,15 @@ from quorum.node.leases.leases import Leases
 from quorum.node.queries import Query
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import Replica
+from quorum.node.wire.batches import CheckedBatch, RefusedMessages, check_each
 from quorum.replication import codec
 from quorum.replication.configuration import State
 from quorum.replication.group import Group
 from quorum.replication.outbox import Outbox
 
 T = TypeVar("T")
+_enqueue_rest = GroupMachine._enqueue_rest
+choose = targets.choose
 
 # ---- durability
 
@@ -81,6 +87,47 @@ class PromisesBeforeSync(Outbox):
 
 class GroupThatPromisesEarly(Group):
     outbox_class = PromisesBeforeSync
+
+
+# ---- single messages
+
+
+class GathersInAnyOrder(Gathering):
+    """A batch that is closed has its first message last."""
+
+    def close(self, queue: str) -> None:
+        batch = self._open.get(queue)
+        if batch is not None:
+            for items in (batch._bodies, batch._described, batch._futures, batch._deadlines):
+                items.append(items.pop(0))  # type: ignore[attr-defined]
+        super().close(queue)
+
+
+def with_their_neighbours(*arguments: Any) -> list[CheckedBatch | RefusedMessages]:
+    """In the place of batches.check_each: the messages behind a refused one are refused, too."""
+    found: list[CheckedBatch | RefusedMessages] = []
+    for part in check_each(*arguments):
+        before = found[-1] if found else None
+        is_behind = isinstance(part, CheckedBatch) and isinstance(before, RefusedMessages)
+        found.append(RefusedMessages(part.count, before.why) if is_behind else part)
+    return found
+
+
+def first_target_only(*arguments: Any) -> targets.Choice:
+    """In the place of targets.choose: the other queues of a batch get nothing."""
+    found = choose(*arguments)
+    return targets.Choice(found.taken, dict(list(found.by_target.items())[:1]), found.refused)
+
+
+def numbers_without_gaps(first: int, ordinals: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """In the place of routing.numbers_of: a group gets the numbers of neighbours, whichever it was sent."""
+    return ((first + ordinals[0], len(ordinals)),)
+
+
+def confirms_refusals(machine: GroupMachine, *arguments: Any) -> Reply:
+    """In the place of GroupMachine._enqueue_rest."""
+    reply = _enqueue_rest(machine, *arguments)
+    return Confirmed(reply.first, reply.last) if isinstance(reply, Confirmed) else reply
 
 
 # ---- versions

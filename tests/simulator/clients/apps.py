@@ -53,6 +53,8 @@ def fields_of(n: int) -> dict[str, Any]:
 WIDE = {f"w{n}": n for n in range(80)}
 """More fields than a block keeps as dense columns. All messages of a wide batch share theirs."""
 WIDE_SELECTOR = "w70 > 0"
+ROUTED_PART = 0.4
+"""Of the batches, in the seeds in which some are for several queues."""
 WIDE_PART = 0.15
 """Of the batches with fields and several messages, in the seeds that have wide ones."""
 
@@ -141,26 +143,52 @@ class Producer(App):
             await asyncio.sleep(chance.choice((0.005, 0.03, 0.1, 0.3)))
             if world.is_draining or world.is_ebb or len(self.unconfirmed) >= UNCONFIRMED:
                 continue
-            await self.publish(client, chance.choice(world.places), chance.choice((1, 1, 2, 5, 9)))
+            if world.has_routing and chance.random() < ROUTED_PART:
+                await self.publish_routed(client, chance.choice((2, 3, 5, 9)))
+            else:
+                await self.publish(client, chance.choice(world.places), chance.choice((1, 1, 2, 5, 9)))
+
+    async def publish_routed(self, client: Client, count: int) -> None:
+        """A batch with a queue for each of its messages."""
+        numbers = range(self._next, self._next + count)
+        self._next += count
+        places = [self.chance.choice(self.world.places) for _ in numbers]
+        messages = [self._message(n, place, None, 20) for n, place in zip(numbers, places, strict=True)]
+        names = [place.name for place in places]
+        sends = self.world.rules.history.sends
+        sent = [sends(name, self.number, range(n, n + 1)) for n, name in zip(numbers, names, strict=True)]
+        await self._send(client, names, messages, numbers, sent)
+        self.world.rules.counts["batches for several queues"] += len(set(names)) > 1
 
     async def publish(self, client: Client, place: Place, count: int) -> None:
         numbers = range(self._next, self._next + count)
         self._next += count
         size = self.chance.choice((0, 20, 200, 900))
         shared = self._shared_fields(numbers) if place.has_fields else None
-        messages = []
-        for n in numbers:
-            body = b"%d:%d:" % (self.number, n) + b"." * size
-            self.world.rules.sent[body] = None
-            fields = (shared or fields_of(n)) if place.has_fields else None
-            if fields is not None:
-                is_wanted = any(wants(fields) for wants in SELECTORS.values())
-                self.world.rules.published[self.number, n] = is_wanted
-            messages.append(Message(body, None, fields))
-        self.unconfirmed[numbers[0]] = count
+        messages = [self._message(n, place, shared, size) for n in numbers]
         sent = self.world.rules.history.sends(place.name, self.number, numbers)
+        await self._send(client, place.name, messages, numbers, [sent])
+
+    def _message(self, n: int, place: Place, shared: dict[str, Any] | None, size: int) -> Message:
+        body = b"%d:%d:" % (self.number, n) + b"." * size
+        self.world.rules.sent[body] = None
+        fields = (shared or fields_of(n)) if place.has_fields else None
+        if fields is not None:
+            is_wanted = any(wants(fields) for wants in SELECTORS.values())
+            self.world.rules.published[self.number, n] = is_wanted
+        return Message(body, None, fields)
+
+    async def _send(
+        self,
+        client: Client,
+        queue: str | list[str],
+        messages: list[Message],
+        numbers: range,
+        sent: list[Record],
+    ) -> None:
+        self.unconfirmed[numbers[0]] = len(numbers)
         try:
-            future = await client.send_batch(place.name, messages)
+            future = await client.send_batch(queue, messages)
         except UnavailableError:  # it was not sent
             del self.unconfirmed[numbers[0]]
             return
@@ -173,12 +201,13 @@ class Producer(App):
         self.world.rules.counts["wide batches"] += 1
         return {**fields_of(numbers[0]), **WIDE}
 
-    def _decided(self, done: asyncio.Future[int], numbers: range, sent: Record) -> None:
+    def _decided(self, done: asyncio.Future[int], numbers: range, sent: list[Record]) -> None:
         del self.unconfirmed[numbers[0]]
         if not done.cancelled():
             if done.result() != len(numbers):  # raises what the service answered: it has no reason to refuse
                 raise Broken(f"{len(numbers)} messages were sent, {done.result()} confirmed")
-            self.world.rules.confirm(sent)
+            for each in sent:
+                self.world.rules.confirm(each)
 
 
 class Consumer(App):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PART = 0.6
 """Of all seeds."""
+NEEDED = {"singles": "strict"}
+"""By scenario: the queue that it needs, besides those that are named like it."""
 KINDS = 2
 """Of the four queues that such a seed has."""
 LAZY_PART = 0.4
@@ -38,8 +40,9 @@ HASTE = {"brief": 0.04, "short": 0.04, "strict": 0.08, "patient": 0.6}
 
 
 def bounded_places(chance: random.Random, scenario: str = "") -> list[Place]:
-    """The seed's bounded queues, perhaps none. scenario: the name of one that has to be there."""
-    if chance.random() >= PART and scenario not in HASTE:
+    """The seed's bounded queues, perhaps none. scenario: the name of one that has to be there, or in NEEDED."""
+    needed = NEEDED.get(scenario, scenario)
+    if chance.random() >= PART and needed not in HASTE:
         return []
     found = [
         Place("brief", {"x-message-ttl": chance.choice((300, 1_500, 4_000))}),
@@ -48,8 +51,8 @@ def bounded_places(chance: random.Random, scenario: str = "") -> list[Place]:
         Place("patient", {"x-delivery-limit": chance.choice((0, 1, 3))}),
     ]
     chosen = chance.sample(found, KINDS)
-    if scenario in HASTE and scenario not in {place.name for place in chosen}:
-        chosen[0] = next(place for place in found if place.name == scenario)
+    if needed in HASTE and needed not in {place.name for place in chosen}:
+        chosen[0] = next(place for place in found if place.name == needed)
     return [
         replace(place, arguments={**place.arguments, "x-queue-mode": "lazy"})
         if chance.random() < LAZY_PART
@@ -111,7 +114,7 @@ class BoundedProducer(App):
             raise Broken(f"{self.name} published to {place.name!r} and was answered {error!r}") from error
         if error.rejected != ((0, len(numbers) - 1),):
             raise Broken(f"a batch of {len(numbers)} was refused in parts: {error.rejected}")
-        self.world.rules.refuse(sent)
+        self.world.rules.refuse(sent, "max-length")
 
 
 class BoundedConsumer(Consumer):

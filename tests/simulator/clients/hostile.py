@@ -164,6 +164,11 @@ class Hostile(App):
                 setattr(message, field.name, self._value(field))
         if "queue" in message.DESCRIPTOR.fields_by_name:
             message.queue = STRANGE  # type: ignore[attr-defined]
+        if "routing_key" in message.DESCRIPTOR.fields_by_name:
+            message.routing_key = STRANGE  # type: ignore[attr-defined]
+            if self.chance.random() < 0.7:
+                message.ClearField("exchange")
+                message.ClearField("routing_keys")
 
     def _value(self, field: FieldDescriptor) -> Any:
         chance = self.chance

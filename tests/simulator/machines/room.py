@@ -80,6 +80,7 @@ class Works:
         self._collected = self._fetched = self._repaired = 0
         member = node.member
         self._count(member.pager, "_page_out", "blocks paged out")
+        self._count(member.leader_spread, "_move", "leaders spread")
         for replica in member.replicas.values():
             self._count(replica.checkpoints, "saved", "snapshots taken")
             self._count(replica.checkpoints, "installed", "snapshots installed")

@@ -43,6 +43,14 @@ class Broken(AssertionError):
     world: World | None = None
 
 
+def _deliveries(response: Any) -> list[Any]:
+    """Those in a response of a session."""
+    if not hasattr(response, "delivery"):
+        return []
+    parts = response.turn.responses if response.HasField("turn") else [response]
+    return [each.delivery for each in parts if each.HasField("delivery")]
+
+
 def origin_of(body: bytes) -> Origin:
     producer, n, _ = body.split(b":", 2)
     return int(producer), int(n)
@@ -138,11 +146,10 @@ class Rules:
     def requested(self, call: ServedCall, request: Any) -> None:
         kind = request.WhichOneof("request") if hasattr(request, "open") else None
         if kind == "disposition":
-            wire = request.disposition
-            last = max((tag for _, _, tag in call.held), default=0)
-            for each in wire.tags:
-                for tag in range(each.first, min(each.last, last) + 1):
-                    self._release(call, wire.consumer_tag, wire.attach, tag)
+            self._disposed(call, request.disposition)
+        elif kind == "turn":
+            for disposition in request.turn.dispositions:
+                self._disposed(call, disposition)
         elif kind == "attach":
             self._release_all(call, request.attach.consumer_tag)
             call.queues[request.attach.consumer_tag] = request.attach.queue
@@ -150,6 +157,12 @@ class Rules:
             self._release_all(call, request.cancel.consumer_tag)
         elif kind == "get":
             call.queues[""] = request.get.queue
+
+    def _disposed(self, call: ServedCall, wire: Any) -> None:
+        last = max((tag for _, _, tag in call.held), default=0)
+        for each in wire.tags:
+            for tag in range(each.first, min(each.last, last) + 1):
+                self._release(call, wire.consumer_tag, wire.attach, tag)
 
     def _release(self, call: ServedCall, consumer: str, attach: int, tag: int) -> None:
         key = call.held.pop((consumer, attach, tag), None)
@@ -163,17 +176,19 @@ class Rules:
 
     def writes(self, call: ServedCall, response: Any) -> None:
         """Nothing is delivered without a lease."""
-        if not hasattr(response, "delivery") or response.WhichOneof("response") != "delivery":
-            return
-        queue = call.queues[response.delivery.consumer_tag]
-        found = call.node.member.catalog.queue(queue)
-        if found is not None and not call.node.may_deliver(found.group):
-            raise Broken(f"{call.node.name} delivers from {queue!r} and has no lease on group {found.group}")
+        for delivery in _deliveries(response):
+            queue = call.queues[delivery.consumer_tag]
+            found = call.node.member.catalog.queue(queue)
+            if found is not None and not call.node.may_deliver(found.group):
+                raise Broken(
+                    f"{call.node.name} delivers from {queue!r} and has no lease on group {found.group}"
+                )
 
     def answered(self, call: ServedCall, response: Any) -> None:
-        if not hasattr(response, "delivery") or response.WhichOneof("response") != "delivery":
-            return
-        wire = response.delivery
+        for delivery in _deliveries(response):
+            self._delivered(call, delivery)
+
+    def _delivered(self, call: ServedCall, wire: Any) -> None:
         queue = call.queues[wire.consumer_tag]
         found = call.node.member.catalog.queue(queue)
         if found is None or queue == STRANGE:
@@ -278,10 +293,10 @@ class Rules:
         self.history.confirms(sent)
         self.counts["confirmed"] += sent.get("count", 1)
 
-    def refuse(self, sent: Record) -> None:
+    def refuse(self, sent: Record, why: str) -> None:
         """The service has answered that it did not take these."""
         self.history.refuses(sent)
-        self.counts["refused by max-length"] += sent.get("count", 1)
+        self.counts[f"refused by {why}"] += sent.get("count", 1)
 
     def settle(self, keys: list[Key], asked: list[Record]) -> None:
         """The service has answered that these are settled."""

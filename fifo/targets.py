@@ -1,0 +1,206 @@
+"""Batches for several queues of a group: which message goes where, and which messages are accepted.
+
+A batch is stored once. Each of its targets names a queue and the ordinals that are for it, so a message with several
+targets has one body that several queues refer to. `choose` decides about all messages before any queue changes: a
+message is accepted for all its targets or for none.
+
+A group gets only the messages that are for its queues, so their client sequences may have gaps (`Numbers`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fifo.commands import Enqueue, Target
+from fifo.consumers.filter_fields import Rows
+from fifo.effects import Refused
+from fifo.queue_machine import QueueMachine
+
+Ranges = Sequence[tuple[int, int]]
+"""(first, count), ascending and disjoint."""
+Part = tuple[int, int, tuple[int, ...]]
+"""Neighbouring messages with the same targets: first ordinal, count, and the places of their targets, ascending."""
+
+
+def refuse(command: Enqueue, allowed: int) -> Refused | None:
+    """The refusal of targets or numbers that do not fit the batch. allowed: the number of its messages, counted once
+    for each of their queues."""
+    if len(dict.fromkeys([target.queue for target in command.targets])) < len(command.targets):
+        return Refused("bad_argument", "two targets of a batch are the same queue")
+    total = 0
+    for target in command.targets:
+        end = -1
+        for ordinal, count in target.ranges:
+            if ordinal <= end or count < 1 or ordinal + count > command.count:
+                return Refused(
+                    "bad_argument",
+                    f"messages {ordinal}..{ordinal + count - 1} of {command.count} for queue {target.queue}; allowed: "
+                    "ascending ranges with gaps between them",
+                )
+            end = ordinal + count
+            total += count
+    if total > allowed:
+        return Refused(
+            "limit", f"a batch of {total} messages, counted for each of their queues; allowed: {allowed}"
+        )
+    end = command.first_client_sequence
+    for first, count in command.numbers:
+        if first < end or count < 1:
+            return Refused("bad_argument", f"numbers {first}..{first + count - 1} after {end}")
+        end = first + count
+    if command.numbers and (
+        command.numbers[0][0] != command.first_client_sequence
+        or sum(count for _, count in command.numbers) != command.count
+    ):
+        return Refused("bad_argument", f"the numbers of a batch are not those of {command.count} messages")
+    return None
+
+
+def split(command: Enqueue) -> list[Part] | Refused:
+    """The batch in parts with the same targets. A refusal if a message has none."""
+    changes: dict[int, list[int]] = {}
+    for place, target in enumerate(command.targets):
+        for ordinal, count in target.ranges:
+            changes.setdefault(ordinal, []).append(place)
+            changes.setdefault(ordinal + count, []).append(place)
+    parts: list[Part] = []
+    active: dict[int, None] = {}
+    start = 0
+    for ordinal in sorted(changes):
+        if ordinal > start:
+            if not active:
+                break
+            parts.append((start, ordinal - start, tuple(sorted(active))))
+            start = ordinal
+        for place in changes[ordinal]:
+            if place in active:
+                del active[place]
+            else:
+                active[place] = None
+    if start < command.count:
+        return Refused("bad_argument", f"message {start} of a batch is for no queue")
+    return parts
+
+
+def within(parts: Sequence[Part], ranges: Ranges) -> list[Part]:
+    """The parts, cut down to these ordinals."""
+    found: list[Part] = []
+    place = 0
+    for first, count in ranges:
+        end = first + count
+        while place < len(parts):
+            ordinal, some, places = parts[place]
+            start, stop = max(ordinal, first), min(ordinal + some, end)
+            if start < stop:
+                found.append((start, stop - start, places))
+            if ordinal + some > end:
+                break
+            place += 1
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """taken: the ordinals of accepted messages. by_target: the same by the place of each target that gets some of
+    them. refused: (ordinal, count, why)."""
+
+    taken: list[tuple[int, int]]
+    by_target: dict[int, list[tuple[int, int]]]
+    refused: list[tuple[int, int, Refused]]
+
+
+def choose(command: Enqueue, parts: Sequence[Part], queues: Mapping[int, QueueMachine]) -> Choice:
+    """Which messages of these parts their queues accept. Independent messages are accepted as far as each has room in
+    all its queues; of others, all or none."""
+    choice = Choice([], {}, [])
+    rooms = {
+        place: queues[target.queue].messages.room
+        for place, target in enumerate(command.targets)
+        if target.queue in queues
+    }
+    planned = dict.fromkeys(rooms, 0)
+    for ordinal, count, places in parts:
+        missing = next((place for place in places if place not in rooms), None)
+        if missing is not None:
+            queue = command.targets[missing].queue
+            choice.refused.append((ordinal, count, Refused("not_found", f"no queue {queue} in this group")))
+            continue
+        fitting = min(count, *[rooms[place] - planned[place] for place in places])
+        for place in places:
+            planned[place] += fitting
+            if fitting:
+                _append(choice.by_target.setdefault(place, []), ordinal, fitting)
+        if fitting:
+            _append(choice.taken, ordinal, fitting)
+        if fitting < count:
+            full = next(place for place in places if planned[place] == rooms[place])
+            messages = queues[command.targets[full].queue].messages
+            refused = messages.refuse_more(planned[full] + count - fitting)
+            assert refused is not None
+            choice.refused.append((ordinal + fitting, count - fitting, refused))
+    if command.independent or not choice.refused:
+        return choice
+    why = choice.refused[0][2]
+    return Choice([], {}, [(ordinal, count, why) for ordinal, count, _ in parts])
+
+
+def _append(ranges: list[tuple[int, int]], first: int, count: int) -> None:
+    if ranges and ranges[-1][0] + ranges[-1][1] == first:
+        ranges[-1] = (ranges[-1][0], ranges[-1][1] + count)
+    else:
+        ranges.append((first, count))
+
+
+def rows_of(target: Target, ranges: Ranges) -> list[tuple[int, int]]:
+    """The places of these ordinals among the messages of a target. Each range is within one of the target's."""
+    places = Rows(target.ranges)
+    return [(places.of(ordinal), count) for ordinal, count in ranges]
+
+
+class Numbers:
+    """The client sequences of a batch's messages. ranges: (ordinal, count, number of the first one)."""
+
+    __slots__ = ("_firsts", "ranges")
+
+    def __init__(self, command: Enqueue) -> None:
+        self.ranges: list[tuple[int, int, int]] = []
+        ordinal = 0
+        for number, count in command.numbers or ((command.first_client_sequence, command.count),):
+            self.ranges.append((ordinal, count, number))
+            ordinal += count
+        self._firsts = [each[0] for each in self.ranges]
+
+    @property
+    def last(self) -> int:
+        _, count, number = self.ranges[-1]
+        return number + count - 1
+
+    def of(self, ordinals: Ranges) -> list[tuple[int, int]]:
+        """The numbers of these messages as ranges (first, last)."""
+        found: list[tuple[int, int]] = []
+        for ordinal, count in ordinals:
+            end = ordinal + count
+            for place in range(bisect_right(self._firsts, ordinal) - 1, len(self.ranges)):
+                start, some, number = self.ranges[place]
+                if start >= end:
+                    break
+                shift = number - start
+                first, last = max(ordinal, start) + shift, min(end, start + some) - 1 + shift
+                if found and found[-1][1] + 1 == first:
+                    found[-1] = (found[-1][0], last)
+                else:
+                    found.append((first, last))
+        return found
+
+    def refused(self, parts: Sequence[tuple[int, int, Refused]]) -> tuple[tuple[int, int, Refused], ...]:
+        """The parts (ordinal, count, why) as ranges (first, last, why) of numbers, ascending."""
+        found: list[tuple[int, int, Refused]] = []
+        for ordinal, count, why in sorted(parts, key=lambda part: part[0]):
+            for first, last in self.of([(ordinal, count)]):
+                if found and found[-1][1] + 1 == first and found[-1][2] is why:
+                    found[-1] = (found[-1][0], last, why)
+                else:
+                    found.append((first, last, why))
+        return tuple(found)

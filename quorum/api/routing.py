@@ -1,0 +1,115 @@
+"""Where the messages of a batch go, and what each Raft group gets of a batch with a routing key for each message.
+
+The default exchange routes a message to the queue whose name is its routing key, so a message has one target. A group
+gets one batch with all messages for its queues: the client's own bytes if that is all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fifo.commands import Target
+from quorum.api.status import Status
+from quorum.catalog.queues import CatalogQueue
+from quorum.node.wire import batches
+from quorum.node.wire.batches import BatchLimits, CheckedBatch, StoredBatch
+from quorum_selectors.known_fields import KeptFields
+
+Kept = Mapping[int, tuple[KeptFields | None, int]]
+"""By queue id: the fields that it keeps, and the most bytes of a message's fields, -1 for any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one group gets. ordinals: the messages' places in the client's batch. batch: these messages. targets: the
+    places in it for each of the queues."""
+
+    ordinals: Sequence[int]
+    batch: CheckedBatch
+    queues: tuple[CatalogQueue, ...]
+    targets: tuple[Target, ...]
+
+
+def by_group(routes: Sequence[CatalogQueue | None], without: Collection[int]) -> dict[int, list[int]]:
+    """The ordinals of the messages for each group, except these."""
+    found: dict[int, list[int]] = {}
+    for ordinal, queue in enumerate(routes):
+        if queue is not None and ordinal not in without:
+            found.setdefault(queue.group, []).append(ordinal)
+    return found
+
+
+def cut(
+    data: bytes,
+    stored: StoredBatch,
+    ordinals: Sequence[int],
+    routes: Sequence[CatalogQueue | None],
+    kept: Kept,
+    limits: BatchLimits,
+) -> Part:
+    """The part with these messages of a batch, which have queues of one group. Raises BatchError if they exceed a limit
+    together."""
+    if len(ordinals) < stored.count:
+        builder = batches.BatchBuilder()
+        for first, count in ranges(ordinals):
+            builder.add(stored, first, count)
+        data = builder.build()
+    checked = batches.check(data, limits, None, -1)
+    queues: dict[int, CatalogQueue] = {}
+    places: dict[int, list[int]] = {}
+    for place, ordinal in enumerate(ordinals):
+        queue = routes[ordinal]
+        assert queue is not None
+        queues[queue.id] = queue
+        places.setdefault(queue.id, []).append(place)
+    targets = []
+    size = len(data) + 8 * len(checked.ttls_ms)
+    for number, mine in places.items():
+        fields, max_bytes = kept[number]
+        columns = b""
+        if fields is not None:
+            chosen = [ordinals[place] for place in mine]
+            columns = batches.columns_of_messages(stored, chosen, fields, max_bytes)
+        targets.append(Target(number, ranges(mine), columns))
+        size += len(columns) + batches.TARGET_BYTES * (1 + len(targets[-1].ranges))
+    if size > batches.MAX_STORED_BYTES:
+        raise batches.BatchError(
+            "batch_too_large",
+            f"a batch of {size} bytes with its filter fields; at most {batches.MAX_STORED_BYTES}",
+        )
+    return Part(ordinals, checked, tuple(queues.values()), tuple(targets))
+
+
+def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending numbers as ranges (first, count)."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and sum(found[-1]) == number:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((number, 1))
+    return tuple(found)
+
+
+def numbers_of(first: int, ordinals: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The client sequences of these messages as ranges (first, count). first: that of the batch's first message."""
+    return ranges([first + ordinal for ordinal in ordinals])
+
+
+def neighbours(
+    refused: Mapping[int, Status], routes: Sequence[CatalogQueue | None]
+) -> Iterator[tuple[int, int, Status]]:
+    """Ranges (first, last, why) of refused ordinals with the same queue and the same reason."""
+    found: tuple[int, int, Status] | None = None
+    for ordinal in sorted(refused):
+        why = refused[ordinal]
+        if found is not None:
+            is_same = routes[ordinal] is routes[found[0]] and why == found[2]
+            if is_same and ordinal == found[1] + 1:
+                found = (found[0], ordinal, why)
+                continue
+            yield found
+        found = (ordinal, ordinal, why)
+    if found is not None:
+        yield found

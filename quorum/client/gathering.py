@@ -1,0 +1,239 @@
+"""Single publishes, gathered into batches by themselves.
+
+`publish` puts a message into the open batch of its queue. If no gathered batch of the queue is under way, the open
+batch leaves in the same turn of the event loop, with what other tasks have published in that turn. Otherwise it gathers
+until the batch under way is decided, or until it is full. So a lone message waits for nothing, and under load a batch
+holds what was published during one round trip.
+
+After an answer the next batch closes when the tasks that the answer woke have run, because most of them publish again.
+
+Each message has its own outcome: the batches are independent (queue_pb2.PublishBatch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, Protocol
+
+from quorum.client.answers import Answer
+from quorum.client.batch import Message, PreparedBatch, body_of, encode_parts
+from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError, TimedOut, UsageError, retrieved
+from quorum.client.limits import Limits
+from quorum.client.values import encode_properties
+
+MAX_MESSAGES = 4_096
+"""Maximum messages of a gathered batch. The service allows no more in a batch of independent messages."""
+MAX_BYTES = 1 << 20
+"""Of a gathered batch: about what goes into one entry of a group's log."""
+ALONE_BYTES = 256 << 10
+"""A message of this size is a batch by itself."""
+MESSAGE_BYTES = 8
+"""About what a message takes in a batch beside its body and properties."""
+BATCH_BYTES = 64
+"""More than a batch takes beside its messages."""
+
+
+class Window(Protocol):
+    """Where closed batches go (publisher.Publisher)."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def admit_gathered(self, batch: Gathered) -> None: ...
+
+
+class Gathered:
+    """A batch of single messages, and the futures of their outcomes (publisher.Outcome).
+
+    A caller that stops waiting before the batch is numbered takes its message out of it.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_deadlines",
+        "_described",
+        "_futures",
+        "_gathering",
+        "_timer",
+        "is_sent",
+        "queue",
+        "size_bytes",
+    )
+
+    def __init__(self, gathering: Gathering, queue: str) -> None:
+        self.queue = queue
+        self.size_bytes = 0
+        """about its size when it is encoded"""
+        self.is_sent = False
+        """it is numbered: all its messages will be sent"""
+        self._gathering = gathering
+        self._bodies: list[bytes] = []
+        self._described: list[Any] = []
+        self._futures: list[asyncio.Future[Any] | Answer] = []
+        self._deadlines: list[float] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self._bodies)
+
+    def add(
+        self, body: bytes, properties: Any, size: int, deadline: float, future: asyncio.Future[Any] | Answer
+    ) -> None:
+        """properties: a queue_pb2.Properties, or None. deadline: by the loop's clock. future: of its outcome."""
+        self._bodies.append(body)
+        self._described.append(properties)
+        self._futures.append(future)
+        self._deadlines.append(deadline)
+        self.size_bytes += size
+        if self._timer is None or deadline < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
+
+    # ---- on its way (publisher.Outcome)
+
+    def encode(self) -> PreparedBatch | None:
+        """The batch as it is sent, without the messages that nobody waits for any more; None if none are left."""
+        self.is_sent = True
+        left = [place for place, future in enumerate(self._futures) if not future.done()]
+        if len(left) < len(self._futures):
+            self._bodies = [self._bodies[place] for place in left]
+            self._described = [self._described[place] for place in left]
+            self._futures = [self._futures[place] for place in left]
+            self._deadlines = [self._deadlines[place] for place in left]
+        if not left:
+            self.finished()
+            return None
+        batch = encode_parts(self._bodies, self._described)
+        self._bodies, self._described = [], []
+        return batch
+
+    def decided(self, first: int, last: int, refusal: QuorumError | None) -> None:
+        """The messages at these places are confirmed, or refused."""
+        for future in self._futures[first : last + 1]:
+            if future.done():
+                continue
+            if refusal is None:
+                future.set_result(1)
+            else:
+                error = PublishRejected(
+                    f"the message to {self.queue!r} was refused: {refusal}",
+                    reason=refusal.reason,
+                    metadata=refusal.metadata,
+                    rejected=((0, 0),),
+                )
+                error.__cause__ = refusal
+                future.set_exception(error)
+
+    def finished(self) -> None:
+        """All messages are decided."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._gathering.finished(self)
+
+    def failed(self, error: QuorumError) -> None:
+        """No answer will come."""
+        for future in self._futures:
+            if not future.done():
+                future.set_exception(error)
+                if isinstance(future, asyncio.Future):
+                    retrieved(future, error)
+        self.finished()
+
+    # ---- inside
+
+    def _expire(self) -> None:
+        """Tells the callers whose time is up."""
+        loop = asyncio.get_running_loop()
+        now, following = loop.time(), None
+        for place, (future, deadline) in enumerate(zip(self._futures, self._deadlines, strict=True)):
+            if future.done():
+                continue
+            if deadline > now:
+                following = deadline if following is None else min(following, deadline)
+            elif self.is_sent:
+                self._futures[place] = later = loop.create_future()
+                self._deadlines[place] = float("inf")
+                text = f"publishing to {self.queue!r} was not confirmed in time; it may still be confirmed"
+                future.set_exception(PublishUnknown(text, later))
+            else:
+                future.set_exception(
+                    TimedOut(f"no room in the window in time; nothing was sent to {self.queue!r}")
+                )
+        self._timer = None if following in (None, float("inf")) else loop.call_at(following, self._expire)
+
+
+class Gathering:
+    """The open batches of a session."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._open: dict[str, Gathered] = {}
+        self._under_way: Counter[str] = Counter()
+        """by queue: closed batches that are not decided"""
+        self._flushing: set[str] = set()
+        """queues whose open batch closes soon"""
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._open
+
+    def publish(
+        self, queue: str, message: Message, timeout_s: float, future: asyncio.Future[Any] | Answer
+    ) -> None:
+        """Gather a message, and set the future to its outcome: PublishRejected; TimedOut if the message was not sent in
+        time, PublishUnknown if it was sent. If the future is cancelled before it was sent, it is not sent."""
+        body = body_of(message)
+        described = encode_properties(message.properties, message.application_properties)
+        size = len(body) + MESSAGE_BYTES + (0 if described is None else described.ByteSize())
+        limits = self._window.limits
+        if size + BATCH_BYTES > limits.max_batch_bytes:  # every stream would refuse it
+            size = len(encode_parts([body], [described]).data)
+            if size > limits.max_batch_bytes:
+                raise UsageError(
+                    f"a message of {size} bytes, properties included; allowed: {limits.max_batch_bytes}, and "
+                    f"{limits.max_message_bytes} for its body"
+                )
+        batch = self._open.get(queue)
+        if batch is not None and (size >= ALONE_BYTES or batch.size_bytes + size > MAX_BYTES):
+            self.close(queue)
+            batch = None
+        if batch is None:
+            batch = self._open[queue] = Gathered(self, queue)
+            if not self._under_way[queue]:
+                self._close_soon(queue)
+        batch.add(body, described, size, asyncio.get_running_loop().time() + timeout_s, future)
+        if size >= ALONE_BYTES or batch.count == min(MAX_MESSAGES, limits.max_batch_messages):
+            self.close(queue)
+
+    def close(self, queue: str) -> None:
+        """Send the open batch of this queue, if there is one."""
+        batch = self._open.pop(queue, None)
+        if batch is not None:
+            self._under_way[queue] += 1
+            self._window.admit_gathered(batch)
+
+    def close_all(self) -> None:
+        for queue in list(self._open):
+            self.close(queue)
+
+    def finished(self, batch: Gathered) -> None:
+        """A closed batch is decided, or given up."""
+        queue = batch.queue
+        self._under_way[queue] -= 1
+        if not self._under_way[queue]:
+            del self._under_way[queue]
+            self._close_soon(queue)
+
+    def _close_soon(self, queue: str) -> None:
+        """Close the open batch behind all that the loop has to run now."""
+        if queue not in self._flushing:
+            self._flushing.add(queue)
+            asyncio.get_running_loop().call_soon(self._flush, queue)
+
+    def _flush(self, queue: str) -> None:
+        self._flushing.discard(queue)
+        if not self._under_way[queue]:  # else it was full already, and another one is open
+            self.close(queue)

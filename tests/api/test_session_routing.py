@@ -1,0 +1,368 @@
+"""Batches with routing keys: the default exchange, and what each group gets of a batch (session_publisher.py,
+routing.py). The groups are real machines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import Confirmed, Refused, Reply
+from fifo.group_machine import GroupMachine
+from fifo.queries import group as queries
+from fifo.versions import CURRENT
+from quorum.api.client_session import ClientSession
+from quorum.api.hub import Hub
+from quorum.api.outcomes import Confirms
+from quorum.api.status import StatusError
+from quorum.catalog.queues import CatalogQueue
+from quorum.client.batch import Message, encode_batch
+from quorum.node import events as ev
+from quorum.node.queries import FindTaken, Query, ReadBarrier, TakenMessages
+from quorum.node.wire import operations as op
+from quorum.node.wire.batches import BatchLimits, messages
+from quorum_selectors.columns import decode
+
+FULL = {"overflow": "reject_publish", "max_length": 1}
+FIELDS = {"filter_enabled": True, "filter_field_names": ("colour",)}
+SMALL_FIELDS = {**FIELDS, "filter_max_in_memory_bytes_per_msg": 200}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "a": {}, "b": {}, "full": FULL, "red": FIELDS, "small": SMALL_FIELDS, "far": {}, "far full": FULL,
+}  # fmt: skip
+QUEUES = {
+    name: CatalogQueue(number, name, 2 if "far" in name else 1, (), c.QueueConfig(name, **config))
+    for number, (name, config) in enumerate(CONFIGS.items(), 1)
+}
+KEYS = tuple(QUEUES)
+
+
+class Log:
+    """The columns of stored operations."""
+
+    def __init__(self) -> None:
+        self.operations: dict[tuple[int, int], memoryview] = {}
+
+    def columns(self, index: int, operation: int, queue: int) -> Any:
+        return op.columns_of(self.operations[index, operation], queue)
+
+
+class Node:
+    """A node whose groups 1 and 2 apply what is submitted when `groups_answer` is called."""
+
+    def __init__(self, epoch: int = 1, groups: dict[int, GroupMachine] | None = None) -> None:
+        self.logs = {1: Log(), 2: Log()}
+        self.groups = groups or {group: GroupMachine(log) for group, log in self.logs.items()}
+        self.sent: list[ev.Submit] = []
+        self.commands: list[c.Enqueue] = []
+        self.replies: list[Reply | None] = []
+        self.barriers = 0
+        self.epoch = epoch
+        self.numbers = {1: 0, 2: 0}
+        limits = BatchLimits(5_000, 1_000, 1_000_000)
+        self.hub = Hub("n1", None, limits, 1_000_000, 1_000_000)  # type: ignore[arg-type]
+        self.hub.attach(self)  # type: ignore[arg-type]
+        self.hub.requests.query_current = self.query_current  # type: ignore[method-assign, assignment]
+        self.hub.requests.query = self.query  # type: ignore[method-assign, assignment]
+        self.hub._dispatch([
+            ev.CatalogChanged(tuple(QUEUES.values()), (), (), 99, 0, 0, 0, (1, 2), is_whole=True),
+            ev.StandingChanged("member"),
+        ])  # fmt: skip
+        self.session = ClientSession(self.hub)
+        for group, machine in self.groups.items():
+            if groups is None:
+                for queue in QUEUES.values():
+                    if queue.group == group:
+                        self.apply(group, None, c.CreateQueue(queue.id, queue.config))
+            register = c.RegisterProducer(c.Address(1, 1, epoch), heard_ms=machine.now_ms)
+            self.apply(group, c.Origin(b"p" * 16, epoch, 0), register)
+
+    async def query_current(self, query: Query[Any]) -> None:
+        assert isinstance(query, ReadBarrier)
+        self.barriers += 1
+
+    async def query(self, query: Query[Any]) -> TakenMessages | None:
+        assert isinstance(query, FindTaken)
+        found = self.groups[query.group].taken(query.producer, query.epoch, query.first, query.last)
+        assert found is not None
+        return TakenMessages(tuple(found[0]), found[1])
+
+    def submit(self, items: tuple[ev.Input, ...]) -> None:
+        for item in items:
+            if isinstance(item, ev.Submit):
+                self.sent.append(item)
+                if isinstance(item.command, c.Wake):  # a registration
+                    self.hub._dispatch([ev.Answered(item.session, item.token, None)])
+
+    def apply(self, group: int, origin: c.Origin | None, command: Any, batch: bytes = b"") -> Reply | None:
+        machine = self.groups[group]
+        data = memoryview(op.encode(command, origin, batch))
+        source = machine.field_source
+        assert isinstance(source, Log)
+        source.operations[machine.index + 1, 0] = data
+        meta = c.Meta(machine.index + 1, 1, machine.now_ms + 1, CURRENT)
+        return machine.apply(meta, [op.decode(data, 0)]).replies[0]
+
+    def groups_answer(self) -> None:
+        for item in self.sent:
+            if isinstance(item.command, c.Enqueue):
+                self.numbers[item.group] += 1
+                origin = c.Origin(b"p" * 16, self.epoch, self.numbers[item.group])
+                self.commands.append(item.command)
+                self.replies.append(self.apply(item.group, origin, item.command, item.batch))
+                self.hub._dispatch([ev.Answered(item.session, item.token, self.replies[-1])])
+        self.sent.clear()
+
+    async def publish(
+        self, keys: Sequence[str], bodies: Sequence[Message] = (), first: int = 1, **more: Any
+    ) -> dict[int, str]:
+        """What becomes of each message: "" if it is confirmed, else the reason."""
+        data = encode_batch(bodies or [Message(b"%d" % (first + i)) for i in range(len(keys))]).data
+        await self.session.publisher.publish(
+            "", first, more.pop("lowest", 1), data, routing_keys=keys, **more
+        )
+        self.groups_answer()
+        return self.told()
+
+    def told(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for each in self.session.outbox.take():
+            assert isinstance(each, Confirms)
+            for first, last in each.confirmed:
+                found |= dict.fromkeys(range(first, last + 1), "")
+            for rejection in each.rejected:
+                found |= dict.fromkeys(
+                    range(rejection.span.first, rejection.span.last + 1), rejection.why.reason
+                )
+        return dict(sorted(found.items()))
+
+    def bodies(self, name: str) -> list[bytes]:
+        """What is ready in a queue, in order."""
+        queue = QUEUES[name]
+        machine = self.groups[queue.group]
+        page = queries.browse(machine, queue.id, 0, 1_000)
+        assert not isinstance(page, Refused)
+        source = machine.field_source
+        assert isinstance(source, Log)
+        found = []
+        for run in page.runs:
+            for i in range(run.count):
+                place = (run.operation + i, 0) if run.one_each else (run.operation, run.ordinal + i)
+                stored = [body for body, _ in messages(op.batch_of(source.operations[run.index, place[0]]))]
+                found.append(stored[place[1]])
+        return found
+
+
+def on_node(scenario: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        node = Node()
+        node.session.open(b"p" * 16, 1, owner=9)
+        await scenario(node)
+
+    asyncio.run(body())
+
+
+def test_messages_for_two_queues_of_a_group_are_one_command_with_the_bytes_as_they_came() -> None:
+    async def scenario(node: Node) -> None:
+        data = encode_batch([Message(b"%d" % n) for n in range(4)]).data
+        await node.session.publisher.publish("", 1, 1, data, routing_keys=["a", "b", "b", "a"])
+        [sent] = node.sent
+        assert sent.batch is data
+        node.groups_answer()
+        assert node.told() == dict.fromkeys(range(1, 5), "")
+        assert (node.bodies("a"), node.bodies("b")) == ([b"0", b"3"], [b"1", b"2"])
+
+    on_node(scenario)
+
+
+def test_each_group_gets_its_messages_with_their_numbers() -> None:
+    async def scenario(node: Node) -> None:
+        assert await node.publish(["a", "far", "a", "b", "far"]) == dict.fromkeys(range(1, 6), "")
+        near, far = node.commands
+        assert (near.numbers, near.count) == (((1, 1), (3, 2)), 3)
+        assert (far.numbers, far.count) == (((2, 1), (5, 1)), 2)
+        assert node.bodies("a") == [b"1", b"3"]
+        assert node.bodies("b") == [b"4"]
+        assert node.bodies("far") == [b"2", b"5"]
+
+    on_node(scenario)
+
+
+def test_a_part_with_neighbours_for_one_queue_is_an_ordinary_command() -> None:
+    async def scenario(node: Node) -> None:
+        await node.publish(["a", "a", "far", "far"])
+        assert [(each.queue, each.targets, each.numbers) for each in node.commands] == [
+            (1, (), ()),
+            (6, (), ()),
+        ]
+        assert node.bodies("far") == [b"3", b"4"]
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize("keys", [["a", "a", "a"], ["a"]])
+def test_keys_that_are_all_the_same_cost_nothing(keys: list[str]) -> None:
+    async def scenario(node: Node) -> None:
+        await node.publish(keys)
+        [command] = node.commands
+        assert (command.queue, command.targets) == (1, ())
+
+    on_node(scenario)
+
+
+def test_independent_messages_are_refused_by_themselves() -> None:
+    async def scenario(node: Node) -> None:
+        keys = ["a", "no such queue", "far full", "b", "far full", "full", "full", "far"]
+        bodies = [Message(bytes(1_001) if number == 3 else b"%d" % number) for number in range(8)]
+        assert await node.publish(keys, bodies, independent=True) == {
+            1: "", 2: "not_found", 3: "", 4: "message_too_large", 5: "queue_full", 6: "", 7: "queue_full", 8: "",
+        }  # fmt: skip
+        assert (node.bodies("a"), node.bodies("b")) == ([b"0"], [])
+        assert (node.bodies("far full"), node.bodies("far")) == ([b"2"], [b"7"])
+        assert node.bodies("full") == [b"5"]
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("keys", "size", "why"),
+    [(["a", "nobody", "far"], 1, "not_found"), (["a", "b", "far"], 1_001, "message_too_large")],
+)
+def test_another_batch_is_refused_before_anything_is_taken(keys: list[str], size: int, why: str) -> None:
+    async def scenario(node: Node) -> None:
+        bodies = [Message(b"x"), Message(bytes(size)), Message(b"x")]
+        assert await node.publish(keys, bodies) == {1: why, 2: why, 3: why}
+        assert node.commands == []
+        assert node.barriers == (why == "not_found"), "unknown names are looked up together"
+        assert await node.publish(["a", "far"], first=4) == {4: "", 5: ""}
+
+    on_node(scenario)
+
+
+def test_many_unknown_names_are_one_look_at_the_current_catalog() -> None:
+    async def scenario(node: Node) -> None:
+        keys = [f"nobody {number}" for number in range(50)] + ["a"]
+        found = await node.publish(keys, independent=True)
+        assert (found[50], found[51]) == ("not_found", "")
+        assert node.barriers == 1
+
+    on_node(scenario)
+
+
+def test_each_queue_gets_the_fields_that_it_keeps() -> None:
+    async def scenario(node: Node) -> None:
+        rows = [{"colour": "red", "size": number} for number in range(4)]
+        bodies = [Message(b"x", None, row) for row in rows]
+        await node.publish(["red", "a", "red", "far"], bodies)
+        [red, plain] = node.commands[0].targets
+        assert (red.queue, plain.queue, bytes(plain.columns)) == (4, 1, b"")
+        fields = decode(red.columns, 2)
+        assert [dict(fields.row(number)) for number in range(2)] == [
+            {"application-properties.colour": "red"}
+        ] * 2
+
+    on_node(scenario)
+
+
+def test_shared_properties_are_the_fields_of_all() -> None:
+    async def scenario(node: Node) -> None:
+        from quorum.v1 import queue_pb2 as pb
+
+        batch = pb.MessageBatch(count=2, bodies=b"xy", body_ends=[1, 2])
+        batch.shared_properties.application_properties["colour"].text = "blue"
+        await node.session.publisher.publish("", 1, 1, batch.SerializeToString(), routing_keys=["red", "a"])
+        node.groups_answer()
+        [red, _] = node.commands[0].targets
+        assert dict(decode(red.columns, 1).row(0)) == {"application-properties.colour": "blue"}
+
+    on_node(scenario)
+
+
+def test_a_queue_that_keeps_few_bytes_refuses_its_own_messages_only() -> None:
+    async def scenario(node: Node) -> None:
+        bodies = [Message(b"x", None, {"colour": "r" * size}) for size in (10, 300, 300)]
+        keys = ["small", "small", "red"]
+        assert await node.publish(keys, bodies, independent=True) == {1: "", 2: "metadata_too_large", 3: ""}
+
+    on_node(scenario)
+
+
+def test_a_session_that_comes_back_has_each_message_once() -> None:
+    """It sends all of them again, because it heard nothing; some cannot be routed any more."""
+
+    async def body() -> None:
+        node = Node()
+        node.session.open(b"p" * 16, 1, owner=9)
+        keys = ["a", "far", "b", "far", "a"]
+        await node.publish(keys)
+        again = Node(2, node.groups)
+        again.session.open(b"p" * 16, 2, owner=9)
+        assert await again.publish(keys) == dict.fromkeys(range(1, 6), "")
+        assert (again.bodies("a"), again.bodies("far")) == ([b"1", b"5"], [b"2", b"4"])
+        third = Node(3, node.groups)
+        third.session.open(b"p" * 16, 3, owner=9)
+        wrong = ["a", "far", "nobody", "far", "b"]
+        found = await third.publish(wrong, first=1)
+        assert found == {1: "", 2: "", 3: "not_found", 4: "", 5: ""}, "those that were taken are confirmed"
+        assert third.bodies("b") == [b"3"]
+
+    asyncio.run(body())
+
+
+def test_another_exchange_does_not_exist() -> None:
+    async def scenario(node: Node) -> None:
+        data = encode_batch([Message(b"x"), Message(b"y")]).data
+        await node.session.publisher.publish("a", 1, 1, data, exchange="amq.topic")
+        [confirms] = node.session.outbox.take()
+        assert isinstance(confirms, Confirms)
+        [rejection] = confirms.rejected
+        assert (rejection.span.first, rejection.span.last, rejection.why.code.name) == (1, 2, "NOT_FOUND")
+        assert rejection.why.reason == "no_exchange"
+        assert "no exchange 'amq.topic'" in rejection.why.message
+        assert node.sent == []
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("key", "keys", "count"),
+    [("a", ["a", "b"], 2), ("", ["a", "b"], 3), ("", ["a"], 2), ("", ["a", "b"] * 2_049, 4_098)],
+)
+def test_routing_keys_that_do_not_fit_the_batch_are_refused(key: str, keys: list[str], count: int) -> None:
+    async def scenario(node: Node) -> None:
+        data = encode_batch([Message(b"x")] * count).data
+        await node.session.publisher.publish(key, 1, 1, data, routing_keys=keys)
+        assert node.told() == dict.fromkeys(range(1, count + 1), "bad_batch")
+        assert node.sent == []
+
+    on_node(scenario)
+
+
+def test_a_queue_that_was_made_again_ends_the_session_so_that_its_client_sends_again() -> None:
+    async def scenario(node: Node) -> None:
+        data = encode_batch([Message(b"x"), Message(b"y")]).data
+        await node.session.publisher.publish("", 1, 1, data, routing_keys=["a", "b"])
+        [sent] = node.sent
+        made = replace(QUEUES["b"], id=50)
+        node.hub._dispatch(
+            [ev.CatalogChanged((made,), (QUEUES["b"].id,), (), 99, 1, 1, 1, (1, 2), is_whole=False)]
+        )
+        missing = Refused("not_found", "no queue 2 in this group")
+        node.hub._dispatch([ev.Answered(sent.session, sent.token, Confirmed(1, 2, ((2, 2, missing),)))])
+        with pytest.raises(StatusError, match="again"):
+            async for _ in node.session.outcomes():
+                pass
+
+    on_node(scenario)
+
+
+def test_numbers_that_were_used_are_refused() -> None:
+    async def scenario(node: Node) -> None:
+        await node.publish(["a", "b"])
+        assert await node.publish(["a", "b"]) == {1: "wrong_sequence", 2: "wrong_sequence"}
+        assert await node.publish(["a", "b"], first=3, lowest=3) == {3: "", 4: ""}
+
+    on_node(scenario)

@@ -1,0 +1,249 @@
+"""Batches for several queues: each message reaches all its queues or none, once, and its one body stays readable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fifo.commands import Attach, Enqueue, Get, Purge, Settle, Target, UpdateConfig
+from fifo.effects import Confirmed, Deliver, Refused, Reply
+from fifo.limits import PRODUCTION, SMALL, Limits
+from fifo.messages.pages import MemoryPages
+from fifo.persistence import checkpoint, snapshot
+from fifo.persistence.references import references
+from fifo.producers import Producer
+from fifo.queries import group as queries
+from support.fifo_world import World, bodies, plain_reply, selector, sequences
+
+RED = {"application-properties.colour": "red"}
+GREEN = {"application-properties.colour": "green"}
+
+
+def prepared(limits: Limits = PRODUCTION, queues: int = 3, **arguments: Any) -> tuple[World, bytes]:
+    world = World(limits, has_model=True)
+    for queue in range(1, queues + 1):
+        world.queue(queue, **arguments)
+    return world, world.session()
+
+
+def ready(world: World) -> list[int]:
+    return [queries.info(world.machine, queue).ready for queue in sorted(world.machine.queues)]  # type: ignore[union-attr]
+
+
+def routed(world: World, name: bytes, routes: list[tuple[int, ...]], *rest: Any, **more: Any) -> Reply | None:
+    return world.apply([world.routed(name, routes, *rest, **more)]).replies[0]
+
+
+def got(world: World, name: bytes, queue: int, count: int = 10) -> list[tuple[int, int, int, int]]:
+    """(sequence, index, operation, ordinal) of what a get takes."""
+    applied = world.apply([world.op(name, Get(queue, count, True))])
+    return [body for effect in applied.effects if isinstance(effect, Deliver) for body in bodies(effect)]
+
+
+def test_a_message_is_in_each_of_its_queues_and_has_one_body() -> None:
+    world, name = prepared()
+    assert routed(world, name, [(1,), (1, 2), (2,), (1,)]) == Confirmed(1, 4)
+    index = world.index
+    assert got(world, name, 1) == [(1, index, 0, 0), (2, index, 0, 1), (3, index, 0, 3)]
+    assert got(world, name, 2) == [(1, index, 0, 1), (2, index, 0, 2)]
+    assert ready(world) == [0, 0, 0]
+
+
+def test_a_batch_that_comes_again_is_taken_once() -> None:
+    world, name = prepared()
+    routes: list[tuple[int, ...]] = [(1,), (1, 2), (2,)]
+    routed(world, name, routes)
+    assert routed(world, name, routes, numbers=[1, 2, 3]) == Confirmed(1, 3)
+    name = world.session(epoch=2)
+    assert routed(world, name, routes, numbers=[1, 2, 3]) == Confirmed(1, 3)
+    assert ready(world) == [2, 2, 0]
+
+
+def test_numbers_between_those_of_a_batch_were_not_taken() -> None:
+    world, name = prepared()
+    assert routed(world, name, [(1,), (1,), (2,)], numbers=[1, 3, 4], lowest_unconfirmed=1) == Confirmed(1, 4)
+    assert world.machine.taken(name, 1, 1, 9) == ([(1, 1), (3, 4)], 4)
+    late = routed(world, name, [(1,), (2,)], numbers=[2, 5], lowest_unconfirmed=1)
+    assert plain_reply(late) == (2, 5, [(2, "refused_earlier")])
+    assert world.machine.taken(name, 1, 1, 9) == ([(1, 1), (3, 5)], 5)
+
+
+def test_an_independent_batch_loses_only_what_a_queue_refuses() -> None:
+    world, name = prepared()
+    world.apply(
+        [
+            (
+                None,
+                UpdateConfig(
+                    2,
+                    replace(world.machine.queues[2].messages.config, max_length=1, overflow="reject_publish"),
+                ),
+            )
+        ]
+    )
+    reply = routed(world, name, [(1,), (2,), (1, 2), (9,), (1,), (1, 9), (3,)], independent=True)
+    assert plain_reply(reply) == (1, 7, [(3, "queue_full"), (4, "not_found"), (6, "not_found")])
+    assert ready(world) == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("route", "why"), [((2,), "queue_full"), ((1, 2), "queue_full"), ((1, 9), "not_found")]
+)
+def test_another_batch_is_taken_or_refused_whole(route: tuple[int, ...], why: str) -> None:
+    world, name = prepared()
+    world.apply(
+        [
+            (
+                None,
+                UpdateConfig(
+                    2,
+                    replace(world.machine.queues[2].messages.config, max_length=0, overflow="reject_publish"),
+                ),
+            )
+        ]
+    )
+    reply = routed(world, name, [(1,), route, (3,)])
+    assert plain_reply(reply) == (1, 3, [(1, why), (2, why), (3, why)])
+    assert ready(world) == [0, 0, 0]
+    assert routed(world, name, [(1,), (3,)]) == Confirmed(4, 5)
+
+
+def test_each_queue_keeps_its_own_fields() -> None:
+    """Also when they are read again: of messages whose places in the batch and among the queue's differ."""
+    world, name = prepared(filter_enabled=True)
+    world.queue(4)
+    rows = [RED, GREEN, RED, {}, GREEN]
+    world.apply([world.routed(name, [(4,), (1, 2, 4), (2,), (1, 2), (1, 4)], rows, plain=(4,))])
+    for _ in range(2):
+        for queue, found in ((1, [1, 3]), (2, [1])):
+            page = queries.browse(world.machine, queue, 0, 10, selector("colour = 'green'"))
+            assert not isinstance(page, Refused)
+            assert [run.first_sequence + i for run in page.runs for i in range(run.count)] == found
+        world.machine.drop_columns()
+    applied = world.apply([world.op(name, Attach(2, "c", selector("colour = 'red'"), 5))])
+    assert sequences(applied) == [2]
+
+
+def test_a_single_message_for_several_queues_has_its_fields_there() -> None:
+    world, name = prepared(filter_enabled=True)
+    for row in (RED, GREEN, RED):
+        world.apply([world.routed(name, [(1, 3)], [row])])
+    world.machine.drop_columns()
+    assert sequences(world.attach(name, "c", 5, "colour = 'red'", queue=3)[1]) == [1, 3]
+
+
+def test_times_to_live_are_those_of_the_messages() -> None:
+    world, name = prepared()
+    routed(world, name, [(1,), (1, 2), (2,)], ttls_ms=(5, 500, 5))
+    world.wake(passed_ms=10)
+    assert ready(world) == [1, 1, 0]
+
+
+def test_a_body_is_kept_until_no_queue_needs_it() -> None:
+    """Snapshots, checkpoints and a restart know it, by whichever queue still has it."""
+    world, name = prepared()
+    routed(world, name, [(1, 2), (1,)])
+    index = world.index
+
+    def kept() -> bool:
+        found = world.checkpointer(world.machine).take().entries
+        assert references(snapshot.encode(world.machine)) == found
+        return index in list(found)
+
+    attach, _ = world.attach(name, "c", 5)
+    world.do(name, Settle(1, "c", attach, ((1, 2),)))
+    assert kept()
+    world.machine = world.restored(snapshot.encode(world.machine))
+    world.model = None
+    assert kept()
+    pages = MemoryPages()
+    state = checkpoint.Checkpointer(paged := world.restored(snapshot.encode(world.machine))).take().state
+    pages = paged.memory.pages  # type: ignore[assignment]
+    world.machine = world.resumed(state, pages)
+    assert kept()
+    assert got(world, name, 2) == [(1, index, 0, 0)]
+    assert not kept()
+
+
+def test_more_ranges_of_numbers_than_a_producer_may_have_are_refused() -> None:
+    world, name = prepared(replace(SMALL, max_targeted=100))
+    numbers = list(range(1, 2 * SMALL.max_accepted + 1, 2))
+    routed(world, name, [(1,)] * len(numbers), numbers=numbers, lowest_unconfirmed=1)
+    more = routed(world, name, [(1,), (1,)], numbers=[numbers[-1] + 2, numbers[-1] + 4], lowest_unconfirmed=1)
+    assert {reason for _, reason in plain_reply(more)[2]} == {"limit"}
+    alone = world.apply([world.batch(name, 1, first=numbers[-1] + 6, lowest_unconfirmed=1)]).replies[0]
+    assert isinstance(alone, Refused) and alone.reason == "limit"
+    assert "publish on when 1 is confirmed" in alone.detail
+    assert routed(world, name, [(1,)], numbers=[numbers[-1] + 1], lowest_unconfirmed=1) == Confirmed(10, 10)
+    first = numbers[-1] + 10
+    assert isinstance(
+        world.apply([world.batch(name, 1, first=first, lowest_unconfirmed=4)]).replies[0], Confirmed
+    )
+
+
+def test_the_ranges_of_a_producer_that_a_message_adds_are_counted_exactly() -> None:
+    known = Producer(b"", 1, None, accepted=[(1, 2), (4, 5), (7, 9)])  # type: ignore[arg-type]
+    assert known.refuse_ranges([(10, 12), (14, 14)], 0, 4) is None
+    assert known.refuse_ranges([(11, 12), (14, 14)], 0, 4) is not None
+    assert known.refuse_ranges([(11, 12), (14, 14)], 3, 4) is None
+    assert known.refuse_ranges([], 0, 2) is None
+
+
+WRONG = {
+    "bad_argument": (
+        {"targets": (Target(1, ((0, 2),)), Target(1, ((2, 1),)))},
+        {"targets": (Target(1, ((0, 2),)),)},
+        {"targets": (Target(1, ((1, 2),)),)},
+        {"targets": (Target(1, ((0, 1), (2, 1))),)},
+        {"targets": (Target(1, ((0, 2), (2, 1))),)},
+        {"targets": (Target(1, ((1, 2), (0, 1))),)},
+        {"targets": (Target(1, ((0, 4),)),)},
+        {"targets": (Target(1, ((0, 0), (1, 2))),)},
+        {"numbers": ((1, 2),)},
+        {"numbers": ((2, 3),)},
+        {"numbers": ((1, 2), (2, 1))},
+        {"numbers": ((1, 3), (9, 0))},
+        {"numbers": ((1, 2), ((1 << 63), 1))},
+        {"ttls_ms": (1, 2)},
+        {"size_bytes": -1},
+    ),
+    "limit": ({"numbers": ((1, 2), (65_600, 1))},),
+}
+
+
+@pytest.mark.parametrize(
+    ("why", "change"), [(why, change) for why, changes in WRONG.items() for change in changes]
+)
+def test_targets_that_do_not_fit_the_batch_are_refused(why: str, change: dict[str, Any]) -> None:
+    world, name = prepared(queues=1)
+    world.model = None
+    right = Enqueue(0, 1, 1, 3, 30, targets=(Target(1, ((0, 3),)),))
+    reply = world.do(name, replace(right, **change))
+    assert isinstance(reply, Refused) and reply.reason == why, reply
+    assert ready(world) == [0]
+    assert world.do(name, right) == Confirmed(1, 3)
+
+
+def test_messages_count_once_for_each_of_their_queues() -> None:
+    world, name = prepared(SMALL)
+    reply = routed(world, name, [(1, 2, 3)] * (SMALL.max_targeted // 3 + 1))
+    assert isinstance(reply, Refused) and reply.reason == "limit"
+    assert routed(world, name, [(1, 2, 3)] * (SMALL.max_targeted // 3)) == Confirmed(12, 21)
+
+
+def test_unreadable_fields_of_one_queue_refuse_the_batch_for_all() -> None:
+    world, name = prepared(filter_enabled=True)
+    world.model = None
+    targets = (Target(1, ((0, 1),)), Target(2, ((0, 2),), b"no columns"))
+    reply = world.do(name, Enqueue(0, 1, 1, 2, 30, targets=targets, independent=True))
+    assert plain_reply(reply) == (1, 2, [(1, "bad_argument"), (2, "bad_argument")])
+    assert ready(world) == [0, 0, 0]
+
+
+def test_a_purged_queue_leaves_the_messages_of_others() -> None:
+    world, name = prepared()
+    routed(world, name, [(1, 2)] * 3)
+    world.apply([(None, Purge(1))])
+    assert ready(world) == [0, 3, 0]
