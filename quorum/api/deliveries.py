@@ -24,7 +24,7 @@ WHOLE_MESSAGES = 64
 """A stored batch of at least this many messages is sent unchanged, in its own delivery. Smaller ones are combined,
 because each delivery costs a message of the stream and a disposition."""
 
-CACHED_BYTES = 12 << 20
+CACHED_BYTES = 6 << 20
 """Bytes of parsed batches in a reader's cache: neighbouring runs, and consumers with different selectors, use the same
 batches. The last one is kept, whatever its size."""
 PARSED = 2

@@ -85,12 +85,8 @@ class Driver:
         self._waits = True  # from here on submit wakes the network; what was submitted before is seen below
         wait = 0.0 if self._inputs else self.member.next_due_ms() / 1000 - boottime_s()
         frames = self._receive(max(0.0, min(wait, MAX_WAIT_S)))
-        end_s = boottime_s() + GATHER_S
-        while frames and not self._inputs and self.member.may_gather(frames):
-            left_s = end_s - boottime_s()
-            if left_s <= 0:
-                break
-            frames += self._receive(left_s)
+        if frames and not self._inputs and self.member.may_gather(frames):
+            self._gather(frames)
         self._waits = False
         inputs = []
         while self._inputs:
@@ -99,6 +95,14 @@ class Driver:
         self._network.flush()
         if outputs:
             self._outputs(outputs)
+
+    def _gather(self, frames: list[Frame]) -> None:
+        """Wait for the other frames of an idle member's step, until something arrives that cannot wait."""
+        end_s = boottime_s() + GATHER_S
+        while (left_s := end_s - boottime_s()) > 0:
+            frames += self._receive(left_s)
+            if self._inputs or not self.member.may_gather(frames):
+                return
 
     def _receive(self, wait_s: float) -> list[Frame]:
         return [Frame(peer, kind, data) for peer, kind, data in self._network.poll(wait_s)]

@@ -125,17 +125,22 @@ class App(Process):
         self.client = None
 
 
-class Producer(App):
-    """Publishes batches to all places, some of them under way at a time."""
+class NumberedProducer(App):
+    """A producer with a number, whose messages have numbers of their own."""
 
     def __init__(self, world: World, number: int) -> None:
         self.number = number
         self._next = 1
         self.unconfirmed: dict[int, int] = {}
+        """first message under way -> count"""
         super().__init__(world, f"producer-{number}")
 
     def successor(self, name: str) -> App:
-        return Producer(self.world, self.world.next_producer())
+        return type(self)(self.world, self.world.next_producer())
+
+
+class Producer(NumberedProducer):
+    """Publishes batches to all places, some of them under way at a time."""
 
     async def work(self, client: Client) -> None:
         chance, world = self.chance, self.world

@@ -18,7 +18,7 @@ from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import PublishRejected, UnavailableError, VoidDelivery
 from quorum.client.values import Properties
 from quorum.histories.records import Record
-from simulator.clients.apps import UNCONFIRMED, App, Consumer, Place
+from simulator.clients.apps import UNCONFIRMED, App, Consumer, NumberedProducer, Place
 from simulator.rules.rules import Broken
 
 if TYPE_CHECKING:
@@ -61,17 +61,8 @@ def bounded_places(chance: random.Random, scenario: str = "") -> list[Place]:
     ]
 
 
-class BoundedProducer(App):
+class BoundedProducer(NumberedProducer):
     """Publishes to bounded queues; a refusal is an answer like any other."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.number = number
-        self._next = 1
-        self.unconfirmed: dict[int, int] = {}
-        super().__init__(world, f"producer-{number}")
-
-    def successor(self, name: str) -> App:
-        return BoundedProducer(self.world, self.world.next_producer())
 
     async def work(self, client: Client) -> None:
         chance, world = self.chance, self.world

@@ -9,16 +9,12 @@ confirms their neighbours.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from quorum.client.client import Client
 from quorum.client.errors import PublishRejected, PublishUnknown, UnavailableError
 from quorum.client.values import Properties
-from simulator.clients.apps import App, Place
+from simulator.clients.apps import NumberedProducer, Place
 from simulator.rules.rules import Broken
-
-if TYPE_CHECKING:
-    from simulator.world import World
 
 TASKS = 2
 BURSTS = (1, 1, 2, 3, 8)
@@ -30,17 +26,8 @@ WRONG = Properties(priority=300)
 """No message may have this priority."""
 
 
-class SingleProducer(App):
+class SingleProducer(NumberedProducer):
     """See the module's text."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.number = number
-        self._next = 1
-        self.unconfirmed: dict[int, int] = {}
-        super().__init__(world, f"producer-{number}")
-
-    def successor(self, name: str) -> App:
-        return SingleProducer(self.world, self.world.next_producer())
 
     async def work(self, client: Client) -> None:
         await asyncio.gather(*(self._publish_bursts(client) for _ in range(TASKS)))
