@@ -1,6 +1,7 @@
 """The replies and effects of a group of queues. Read second, after commands.py.
 
-A *reply* belongs to one operation and goes to the node that holds the operation's session. An *effect* is an additional
+A *reply* belongs to one operation. Every member computes it; the node that holds the operation's session takes it
+from its own replica. An *effect* is an additional
 act outside of the machine. It is carried out by the session's node (at `address`) or by the leader. Every member
 computes all effects. Effects may repeat after a fail-over, so their receivers must tolerate repeats.
 """

@@ -2,7 +2,7 @@
 (fifo/records.py). `persistence/layouts.py` has those of snapshots.
 
 To add a field: one line here, at the end of its record, with the machine version that it comes with and its default;
-the field in its class; and its meaning behind `if entry.version >= ...` where behaviour differs. docs/log-format.md
+the field in its class; and its meaning behind `if entry.version >= ...` where behaviour differs. docs/changing.md
 says more.
 
 Enqueue, Stage, Credit, Settle and its kin are packed by hand in quorum/node/wire/operations.py, because they are a

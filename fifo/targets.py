@@ -25,8 +25,8 @@ Part = tuple[int, int, tuple[int, ...]]
 
 
 def refuse(command: Enqueue, allowed: int) -> Refused | None:
-    """The refusal of targets or numbers that do not fit the batch. allowed: the number of its messages, counted once
-    for each of their queues."""
+    """Return a refusal if the targets or numbers do not fit the batch, else None. allowed: the maximum number of
+    messages; a message for two queues counts twice."""
     if len(dict.fromkeys([target.queue for target in command.targets])) < len(command.targets):
         return Refused("bad_argument", "two targets of a batch are the same queue")
     total = 0
@@ -59,7 +59,7 @@ def refuse(command: Enqueue, allowed: int) -> Refused | None:
 
 
 def split(command: Enqueue) -> list[Part] | Refused:
-    """The batch in parts with the same targets. A refusal if a message has none."""
+    """Return the batch as parts; the messages of a part have the same targets. A refusal if a message has no target."""
     changes: dict[int, list[int]] = {}
     for place, target in enumerate(command.targets):
         for ordinal, count in target.ranges:

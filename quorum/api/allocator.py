@@ -1,9 +1,9 @@
 """Settings of glibc's memory allocator, which takes and returns the memory of batches.
 
-By default glibc returns a batch's memory to the kernel when the batch is freed, and takes it again for the next one.
+By default glibc returns a batch's memory to the kernel when the batch is freed, and requests it again for the next one.
 The kernel has to clear these pages each time, which costs a fifth of a loaded member's CPU time. So the allocator keeps
-some MiB for the next batches, and `return_memory` returns what is free at a fixed interval. Other C libraries have no
-such settings; there these functions do nothing.
+some MiB for the next batches, and `return_memory` returns all free memory at a fixed interval. With another C library,
+without such settings, these functions do nothing.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import asyncio
 import ctypes
 
 ARENAS = 2
+"""Maximum number of separate areas from which threads get memory."""
+
 KEPT_BYTES = 2 << 20
 """Free memory at the end of an arena that is kept for the next batches."""
 OWN_PAGES_BYTES = 1 << 20
-"""A block of at least this size is returned to the kernel as soon as it is freed."""
+"""A piece of memory of at least this size is returned to the kernel as soon as it is freed."""
 RETURN_S = 1.0
 """Interval between two calls that return all free memory. Such a call takes about 0.3 ms in a member of 170 MB."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of mallopt(3)
 
 
 def set_up() -> None:
-    """Set the limits of this process. To be called before threads start."""
+    """Set the limits of this process. Call it before threads start."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, ARENAS)

@@ -2,7 +2,7 @@
 
 A protocol's adapter calls one method for each request, in order, and sends what `outcomes` yields; session_service.py
 is the adapter for gRPC. `publisher` has the methods for publishing (session_publisher.py), `consumers` those for
-consuming (session_consumers.py). Only the form of a batch belongs to a protocol.
+consuming (session_consumers.py). A batch is a serialized MessageBatch for every protocol.
 
 The queue's group decides a request. Here the request is checked and turned into a numbered command, and the group's
 answer is turned into an outcome. Each command has a token that knows what its answer means.

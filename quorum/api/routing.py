@@ -1,7 +1,8 @@
-"""Where the messages of a batch go, and what each Raft group gets of a batch with a routing key for each message.
+"""Routes the messages of a batch to queues, and cuts a batch with a routing key for each message by Raft groups.
 
 The default exchange routes a message to the queue whose name is its routing key, so a message has one target. A group
-gets one batch with all messages for its queues: the client's own bytes if that is all of them.
+gets one batch with all messages for its queues. If these are all messages of the client's batch, it gets the
+client's own bytes.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from quorum.node.wire.batches import BatchLimits, CheckedBatch, StoredBatch
 from quorum_selectors.known_fields import KeptFields
 
 Kept = Mapping[int, tuple[KeptFields | None, int]]
-"""By queue id: the fields that it keeps, and the most bytes of a message's fields, -1 for any."""
+"""By queue id: the fields that it keeps, and the maximum bytes of one message's fields, -1 for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one group gets. ordinals: the messages' places in the client's batch. batch: these messages. targets: the
-    places in it for each of the queues."""
+    """What one group gets. ordinals: the places of its messages in the client's batch. batch: these messages alone.
+    targets: for each queue, the places of its messages in that batch."""
 
     ordinals: Sequence[int]
     batch: CheckedBatch
@@ -32,7 +33,7 @@ class Part:
 
 
 def by_group(routes: Sequence[CatalogQueue | None], without: Collection[int]) -> dict[int, list[int]]:
-    """The ordinals of the messages for each group, except these."""
+    """For each group, the ordinals of its messages. Ordinals in `without` are left out."""
     found: dict[int, list[int]] = {}
     for ordinal, queue in enumerate(routes):
         if queue is not None and ordinal not in without:
@@ -48,8 +49,8 @@ def cut(
     kept: Kept,
     limits: BatchLimits,
 ) -> Part:
-    """The part with these messages of a batch, which have queues of one group. Raises BatchError if they exceed a limit
-    together."""
+    """Return the part with these messages; their queues belong to one group. Raises BatchError if the part exceeds a
+    limit."""
     if len(ordinals) < stored.count:
         builder = batches.BatchBuilder()
         for first, count in ranges(ordinals):
@@ -93,7 +94,8 @@ def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def numbers_of(first: int, ordinals: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """The client sequences of these messages as ranges (first, count). first: that of the batch's first message."""
+    """The client sequences of these messages as ranges (first, count). first: the client sequence of the batch's
+    first message."""
     return ranges([first + ordinal for ordinal in ordinals])
 
 

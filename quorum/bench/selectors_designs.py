@@ -5,9 +5,9 @@
   that have passed it back to it.
 - `groups`: the machine of the product, with groups of equal selectors and an index of their conditions.
 
-The first two are the smallest programs that do this: they evaluate compiled selectors on one mapping a message, and
-keep no log, credit or fairness. All three are fed the same batches and held to the same checks: each message that a
-selector matches goes to its consumer, once, and no other one does.
+The first two are the smallest programs for this task. They evaluate compiled selectors; each message is a mapping of
+its fields. They keep no log, credit or fairness. All three get the same batches and must pass the same checks. A
+consumer gets each message that its selector matches, once, and no other message.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ Row = Mapping[str, FieldValue]
 class Sizes:
     """The extent of the measurements; the defaults are the bench.
 
-    selectors: numbers of consumers with different selectors, to which `entries` of ten messages are dispatched while
-    `waiting` messages wait that match none. backlog: messages to which a consumer is attached. returning: consumers
-    that have scanned `return_backlog` messages when `returns` messages are returned.
+    selectors: numbers of consumers, each with another selector. waiting: messages that match none of them. entries:
+    entries of ten messages that are then dispatched. backlog: waiting messages when one consumer is attached.
+    returning: consumers that have scanned `return_backlog` messages. returns: messages that are then returned.
     """
 
     selectors: tuple[int, ...] = (10, 100, 1_000)
@@ -102,14 +102,14 @@ class Design(Protocol):
         """Publish a batch: the columns of `count` messages."""
 
     def give_back(self, delivery: Delivery) -> Done:
-        """Return a delivered message to the queue. It is the first one that its consumer was delivered."""
+        """Return a delivered message to the queue. It must be the first message that this consumer got."""
 
 
 # ---- two designs without groups
 
 
 class Scanner:
-    """A consumer: the sequence at which its next search begins, where that is remembered."""
+    """A consumer. cursor: the sequence at which its next search begins; `Walk` leaves it at 0."""
 
     def __init__(self, tag: str, selector: str) -> None:
         self.tag = tag
@@ -237,8 +237,8 @@ DESIGNS: Mapping[str, Callable[[], Design]] = {"walk": Walk, "cursor": Cursor, "
 
 @dataclass(frozen=True, slots=True)
 class DesignCost:
-    """dispatch_us, dispatch_evaluations: for each message, by the number of selectors. attach: one consumer, until all
-    its matches are delivered. returned: for each returned message."""
+    """dispatch_us, dispatch_evaluations: the cost of one message, by the number of selectors. attach_...: the cost of
+    attaching one consumer and delivering all its matches. returned_...: the cost of one returned message."""
 
     dispatch_us: Mapping[int, float]
     dispatch_evaluations: Mapping[int, float]
@@ -255,7 +255,7 @@ def _require(wanted: Sequence[Delivery], done: Done) -> None:
 
 
 def dispatch(queue: Design, count: int, sizes: Sizes) -> tuple[float, float]:
-    """Microseconds and evaluations for each message that arrives for one of `count` consumers."""
+    """Median microseconds and mean evaluations of one message that arrives for one of `count` consumers."""
     generator = random.Random(SEED)
     nobody = encode_rows([count] * sizes.waiting, generator)
     _require([], queue.publish(sizes.waiting, nobody))

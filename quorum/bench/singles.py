@@ -1,8 +1,9 @@
 """`quorum bench singles` and `select`: ordinary programs, in which each message is published and settled by itself.
 
-`singles` has many tasks that each await `publish`, and perhaps consumers. `select` has many consumers with different
-selectors, and publishes at a fixed rate, each message for one of them. Places and measured time are as in the other
-modes; the processes are `singles_load`.
+`singles` has many tasks (or threads) that publish one message after the other, and, if wanted, consumers. With a rate,
+each message has a task of its own. `select` has many consumers with different selectors. It publishes at a fixed rate,
+and each message matches one of the selectors. Clients connect to members as in the other modes, and time is measured in
+the same way. `singles_load` is the program of the processes.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from quorum.bench.singles_load import HEAD
 from quorum.cli.local_cluster import LocalCluster
 
 MOST_CONSUMER_PROCESSES = 2
-"""Consumers share processes, with a client each: more processes than cores only take time from the members."""
+"""Maximum number of processes for consumers. Each consumer has its own client. More processes than cores would only
+take processor time from the members."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinglesResult:
-    """published, delivered: messages of the measured time, of a plan with a rate those that were due in it.
-    publish_us: publish to confirm; delivery_us: publish to delivery. CPU times are of the measured time."""
+    """published, delivered: messages of the measured time. If the plan has a rate, these are the messages that were due
+    in it. publish_us: from publish (with a rate: from when it was due) to confirm. delivery_us: the same to delivery.
+    CPU times are of the measured time."""
 
     plan: Plan
     published: int
@@ -42,7 +45,7 @@ class SinglesResult:
 
     @property
     def messages(self) -> int:
-        """The main count: delivered messages, or published ones without consumers."""
+        """The main count: delivered messages, or published messages if there are no consumers."""
         return self.delivered if self.plan.consumers else self.published
 
     def to_dict(self) -> dict[str, Any]:

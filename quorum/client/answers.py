@@ -1,7 +1,7 @@
 """Answers that other threads wait for: what the blocking client uses in place of the loop's futures.
 
 A thread leaves its work with the loop and waits for one `Answer`. The loop takes what all threads have left in one
-turn, and an answer wakes its thread by itself: a message needs no task, callback or future of the loop.
+turn. Each answer wakes its own thread directly. A message needs no task, callback or future of the loop.
 
 The threads that the loop has just answered usually leave more work, but each of them needs some microseconds to wake.
 The loop pauses for them, so that what they publish leaves together. A thread that is alone is never waited for.
@@ -21,18 +21,19 @@ from typing import Any
 from quorum.client.errors import ClosedError
 
 PAUSE_S = 0.000_05
-"""Pause in which threads wake; the system makes it about twice as long."""
+"""Length of one pause, in which threads wake. The system needs about twice this time."""
 MOST_PAUSES, MOST_IDLE_PAUSES = 20, 3
 """Pauses of one turn, and pauses in a row that bring no work: the loop stands still for 2 ms at most."""
 
 
 class Answer:
-    """The outcome of one piece of work. The loop sets it, by the methods of its own futures, and one thread waits."""
+    """The outcome of one piece of work. The loop sets it with the methods that futures have. One thread waits for
+    it."""
 
     __slots__ = ("_error", "_inbox", "_is_done", "_set", "_value")
 
     def __init__(self, inbox: Inbox | None) -> None:
-        """inbox: is told of the answer."""
+        """inbox: counts the answer, because the thread will probably leave more work; None if not."""
         self._inbox = inbox
         self._is_done = False
         self._value: Any = None
@@ -60,7 +61,7 @@ class Answer:
                 self._inbox.answered()
 
     def give_up(self) -> None:
-        """Nobody waits any more, as after the cancelling of a future: a message that was not sent yet is not sent."""
+        """The thread does not wait any more. If its message was not sent yet, it is not sent."""
         self._is_done = True
 
     def wait(self) -> Any:
@@ -79,7 +80,7 @@ class Answer:
 
 
 Work = Callable[[Answer], object]
-"""Runs on the loop and sees to it that the answer is set. What it raises is the answer."""
+"""A function that runs on the loop and has to set the answer. If it raises an error, that is the answer."""
 
 
 class Running:
@@ -91,7 +92,7 @@ class Running:
         self._task: asyncio.Task[Any] | None = None
 
     def begin(self, answer: Answer) -> None:
-        """The Work."""
+        """Start the coroutine: the Work that a thread leaves."""
         if answer.done():
             self._work.close()
             return
@@ -143,14 +144,14 @@ class Inbox:
         self._pause = pause
         self._left: deque[tuple[Answer, Work]] = deque()
         self._is_awake = False
-        """a turn is due that begins after what is left now"""
+        """a turn will run, and will take what is left now"""
         self._is_closed = False
         self._awaited = 0
         """threads that were answered since the last turn and will probably leave more work"""
 
     def leave(self, work: Work, *, comes_back: bool = False) -> Answer:
-        """Leave work, from any thread but the loop's. The answer is ClosedError if the loop has ended. comes_back: the
-        thread will probably leave more when it is answered."""
+        """Leave work, from any thread except the loop's. The answer is ClosedError if the loop has ended. comes_back:
+        the thread will probably leave more when it is answered."""
         answer = Answer(self if comes_back else None)
         self._left.append((answer, work))
         if self._is_closed:

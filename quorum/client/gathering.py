@@ -1,11 +1,11 @@
-"""Single publishes, gathered into batches by themselves.
+"""Gathers single messages into batches.
 
 `publish` puts a message into the open batch of its queue. If no gathered batch of the queue is under way, the open
-batch leaves in the same turn of the event loop, with what other tasks have published in that turn. Otherwise it gathers
-until the batch under way is decided, or until it is full. So a lone message waits for nothing, and under load a batch
-holds what was published during one round trip.
+batch leaves as soon as the event loop has run the tasks that are ready, with what they have published. Otherwise it
+gathers until the batch under way is decided, or until it is full. So a lone message waits for nothing, and under load a
+batch holds what was published during one round trip.
 
-After an answer the next batch closes when the tasks that the answer woke have run, because most of them publish again.
+An answer wakes tasks, and most of them publish again. So the next batch closes after these tasks have run.
 
 Each message has its own outcome: the batches are independent (queue_pb2.PublishBatch).
 """
@@ -25,13 +25,13 @@ from quorum.client.values import encode_properties
 MAX_MESSAGES = 4_096
 """Maximum messages of a gathered batch. The service allows no more in a batch of independent messages."""
 MAX_BYTES = 1 << 20
-"""Of a gathered batch: about what goes into one entry of a group's log."""
+"""Approximate maximum size of a gathered batch: that of an entry of a group's log."""
 ALONE_BYTES = 256 << 10
 """A message of this size is a batch by itself."""
 MESSAGE_BYTES = 8
-"""About what a message takes in a batch beside its body and properties."""
+"""Approximate bytes of a message in a batch, without its body and properties."""
 BATCH_BYTES = 64
-"""More than a batch takes beside its messages."""
+"""Bytes of a batch without its messages, rounded up."""
 
 
 class Window(Protocol):
@@ -46,7 +46,7 @@ class Window(Protocol):
 class Gathered:
     """A batch of single messages, and the futures of their outcomes (publisher.Outcome).
 
-    A caller that stops waiting before the batch is numbered takes its message out of it.
+    A caller may stop waiting before the batch is numbered. Then the batch is sent without its message.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Gathered:
     def __init__(self, gathering: Gathering, queue: str) -> None:
         self.queue = queue
         self.size_bytes = 0
-        """about its size when it is encoded"""
+        """its approximate encoded size"""
         self.is_sent = False
         """it is numbered: all its messages will be sent"""
         self._gathering = gathering
@@ -159,9 +159,7 @@ class Gathered:
                 text = f"publishing to {self.queue!r} was not confirmed in time; it may still be confirmed"
                 future.set_exception(PublishUnknown(text, later))
             else:
-                future.set_exception(
-                    TimedOut(f"no room in the window in time; nothing was sent to {self.queue!r}")
-                )
+                future.set_exception(TimedOut(f"not sent in time; nothing was sent to {self.queue!r}"))
         self._timer = None if following in (None, float("inf")) else loop.call_at(following, self._expire)
 
 
@@ -183,8 +181,9 @@ class Gathering:
     def publish(
         self, queue: str, message: Message, timeout_s: float, future: asyncio.Future[Any] | Answer
     ) -> None:
-        """Gather a message, and set the future to its outcome: PublishRejected; TimedOut if the message was not sent in
-        time, PublishUnknown if it was sent. If the future is cancelled before it was sent, it is not sent."""
+        """Gather a message. The future is set to its outcome: a result if it was confirmed, PublishRejected if it was
+        refused, TimedOut if it was not sent in time, PublishUnknown if it was sent and not answered in time. A message
+        whose future is cancelled before it is sent is not sent. Raises UsageError if the message is too large."""
         body = body_of(message)
         described = encode_properties(message.properties, message.application_properties)
         size = len(body) + MESSAGE_BYTES + (0 if described is None else described.ByteSize())
@@ -228,7 +227,7 @@ class Gathering:
             self._close_soon(queue)
 
     def _close_soon(self, queue: str) -> None:
-        """Close the open batch behind all that the loop has to run now."""
+        """Close the open batch after the loop has run what is ready now."""
         if queue not in self._flushing:
             self._flushing.add(queue)
             asyncio.get_running_loop().call_soon(self._flush, queue)

@@ -2,12 +2,13 @@
 
 The leader of the system group decides alone. It moves one leader at a time, from a member that leads at least two
 groups more than another one, and only in a settled cluster: nothing that a move depends on has changed for a while.
-A move is itself such a change, so there is a pause between two moves. Nothing moves
+A move is itself such a change, so there is a pause between two moves. No leader moves
 
   - while a member is away, because each election postpones the moment at which its processes may be declared down
-  - while a member leads that shall not: one that is drained or has a slow or full disk hands over by itself
+  - while a member leads that should not: one that is drained, or has a slow or full disk, hands over by itself
   - to such a member
-  - soon again for one group: a member that cannot lead a group for long does not get it again and again
+  - if its group has moved a short time ago (GROUP_PAUSE): a member that cannot lead a group for long does not get it
+    again and again
 
 A publish waits for a move no longer than for an election: a leader hands over only to a member that has nearly all of
 its log (Membership.transfer_leadership).
@@ -32,11 +33,11 @@ GROUP_PAUSE = 12
 def find_move(
     leaders: Mapping[int, str], voters: Mapping[int, Collection[str]], able: Sequence[str]
 ) -> tuple[int, str] | None:
-    """The next group whose leader should change, and the member that should lead it; None if no member leads two groups
-    more than another one. A group that is led by a member that is not able comes first.
+    """The next group whose leader should change, and the member that should lead it; None if no move helps. If a member
+    that may not lead leads a group, this group comes first.
 
-    leaders: group -> its leader, for the groups that may move or that count. able: the members that may lead; of equal
-    ones the first is chosen."""
+    leaders: group -> its leader, for all groups that are counted. voters: group -> the members that may get it; empty
+    if the group must not move. able: the members that may lead; among equal ones, the first is chosen."""
     led = Counter(leader for leader in leaders.values() if leader in able)
     best: tuple[int, str] | None = None
     best_gain = 1
@@ -54,7 +55,7 @@ def find_move(
 
 
 class LeaderSpread:
-    """One of a member. Times are of the member's clock."""
+    """The part of a member that spreads leaders. Times are of the member's clock."""
 
     def __init__(
         self,
@@ -65,7 +66,8 @@ class LeaderSpread:
         logger: Any,
         settled_ms: int | None,
     ) -> None:
-        """settled_ms: time for which nothing that a move depends on has changed; None if nothing is to move."""
+        """settled_ms: a leader moves only after nothing relevant has changed for this time. None: leaders never
+        move."""
         self._replicas = replicas
         self._membership = membership
         self._peers = peers
@@ -75,7 +77,7 @@ class LeaderSpread:
         self._seen: object = None
         """what moves depend on, at the last look"""
         self._unchanged_since_ms = 0
-        """also when the last move was tried"""
+        """the time of the last change, or of the last move"""
         self._next_move_ms: dict[int, int] = {}
         """group -> time before which it does not move again"""
 

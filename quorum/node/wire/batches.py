@@ -1,8 +1,8 @@
 """A MessageBatch at the edge of the cluster: checked once when it arrives, cut when only a part of it is sent.
 
-Inside the cluster a batch is bytes. Only this module parses it: sizes and ends, times to live, and, for a queue that
-keeps filter fields, the fields as columns. Nothing here loops over messages for a batch without properties of its own.
-The elements are counted on the wire (wire_scan) before the batch is parsed.
+Inside the cluster a batch is bytes, and in quorum.node only this module parses it. It reads sizes and ends, times to
+live, and, if the queue keeps filter fields, the fields as columns. `check` does not loop over messages unless they have
+properties of their own. The elements are counted on the wire (wire_scan) before a client's batch is parsed.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from quorum_selectors.known_fields import APPLICATION, KeptFields
 FieldValue = bool | int | float | str
 
 MAX_PROPERTIES_BYTES = 64 << 10
-"""Bytes of the encoded properties of one message: all that a client can make a member keep beside the body."""
+"""Bytes of the encoded properties of one message. A member keeps nothing else of a message beside its body."""
 MAX_BATCH_PROPERTIES_BYTES = 4 << 20
-"""Properties of all messages of a batch: 600,000 application properties of 7 bytes take 0.11 s and 73 MB to parse, here
-and at each delivery, and nothing else runs in that time."""
+"""Bytes of the properties of all messages of a batch. 600,000 application properties of 7 bytes take 0.11 s and 73 MB
+to parse, here and at each delivery, and the event loop does nothing else in that time."""
 MAX_MESSAGE_FIELDS = 1_024
 """Application properties of one message. A batch of many messages with shared properties stores them once, so the bytes
 of a batch do not bound what every member keeps for its messages."""
 MAX_BATCH_FIELDS = 131_072
-"""Application properties of all messages of a batch: 8 of each of the most messages, or more of fewer."""
+"""Application properties of all messages of a batch: 8 for each message of a batch of 16,384, or more for fewer."""
 MAX_BATCH_COLUMNS = 4_096
 """Different filter fields of a batch: each is a column, with a bit for every message."""
 PROPERTIES = Limit(size_bytes=MAX_PROPERTIES_BYTES, total_bytes=MAX_BATCH_PROPERTIES_BYTES, is_opaque=True)
 ALL_PROPERTIES = replace(PROPERTIES, size_bytes=MAX_BATCH_PROPERTIES_BYTES)
-"""Of a batch in which each message is looked at by itself."""
+"""The limit if each message is checked separately."""
 FRAME_BYTES = 32 << 20
-"""The largest gRPC message: one message of the greatest size, with its properties, which may take six times the room as
-text."""
+"""Maximum bytes of a gRPC message: one message of maximum size with its properties. As text, the properties may take
+six times as many bytes."""
 MAX_INDEPENDENT = 4_096
-"""Messages of a batch of independent ones: where some of them are refused, each is looked at by itself."""
+"""Maximum messages of an independent batch. If one of them is wrong, all are checked one by one."""
 TARGET_BYTES = 24
-"""The most bytes of a target of a batch, and of each of its ranges, in the log: with a number range each."""
+"""Maximum bytes in the log of one target of a batch, and of each of its ranges with its range of numbers."""
 MAX_STORED_BYTES = MAX_OPERATION_BYTES - (64 << 10)
-"""Bytes stored of a batch, columns included: they have to fit into one operation with its head."""
+"""Maximum stored bytes of a batch, columns included. With its head it has to fit into one operation."""
 
 _HEADER = (("header.durable", "durable"), ("header.priority", "priority"))
 _PROPERTIES = (
@@ -82,7 +82,7 @@ class BatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckedBatch:
-    """A checked batch, with all that later parts need to know of it. ttl_ms / ttls_ms as in fifo.commands.Enqueue."""
+    """A checked batch, and what later steps need to know about it. ttl_ms / ttls_ms as in fifo.commands.Enqueue."""
 
     data: bytes
     count: int
@@ -94,7 +94,7 @@ class CheckedBatch:
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessages:
-    """Neighbours in a batch of independent messages that are refused."""
+    """Refused messages of an independent batch that follow one another."""
 
     count: int
     why: BatchError
@@ -221,8 +221,8 @@ def refused_each(
     data: bytes, limits: BatchLimits, kept: Sequence[tuple[KeptFields | None, int] | None]
 ) -> dict[int, BatchError]:
     """The messages that `check` would refuse by themselves, and why, by their ordinals. kept: the queue's filter fields
-    and `max_field_bytes` for each message; None where it is not looked at. Raises BatchError if the bytes are no batch
-    of at most MAX_INDEPENDENT messages, one for each of `kept`."""
+    and `max_field_bytes` for each message; None if the message is not to be checked. Raises BatchError if the bytes are
+    no batch of at most MAX_INDEPENDENT messages, one for each of `kept`."""
     allowed = min(limits.max_messages, MAX_INDEPENDENT)
     batch = _parse(data, replace(limits, max_messages=allowed), ALL_PROPERTIES)
     if batch.count != len(kept):
