@@ -196,7 +196,8 @@ class Gathering:
                     f"{limits.max_message_bytes} for its body"
                 )
         batch = self._open.get(queue)
-        if batch is not None and (size >= ALONE_BYTES or batch.size_bytes + size > MAX_BYTES):
+        most = min(MAX_BYTES, limits.max_batch_bytes - BATCH_BYTES)
+        if batch is not None and (size >= ALONE_BYTES or batch.size_bytes + size > most):
             self.close(queue)
             batch = None
         if batch is None:

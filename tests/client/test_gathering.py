@@ -249,3 +249,12 @@ async def test_what_cannot_be_sent_is_refused_to_its_caller_alone(world: World) 
         with pytest.raises(UsageError, match="a body is bytes"):
             await client.publish("q", "text")  # type: ignore[arg-type]
     assert arrived(world) == [b"1", b"2"]
+
+
+@on_cluster()
+async def test_gathered_messages_fit_into_a_batch_that_the_service_takes(world: World) -> None:
+    world.cluster.limits.max_batch_bytes = 1_000
+    async with quorum.connect(world.url) as client:
+        assert await publish_all(client, [b"x" * 100] * 50) == [None] * 50
+    assert arrived(world) == [b"x" * 100] * 50
+    assert len(world.cluster.publish_requests) >= 6  # of at most 1,000 bytes each
