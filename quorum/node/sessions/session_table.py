@@ -86,18 +86,24 @@ class SessionTable:
     def close(self, item: ev.EndSession, now_ms: int) -> None:
         session = self.by_number.get(item.number)
         if session is not None and not session.closing:
+            self.send_waiting(now_ms)  # what was submitted before; closing would empty it
             self._close(session, is_clean=item.is_clean)
-            for group in session.conversations:
-                self._push(group, now_ms)
 
     def submit(self, item: ev.Submit, now_ms: int) -> None:
+        """Takes an operation of a session; `send_waiting` sends it."""
         session = self.by_number.get(item.session)
         if session is None or session.closing:
             return  # the API has been told that it ended
         conversation = session.conversation(item.group)
         conversation.number(item.command, item.token, item.batch)
         self._wait(conversation)
-        self._push(item.group, now_ms)
+
+    def send_waiting(self, now_ms: int) -> None:
+        """Sends what the inputs of a step have brought: one frame for each group, with the operations of all
+        sessions."""
+        for group, waiting in self._waiting.items():
+            if waiting:
+                self._push(group, now_ms)
 
     def withdraw(self, item: ev.Withdraw, now_ms: int) -> None:
         session = self.by_number.get(item.session)
