@@ -3,8 +3,9 @@
 Run from the repository root. By default 30 rounds of SIGKILL of all members and 30 power cuts of all, 100 kills of the
 leader, under full load, 31 kills of the drivers of data flows, and 1,000 bits turned over in each kind of file;
 `--rounds N` is the number of leaders killed, and everything else scales with it. `--only WORD` runs the parts whose
-names have this word in them. Every part runs on a cluster of its own; a failed one keeps its directory, says where, and
-the campaign goes on. The last lines are totals; the exit status is 0 only if all held.
+names have this word in them, and `--lane 1/2` every second one, so that two processes can share the work. Every part
+runs on a cluster of its own; a failed one keeps its directory, says where, and the campaign goes on. The last lines are
+totals; the exit status is 0 only if all held.
 """
 
 from __future__ import annotations
@@ -235,13 +236,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100, help="kills of the leader in all (default 100)")
     parser.add_argument("--only", default="", help="only the parts with this in their names")
+    parser.add_argument(
+        "--lane",
+        default="1/1",
+        help="K/N: every Nth part, from the Kth on; 1/2 and 2/2 together are all parts",
+    )
     arguments = parser.parse_args()
+    lane, lanes = map(int, arguments.lane.split("/"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # leaves no members behind
     totals = Totals()
     report: list[str] = []
-    for part in parts(arguments.rounds):
-        if arguments.only not in part.name:
-            continue
+    chosen = [part for part in parts(arguments.rounds) if arguments.only in part.name]
+    for part in chosen[lane - 1 :: lanes]:
         begun = time.monotonic()
         held, said = run(part)
         totals.add(part, held, said)
