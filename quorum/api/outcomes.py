@@ -16,7 +16,9 @@ from quorum.api.deliveries import DeliveredBatch
 from quorum.api.status import Status
 
 RECORD_BYTES = 64
-"""Approximate bytes of an outcome on the wire, without its texts."""
+"""Approximate bytes of an outcome on the wire, without its texts and ranges."""
+RANGE_BYTES = 16
+"""Approximate bytes of a range."""
 
 
 class Span(NamedTuple):
@@ -173,7 +175,23 @@ def merged(spans: list[Span]) -> Iterator[Span]:
     yield Span(first, last)
 
 
+def weigh(outcome: Outcome) -> tuple[int, int]:
+    """What an outcome is on the wire: the number of its records, and approximate bytes. Its ranges and refusals are
+    records, and most outcomes are one more."""
+    if isinstance(outcome, DeliveredBatch):
+        ranges = len(outcome.sequences) + len(outcome.redelivered) + len(outcome.delivery_counts)
+        size = RECORD_BYTES + len(outcome.consumer_tag) + RANGE_BYTES * ranges + len(outcome.batch)
+        return 1 + ranges, size
+    if isinstance(outcome, Confirms):
+        records = len(outcome.confirmed) + len(outcome.rejected)
+        return records, RANGE_BYTES * len(outcome.confirmed) + sum(map(_size, outcome.rejected))
+    if isinstance(outcome, Done):
+        return 1, RANGE_BYTES * len(outcome.request_ids)
+    return 1, _size(outcome)
+
+
 def _size(outcome: Queued | Rejection) -> int:
     if isinstance(outcome, Attached | Drained):
         return RECORD_BYTES + len(outcome.consumer_tag)
-    return RECORD_BYTES + outcome.why.size_bytes
+    tag = len(outcome.consumer_tag) if isinstance(outcome, Cancelled) else 0
+    return RECORD_BYTES + tag + outcome.why.size_bytes
