@@ -31,6 +31,9 @@ TURN_BYTES = 1 << 20
 TURN_RECORDS = 512
 """Of the outcomes that are sent together, as `weigh` counts them: 256 deliveries of one range each, or some
 milliseconds. One more outcome may come on top."""
+MAX_UNDECIDED_ROWS = 10_000
+"""Ranges of messages that their groups have not decided, as their answers may have them: past it, no further request is
+taken. A client that keeps to its window of ranges has at most 8,192."""
 MAX_UNDER_WAY = 10_000
 """Requests that their group has not answered yet, publishing apart: past it, no further request is taken."""
 
@@ -91,6 +94,7 @@ class ClientSession:
         """Whether no request should be taken for now: earlier ones wait for their group, or outcomes for the client."""
         return (
             self.publisher.size_bytes > self._hub.session_window
+            or self.publisher.undecided_rows > MAX_UNDECIDED_ROWS
             or self._commands.under_way > MAX_UNDER_WAY
             or len(self.outbox) > MAX_UNSENT
             or self.outbox.size_bytes > MAX_UNSENT_BYTES

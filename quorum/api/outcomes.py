@@ -1,7 +1,7 @@
 """The outcomes that a session sends to its client, independent of the protocol, and the outbox in which they wait.
 
-Confirms are merged into ranges as late as possible. Deliveries wait as references: their bodies are read immediately
-before they are sent.
+Neighbouring confirms are merged into ranges, and so are neighbouring refusals for the same reason. Deliveries wait as
+references: their bodies are read immediately before they are sent.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from fifo.effects import Deliver
@@ -19,6 +20,11 @@ RECORD_BYTES = 64
 """Approximate bytes of an outcome on the wire, without its texts and ranges."""
 RANGE_BYTES = 16
 """Approximate bytes of a range."""
+
+CONFIRMS_ROWS = 1_000
+"""Ranges of confirmed messages, and rejections, of one Confirms: some milliseconds."""
+CONFIRMS_BYTES = 1 << 20
+"""Of the rejections of one Confirms: one more may come on top."""
 
 
 class Span(NamedTuple):
@@ -122,9 +128,16 @@ class Outbox:
         return bool(self._confirmed or self._rejected or self._queue)
 
     def confirm(self, first: int, last: int) -> None:
+        if self._confirmed and self._confirmed[-1].last == first - 1:
+            first = self._confirmed.pop().first
         self._confirmed.append(Span(first, last))
 
     def reject(self, first: int, last: int, why: Status) -> None:
+        if self._rejected:
+            before = self._rejected[-1]
+            if before.span.last == first - 1 and before.why == why:
+                self._rejected[-1] = Rejection(Span(before.span.first, last), before.why)
+                return
         rejection = Rejection(Span(first, last), why)
         self.size_bytes += _size(rejection)
         self._rejected.append(rejection)
@@ -142,14 +155,11 @@ class Outbox:
         self._queue.append(delivery)
 
     def take(self) -> Iterator[Outcome | PendingDelivery]:
-        """Yield and remove the outcomes that wait, and those that are added meanwhile. Confirms and rejections precede
-        other outcomes."""
+        """Yield and remove the outcomes that wait, and those that are added meanwhile. A Confirms precedes
+        each other outcome if decisions wait."""
         while self._confirmed or self._rejected or self._done or self._queue:
             if self._confirmed or self._rejected:
-                confirms = Confirms(tuple(merged(self._confirmed)), tuple(self._rejected))
-                self.size_bytes -= sum(map(_size, self._rejected))
-                self._confirmed, self._rejected = [], []
-                yield confirms
+                yield self._take_confirms()
             if self._done:
                 done, self._done = self._done, []
                 yield Done(tuple(done))
@@ -158,6 +168,18 @@ class Outbox:
                 if not isinstance(item, PendingDelivery):
                     self.size_bytes -= _size(item)
                 yield item
+
+    def _take_confirms(self) -> Confirms:
+        rejections = size = 0
+        for rejection in islice(self._rejected, CONFIRMS_ROWS):
+            if size > CONFIRMS_BYTES:
+                break
+            size += _size(rejection)
+            rejections += 1
+        taken = Confirms(tuple(merged(self._confirmed[:CONFIRMS_ROWS])), tuple(self._rejected[:rejections]))
+        del self._confirmed[:CONFIRMS_ROWS], self._rejected[:rejections]
+        self.size_bytes -= size
+        return taken
 
 
 def merged(spans: list[Span]) -> Iterator[Span]:

@@ -526,6 +526,42 @@ def test_an_outbox_counts_what_waits_and_nothing_once_it_is_taken() -> None:
     assert not outbox.is_owed
 
 
+def test_many_refusals_are_cut_into_several_confirms() -> None:
+    outbox = Outbox()
+    for number in range(1, 2_501):
+        outbox.reject(number, number, make(Code.NOT_FOUND, "not_found", f"there is no queue {number}"))
+        outbox.confirm(2 * number + 10_000, 2 * number + 10_000)
+    taken = [each for each in outbox.take() if isinstance(each, Confirms)]
+    assert [(len(each.confirmed), len(each.rejected)) for each in taken] == [(1_000, 1_000)] * 2 + [
+        (500, 500)
+    ]
+    assert [each.span.first for confirms in taken for each in confirms.rejected] == [*range(1, 2_501)]
+    assert (len(outbox), outbox.size_bytes) == (0, 0)
+
+
+def test_refusals_with_long_texts_are_cut_into_confirms_of_about_a_megabyte() -> None:
+    outbox = Outbox()
+    for number in range(1, 1_001):
+        outbox.reject(number, number, make(Code.NOT_FOUND, "not_found", f"{number:>2000}"))
+    sizes = [_response([each]).ByteSize() for each in outbox.take() if not isinstance(each, PendingDelivery)]
+    assert len(sizes) == 2
+    assert max(sizes) < 1_200_000
+
+
+def test_neighbours_that_are_refused_for_one_reason_are_one_rejection() -> None:
+    outbox = Outbox()
+    full = Code.FAILED_PRECONDITION, "queue_full"
+    for number, text in enumerate(["a", "a", "a", "b", "b", "a"], 1):
+        outbox.reject(number, number, make(*full, text))
+    outbox.reject(8, 9, make(*full, "a"))
+    size = outbox.size_bytes
+    [confirms] = outbox.take()
+    assert isinstance(confirms, Confirms)
+    found = [(*each.span, each.why.message) for each in confirms.rejected]
+    assert found == [(1, 3, "a"), (4, 5, "b"), (6, 6, "a"), (8, 9, "a")]
+    assert (size, outbox.size_bytes) == (weigh(confirms)[1], 0)
+
+
 @pytest.mark.parametrize(
     ("spans", "expected"),
     [
