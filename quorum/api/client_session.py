@@ -14,9 +14,8 @@ from collections.abc import AsyncIterator, Iterator
 
 from fifo.effects import Confirmed, Deliver, Notify, Refused, Reply
 from quorum.api import status
-from quorum.api.deliveries import DeliveredBatch
 from quorum.api.hub import Hub
-from quorum.api.outcomes import RECORD_BYTES, Outcome, PendingDelivery
+from quorum.api.outcomes import Outcome, PendingDelivery, weigh
 from quorum.api.session_commands import SessionCommands, Token
 from quorum.api.session_consumers import SessionConsumers
 from quorum.api.session_publisher import SessionPublisher
@@ -29,6 +28,12 @@ MAX_UNSENT_BYTES = 1 << 20
 """Bytes of those outcomes, deliveries apart."""
 TURN_BYTES = 1 << 20
 """Of the outcomes that are sent together: one more may come on top."""
+TURN_RECORDS = 512
+"""Of the outcomes that are sent together, as `weigh` counts them: 256 deliveries of one range each, or some
+milliseconds. One more outcome may come on top."""
+MAX_UNDECIDED_ROWS = 10_000
+"""Ranges of messages that their groups have not decided, as their answers may have them: past it, no further request is
+taken. A client that keeps to its window of ranges has at most 8,192."""
 MAX_UNDER_WAY = 10_000
 """Requests that their group has not answered yet, publishing apart: past it, no further request is taken."""
 
@@ -89,6 +94,7 @@ class ClientSession:
         """Whether no request should be taken for now: earlier ones wait for their group, or outcomes for the client."""
         return (
             self.publisher.size_bytes > self._hub.session_window
+            or self.publisher.undecided_rows > MAX_UNDECIDED_ROWS
             or self._commands.under_way > MAX_UNDER_WAY
             or len(self.outbox) > MAX_UNSENT
             or self.outbox.size_bytes > MAX_UNSENT_BYTES
@@ -101,8 +107,9 @@ class ClientSession:
             await self._commands.room.wait()
 
     async def outcomes(self, *, together: bool = True) -> AsyncIterator[list[Outcome]]:
-        """What to tell the client, in turns. A turn is what is ready at one moment, about TURN_BYTES of it at most;
-        without `together` it is one outcome. It has to be sent at once, because a delivery may be sent now.
+        """What to tell the client, in turns. A turn is what is ready at one moment, about TURN_BYTES and TURN_RECORDS
+        of it at most; without `together` it is one outcome. It has to be sent at once, because a delivery may be sent
+        now.
 
         The turns end when the requests are over and everything is decided and told. StatusError if the service ends
         the session, and the error of `input_over`."""
@@ -111,7 +118,7 @@ class ClientSession:
             work.clear()
             ready = self._ready()
             while True:
-                turn, rest = self._turn(ready, TURN_BYTES if together else 0)
+                turn, rest = self._turn(ready, together=together)
                 if turn:
                     yield turn
                     self._commands.room.set()
@@ -131,18 +138,20 @@ class ClientSession:
             await work.wait()
 
     def _turn(
-        self, ready: Iterator[Outcome | BodyUnreadable], max_bytes: int
+        self, ready: Iterator[Outcome | BodyUnreadable], *, together: bool
     ) -> tuple[list[Outcome], BodyUnreadable | status.StatusError | None]:
         """The next outcomes, and why they are not more, unless a turn may have no more or all are there."""
         turn: list[Outcome] = []
-        size = 0
+        size = records = 0
         try:
             for item in ready:
                 if isinstance(item, BodyUnreadable):
                     return turn, item
                 turn.append(item)
-                size += len(item.batch) if isinstance(item, DeliveredBatch) else RECORD_BYTES
-                if size > max_bytes:
+                more, more_bytes = weigh(item)
+                records += more
+                size += more_bytes
+                if not together or size > TURN_BYTES or records >= TURN_RECORDS:
                     break
         except status.StatusError as error:
             return turn, error

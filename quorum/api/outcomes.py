@@ -1,7 +1,7 @@
 """The outcomes that a session sends to its client, independent of the protocol, and the outbox in which they wait.
 
-Confirms are merged into ranges as late as possible. Deliveries wait as references: their bodies are read immediately
-before they are sent.
+Neighbouring confirms are merged into ranges, and so are neighbouring refusals for the same reason. Deliveries wait as
+references: their bodies are read immediately before they are sent.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from fifo.effects import Deliver
@@ -16,7 +17,14 @@ from quorum.api.deliveries import DeliveredBatch
 from quorum.api.status import Status
 
 RECORD_BYTES = 64
-"""Approximate bytes of an outcome on the wire, without its texts."""
+"""Approximate bytes of an outcome on the wire, without its texts and ranges."""
+RANGE_BYTES = 16
+"""Approximate bytes of a range."""
+
+CONFIRMS_ROWS = 1_000
+"""Ranges of confirmed messages, and rejections, of one Confirms: some milliseconds."""
+CONFIRMS_BYTES = 1 << 20
+"""Of the rejections of one Confirms: one more may come on top."""
 
 
 class Span(NamedTuple):
@@ -120,9 +128,16 @@ class Outbox:
         return bool(self._confirmed or self._rejected or self._queue)
 
     def confirm(self, first: int, last: int) -> None:
+        if self._confirmed and self._confirmed[-1].last == first - 1:
+            first = self._confirmed.pop().first
         self._confirmed.append(Span(first, last))
 
     def reject(self, first: int, last: int, why: Status) -> None:
+        if self._rejected:
+            before = self._rejected[-1]
+            if before.span.last == first - 1 and before.why == why:
+                self._rejected[-1] = Rejection(Span(before.span.first, last), before.why)
+                return
         rejection = Rejection(Span(first, last), why)
         self.size_bytes += _size(rejection)
         self._rejected.append(rejection)
@@ -140,14 +155,11 @@ class Outbox:
         self._queue.append(delivery)
 
     def take(self) -> Iterator[Outcome | PendingDelivery]:
-        """Yield and remove the outcomes that wait, and those that are added meanwhile. Confirms and rejections precede
-        other outcomes."""
+        """Yield and remove the outcomes that wait, and those that are added meanwhile. A Confirms precedes
+        each other outcome if decisions wait."""
         while self._confirmed or self._rejected or self._done or self._queue:
             if self._confirmed or self._rejected:
-                confirms = Confirms(tuple(merged(self._confirmed)), tuple(self._rejected))
-                self.size_bytes -= sum(map(_size, self._rejected))
-                self._confirmed, self._rejected = [], []
-                yield confirms
+                yield self._take_confirms()
             if self._done:
                 done, self._done = self._done, []
                 yield Done(tuple(done))
@@ -156,6 +168,18 @@ class Outbox:
                 if not isinstance(item, PendingDelivery):
                     self.size_bytes -= _size(item)
                 yield item
+
+    def _take_confirms(self) -> Confirms:
+        rejections = size = 0
+        for rejection in islice(self._rejected, CONFIRMS_ROWS):
+            if size > CONFIRMS_BYTES:
+                break
+            size += _size(rejection)
+            rejections += 1
+        taken = Confirms(tuple(merged(self._confirmed[:CONFIRMS_ROWS])), tuple(self._rejected[:rejections]))
+        del self._confirmed[:CONFIRMS_ROWS], self._rejected[:rejections]
+        self.size_bytes -= size
+        return taken
 
 
 def merged(spans: list[Span]) -> Iterator[Span]:
@@ -173,7 +197,23 @@ def merged(spans: list[Span]) -> Iterator[Span]:
     yield Span(first, last)
 
 
+def weigh(outcome: Outcome) -> tuple[int, int]:
+    """What an outcome is on the wire: the number of its records, and approximate bytes. Its ranges and refusals are
+    records, and most outcomes are one more."""
+    if isinstance(outcome, DeliveredBatch):
+        ranges = len(outcome.sequences) + len(outcome.redelivered) + len(outcome.delivery_counts)
+        size = RECORD_BYTES + len(outcome.consumer_tag) + RANGE_BYTES * ranges + len(outcome.batch)
+        return 1 + ranges, size
+    if isinstance(outcome, Confirms):
+        records = len(outcome.confirmed) + len(outcome.rejected)
+        return records, RANGE_BYTES * len(outcome.confirmed) + sum(map(_size, outcome.rejected))
+    if isinstance(outcome, Done):
+        return 1, RANGE_BYTES * len(outcome.request_ids)
+    return 1, _size(outcome)
+
+
 def _size(outcome: Queued | Rejection) -> int:
     if isinstance(outcome, Attached | Drained):
         return RECORD_BYTES + len(outcome.consumer_tag)
-    return RECORD_BYTES + outcome.why.size_bytes
+    tag = len(outcome.consumer_tag) if isinstance(outcome, Cancelled) else 0
+    return RECORD_BYTES + tag + outcome.why.size_bytes

@@ -29,13 +29,15 @@ MAX_UINT64 = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """What one group gets of a batch: client sequences as ranges (first, last), `size` bytes."""
+    """What one group gets of a batch: client sequences as ranges (first, last), `size` bytes. rows: ranges that its
+    answer may have."""
 
     publisher: SessionPublisher
     group: int
     queues: Sequence[CatalogQueue]
     numbers: Sequence[tuple[int, int]]
     size: int
+    rows: int
 
     def answered(self, reply: Reply | None) -> None:
         self.publisher.decided(self, reply)
@@ -75,6 +77,8 @@ class SessionPublisher:
         """batches that their groups have not decided"""
         self.size_bytes = 0
         """of these batches"""
+        self.undecided_rows = 0
+        """ranges that the answers of these batches may have"""
         self._bytes_of: Counter[int] = Counter()
         """the same by group: the session's part of the node's window"""
 
@@ -190,16 +194,19 @@ class SessionPublisher:
     ) -> None:
         size = len(data)
         await self._hub.publishing.take_room(size, group)
+        rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
         self.undecided += 1
         self.size_bytes += size
+        self.undecided_rows += rows
         self._bytes_of[group] += size
-        self._commands.publish(group, command, _Published(self, group, queues, numbers, size), data)
+        self._commands.publish(group, command, _Published(self, group, queues, numbers, size, rows), data)
 
     def decided(self, batch: _Published, reply: Reply | None) -> None:
         """The group has taken or refused a batch, or parts of it."""
         group, size = batch.group, batch.size
         self.undecided -= 1
         self.size_bytes -= size
+        self.undecided_rows -= batch.rows
         self._bytes_of[group] -= size
         self._hub.publishing.give(size, group)
         self._commands.room.set()

@@ -27,11 +27,14 @@ from quorum.api.outcomes import (
     Outbox,
     Outcome,
     PendingDelivery,
+    Rejection,
     Span,
     merged,
+    weigh,
 )
 from quorum.api.producer_numbers import ProducerNumbers
 from quorum.api.session_consumers import Disposition
+from quorum.api.session_service import _response
 from quorum.api.status import Code, StatusError, make
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
@@ -355,6 +358,52 @@ def test_what_is_ready_at_one_moment_is_one_turn() -> None:
     on_node(scenario)
 
 
+def test_many_small_deliveries_are_sent_in_turns_of_some_hundreds() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        for _ in range(600):
+            node.deliver("c", 5)
+        turns = node.session.outcomes()
+        assert [len(await anext(turns)) for _ in range(3)] == [256, 256, 88]
+
+    on_node(scenario)
+
+
+def test_outcomes_with_long_texts_are_sent_in_turns_of_about_a_megabyte() -> None:
+    async def scenario(node: Node) -> None:
+        why = make(Code.NOT_FOUND, "not_found", "x" * 10_000, **{f"key {n}": "y" * 255 for n in range(10)})
+        for number in range(500):
+            node.session.outbox.add(Failed(number, why))
+        turns = node.session.outcomes()
+        found = [len(await anext(turns)) for _ in range(3)]
+        assert sum(found) == 500
+        assert max(found) < 250
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Attached(7, "t" * 255, 5),
+        Drained("t" * 255, 8),
+        Cancelled("t" * 255, make(Code.NOT_FOUND, "not_found", "x" * 500)),
+        Failed(7, make(Code.NOT_FOUND, "not_found", "x" * 500, queue="q" * 200)),
+        Done(tuple(range(1 << 40, (1 << 40) + 1_000))),
+        Confirms(tuple(Span(3 * n, 3 * n + 1) for n in range(100_000, 101_000)), ()),
+        Confirms((), (Rejection(Span(1, 2), make(Code.NOT_FOUND, "not_found", "x" * 200)),) * 100),
+        DeliveredBatch(
+            "t" * 255, 5, 1, 2, b"x" * 1_000, ((1, 1), (3, 3)) * 50, ((1, 1),) * 50, ((1, 2),) * 50
+        ),
+    ],
+    ids=lambda outcome: type(outcome).__name__,
+)
+def test_the_bytes_that_an_outcome_counts_are_about_those_on_the_wire(outcome: Outcome) -> None:
+    _, size = weigh(outcome)
+    on_wire = _response([outcome]).ByteSize()
+    assert on_wire / 2 < size < 4 * on_wire
+
+
 def test_a_client_that_takes_no_turns_gets_one_outcome_at_a_time() -> None:
     async def scenario(node: Node) -> None:
         await node.attach()
@@ -475,6 +524,42 @@ def test_an_outbox_counts_what_waits_and_nothing_once_it_is_taken() -> None:
     assert [type(each) for each in taken] == [Done, Failed, Confirms, PendingDelivery]
     assert (len(outbox), outbox.size_bytes) == (0, 0)
     assert not outbox.is_owed
+
+
+def test_many_refusals_are_cut_into_several_confirms() -> None:
+    outbox = Outbox()
+    for number in range(1, 2_501):
+        outbox.reject(number, number, make(Code.NOT_FOUND, "not_found", f"there is no queue {number}"))
+        outbox.confirm(2 * number + 10_000, 2 * number + 10_000)
+    taken = [each for each in outbox.take() if isinstance(each, Confirms)]
+    assert [(len(each.confirmed), len(each.rejected)) for each in taken] == [(1_000, 1_000)] * 2 + [
+        (500, 500)
+    ]
+    assert [each.span.first for confirms in taken for each in confirms.rejected] == [*range(1, 2_501)]
+    assert (len(outbox), outbox.size_bytes) == (0, 0)
+
+
+def test_refusals_with_long_texts_are_cut_into_confirms_of_about_a_megabyte() -> None:
+    outbox = Outbox()
+    for number in range(1, 1_001):
+        outbox.reject(number, number, make(Code.NOT_FOUND, "not_found", f"{number:>2000}"))
+    sizes = [_response([each]).ByteSize() for each in outbox.take() if not isinstance(each, PendingDelivery)]
+    assert len(sizes) == 2
+    assert max(sizes) < 1_200_000
+
+
+def test_neighbours_that_are_refused_for_one_reason_are_one_rejection() -> None:
+    outbox = Outbox()
+    full = Code.FAILED_PRECONDITION, "queue_full"
+    for number, text in enumerate(["a", "a", "a", "b", "b", "a"], 1):
+        outbox.reject(number, number, make(*full, text))
+    outbox.reject(8, 9, make(*full, "a"))
+    size = outbox.size_bytes
+    [confirms] = outbox.take()
+    assert isinstance(confirms, Confirms)
+    found = [(*each.span, each.why.message) for each in confirms.rejected]
+    assert found == [(1, 3, "a"), (4, 5, "b"), (6, 6, "a"), (8, 9, "a")]
+    assert (size, outbox.size_bytes) == (weigh(confirms)[1], 0)
 
 
 @pytest.mark.parametrize(

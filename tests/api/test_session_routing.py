@@ -15,12 +15,13 @@ from fifo.effects import Confirmed, Refused, Reply
 from fifo.group_machine import GroupMachine
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
-from quorum.api.client_session import ClientSession
+from quorum.api.client_session import MAX_UNDECIDED_ROWS, ClientSession
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Confirms
 from quorum.api.status import StatusError
 from quorum.catalog.queues import CatalogQueue
 from quorum.client.batch import Message, encode_batch
+from quorum.client.limits import Limits
 from quorum.node import events as ev
 from quorum.node.queries import FindTaken, Query, ReadBarrier, TakenMessages
 from quorum.node.wire import operations as op
@@ -250,6 +251,30 @@ def test_many_unknown_names_are_one_look_at_the_current_catalog() -> None:
         assert node.barriers == 1
 
     on_node(scenario)
+
+
+def test_a_session_is_full_if_its_undecided_messages_may_have_thousands_of_outcomes() -> None:
+    """Its client says that all messages before are confirmed, and they have few bytes."""
+
+    async def scenario(node: Node) -> None:
+        data = encode_batch([Message(b"")] * 4_000).data
+        requests = 0
+        while not node.session.is_full:
+            first = 1 + 4_000 * requests
+            await node.session.publisher.publish("", first, first, data, routing_keys=["a", "b"] * 2_000)
+            requests += 1
+            assert requests < 10
+        assert requests == 3
+        assert node.session.publisher.size_bytes < 100_000
+        node.groups_answer()
+        assert not node.session.is_full
+
+    on_node(scenario)
+
+
+def test_a_client_that_keeps_to_its_window_does_not_fill_a_session() -> None:
+    """A range of its window may be one of its numbers, and one of a queue's messages."""
+    assert 2 * Limits().max_window_ranges < MAX_UNDECIDED_ROWS
 
 
 def test_each_queue_gets_the_fields_that_it_keeps() -> None:
