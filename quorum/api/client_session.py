@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from fifo.effects import Confirmed, Deliver, Notify, Refused, Reply
 from quorum.api import status
+from quorum.api.deliveries import DeliveredBatch
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Outcome, PendingDelivery, weigh
 from quorum.api.session_commands import SessionCommands, Token
@@ -138,34 +139,44 @@ class ClientSession:
             await work.wait()
 
     def _turn(
-        self, ready: Iterator[Outcome | BodyUnreadable], *, together: bool
+        self, ready: Iterator[tuple[Outcome | BodyUnreadable, int | None]], *, together: bool
     ) -> tuple[list[Outcome], BodyUnreadable | status.StatusError | None]:
-        """The next outcomes, and why they are not more, unless a turn may have no more or all are there."""
+        """The next outcomes, and why they are not more, unless a turn may have no more or all are there.
+
+        Reading the bodies takes time, so the leases are checked again behind the last one."""
         turn: list[Outcome] = []
+        rest: BodyUnreadable | status.StatusError | None = None
+        groups: dict[int, None] = {}
         size = records = 0
         try:
-            for item in ready:
+            for item, group in ready:
                 if isinstance(item, BodyUnreadable):
-                    return turn, item
+                    rest = item
+                    break
                 turn.append(item)
+                if group is not None:
+                    groups[group] = None
                 more, more_bytes = weigh(item)
                 records += more
                 size += more_bytes
                 if not together or size > TURN_BYTES or records >= TURN_RECORDS:
                     break
         except status.StatusError as error:
-            return turn, error
-        return turn, None
+            rest = error
+        if all(map(self._hub.published.may_deliver, groups)):
+            return turn, rest
+        return [each for each in turn if not isinstance(each, DeliveredBatch)], status.of_ended("node_down")
 
-    def _ready(self) -> Iterator[Outcome | BodyUnreadable]:
+    def _ready(self) -> Iterator[tuple[Outcome | BodyUnreadable, int | None]]:
+        """What waits, with the group of a delivery."""
         for item in self.outbox.take():
             if not isinstance(item, PendingDelivery):
-                yield item
+                yield item, None
                 continue
             for batch in self.consumers.read(item):
                 if self._end is not None and not isinstance(batch, BodyUnreadable):
                     raise self._end
-                yield batch
+                yield batch, item.group
 
     # ---- outputs of the member (raft_thread.SessionHandler)
 

@@ -90,7 +90,7 @@ class Node:
 
     def told(self) -> list[Outcome]:
         """What there is to tell the client now."""
-        return [each for each in self.session._ready() if not isinstance(each, Exception)]
+        return [each for each, _ in self.session._ready() if not isinstance(each, Exception)]
 
     async def attach(self, tag: str = "c") -> None:
         await self.session.consumers.attach(1, tag, "orders", None, 10)
@@ -425,6 +425,28 @@ def test_what_was_ready_is_told_before_the_session_ends() -> None:
         node.answer(Confirmed(1, 1))
         node.deliver("c", 5)
         node.hub.published.lease_granted(ev.LeaseGranted(GROUP, 0))
+        turns = node.session.outcomes()
+        assert await anext(turns) == [Confirms((Span(1, 1),), ())]
+        with pytest.raises(StatusError):
+            await anext(turns)
+
+    on_node(scenario)
+
+
+def test_a_lease_that_ends_while_a_turn_is_read_keeps_its_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        await node.session.publisher.publish("orders", 1, 1, batch([b"x"]))
+        node.answer(Confirmed(1, 1))
+        for _ in range(10):
+            node.deliver("c", 5)
+        read = node.session.consumers.read
+
+        def slowly(item: PendingDelivery) -> Any:
+            yield from read(item)
+            node.say(ev.LeaseLapsed(GROUP))
+
+        monkeypatch.setattr(node.session.consumers, "read", slowly)
         turns = node.session.outcomes()
         assert await anext(turns) == [Confirms((Span(1, 1),), ())]
         with pytest.raises(StatusError):
