@@ -376,10 +376,9 @@ class GroupMachine(GroupState):
             return refused
         late: list[tuple[int, int]] = []
         new: list[tuple[int, int]] = []
-        for ordinal, count, number in numbers.ranges:
-            for at, some in producer.fresh_numbers(number, count, floor):
-                is_late = bool(producer.accepted) and number + at < producer.accepted[-1][1]
-                (late if is_late else new).append((ordinal + at, some))
+        highest = producer.highest
+        for ordinal, count, number in producer.fresh_numbers(numbers.ranges, floor):
+            (late if number < highest else new).append((ordinal, count))
         chosen = targets.choose(command, targets.within(parts, new), self.queues)
         taken = numbers.of(chosen.taken)
         prepared = self._prepare(entry, producer, command, chosen, taken, floor)
@@ -408,7 +407,8 @@ class GroupMachine(GroupState):
         taken: list[tuple[int, int]],
         floor: int,
     ) -> tuple[NDArray[np.int64], dict[int, BatchFields]] | Refused:
-        """What the chosen messages bring with them: times to live, and the filter fields by target."""
+        """What the chosen messages bring with them: times to live, and the filter fields by target. Equal columns of
+        several targets are decoded once."""
         crowded = producer.refuse_ranges(taken, floor, self.limits.max_accepted)
         if crowded is not None:
             return crowded
@@ -416,13 +416,18 @@ class GroupMachine(GroupState):
         if isinstance(ttls, Refused):
             return ttls
         fields: dict[int, BatchFields] = {}
+        known: dict[tuple[bool, bytes, int], BatchFields] = {}
         for place in chosen.by_target:
             target = command.targets[place]
+            machine, encoded = self.queues[target.queue], bytes(target.columns)
             count = sum(each for _, each in target.ranges)
-            found = self.queues[target.queue].read_fields(entry, target.columns, count)
-            if isinstance(found, Refused):
-                return found
-            fields[place] = found
+            key = machine.messages.config.filter_enabled, encoded, count
+            if key not in known:
+                found = machine.read_fields(entry, encoded, count)
+                if isinstance(found, Refused):
+                    return found
+                known[key] = found
+            fields[place] = known[key]
         return ttls, fields
 
     def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:

@@ -25,9 +25,8 @@ Entries of version 1 forget the oldest ended producer to make room, and take mes
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from operator import itemgetter
 
 from fifo.commands import NODE, UNKNOWN, Address, Enqueue, Origin, RegisterProducer
@@ -70,23 +69,33 @@ class Producer:
         floor = max(self.floor, command.lowest_unconfirmed)
         if first >= floor and (not accepted or accepted[-1][1] < first):
             return [(0, command.count)]
-        return self.fresh_numbers(first, command.count, floor)
+        return [
+            (ordinal, count) for ordinal, count, _ in self.fresh_numbers([(0, command.count, first)], floor)
+        ]
 
-    def fresh_numbers(self, first: int, count: int, floor: int) -> list[tuple[int, int]]:
-        """The numbers first .. first+count-1 that were not accepted before, as (number - first, count)."""
-        last = first + count - 1
+    def fresh_numbers(
+        self, ranges: Iterable[tuple[int, int, int]], floor: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """The messages of these ranges (ordinal, count, number of the first one) that were not accepted before, as
+        ranges of the same form. Those below the floor were."""
+        highest = self.highest
+        for ordinal, count, first in ranges:
+            position, end = max(first, floor), first + count
+            if position <= highest:
+                for start, last in self._overlapping(position, end - 1):
+                    if start > position:
+                        yield ordinal + position - first, start - position, position
+                    position = last + 1
+            if position < end:
+                yield ordinal + position - first, end - position, position
+
+    def _overlapping(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The accepted ranges that have some of the numbers first..last, ascending."""
         accepted = self.accepted
-        found = []
-        position = max(first, floor)
-        for start, end in islice(accepted, bisect_left(accepted, position, key=_end), None):
-            if start > last:
+        for place in range(bisect_left(accepted, first, key=_end), len(accepted)):
+            if accepted[place][0] > last:
                 break
-            if start > position:
-                found.append((position - first, start - position))
-            position = end + 1
-        if position <= last:
-            found.append((position - first, last - position + 1))
-        return found
+            yield accepted[place]
 
     def late(self, fresh: list[tuple[int, int]], first: int) -> int:
         """The number of ranges of `fresh` that are below the highest accepted message: all, or all but the last one.
@@ -114,10 +123,7 @@ class Producer:
     def taken(self, first: int, last: int) -> list[tuple[int, int]]:
         """The accepted ones of the messages first..last: disjoint ranges (first, last), ascending."""
         found = [(first, min(last, self.floor - 1))] if first < self.floor else []
-        for start, end in islice(self.accepted, bisect_left(self.accepted, first, key=_end), None):
-            if start > last:
-                break
-            found.append((max(start, first), min(end, last)))
+        found += [(max(start, first), min(end, last)) for start, end in self._overlapping(first, last)]
         return found
 
     @property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fifo import queue_machine
 from fifo.commands import Attach, Enqueue, Get, Purge, Settle, Target, UpdateConfig
 from fifo.effects import Confirmed, Deliver, Refused, Reply
 from fifo.limits import PRODUCTION, SMALL, Limits
@@ -15,6 +17,7 @@ from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
 from fifo.producers import Producer
 from fifo.queries import group as queries
+from quorum_selectors.columns import BatchColumns, decode
 from support.fifo_world import World, bodies, plain_reply, selector, sequences
 
 RED = {"application-properties.colour": "red"}
@@ -88,6 +91,33 @@ def test_an_independent_batch_loses_only_what_a_queue_refuses() -> None:
     assert ready(world) == [2, 1, 1]
 
 
+def full(queues: int) -> tuple[World, bytes]:
+    """No queue has room but the last one."""
+    world, name = prepared(queues=0)
+    for queue in range(1, queues + 1):
+        world.queue(queue, overflow="reject_publish", max_length=0 if queue < queues else -1)
+    return world, name
+
+
+def test_queues_that_refuse_for_the_same_cause_make_one_range_of_refused_messages() -> None:
+    world, name = full(3)
+    reply = routed(world, name, [(1,), (2,)] * 10 + [(3,)] + [(2,), (1,)] * 10, independent=True)
+    assert isinstance(reply, Confirmed)
+    assert [(first, last) for first, last, _ in reply.refused] == [(1, 20), (22, 41)]
+    assert reply.refused[0][2] == Refused("queue_full", "0 messages are ready, 1 would be; allowed: 0")
+    numbers = [*range(101, 141, 2), *range(141, 151)]
+    reply = routed(world, name, [(1,), (2,)] * 15, numbers=numbers, independent=True)
+    assert isinstance(reply, Confirmed)
+    assert [(first, last) for first, last, _ in reply.refused][-2:] == [(139, 139), (141, 150)]
+
+
+def test_a_queue_refuses_all_its_messages_of_a_batch_with_one_object() -> None:
+    world, name = full(2)
+    reply = routed(world, name, [(1,), (2,), (9,), (2,)] * 10, independent=True)
+    assert isinstance(reply, Confirmed) and len(reply.refused) == 20
+    assert len({id(why) for _, _, why in reply.refused}) == 2
+
+
 @pytest.mark.parametrize(
     ("route", "why"), [((2,), "queue_full"), ((1, 2), "queue_full"), ((1, 9), "not_found")]
 )
@@ -124,6 +154,23 @@ def test_each_queue_keeps_its_own_fields() -> None:
         world.machine.drop_columns()
     applied = world.apply([world.op(name, Attach(2, "c", selector("colour = 'red'"), 5))])
     assert sequences(applied) == [2]
+
+
+def test_equal_fields_of_several_queues_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, name = prepared(filter_enabled=True)
+    decoded = []
+
+    def counted(encoded: bytes, count: int) -> BatchColumns:
+        decoded.append(encoded)
+        return decode(encoded, count)
+
+    monkeypatch.setattr(queue_machine, "decode", counted)
+    world.checks = False
+    routed(world, name, [(1, 2, 3), (1, 2)], [RED, GREEN])
+    assert len(decoded) == 2
+    for queue, text in ((1, "green"), (2, "green"), (3, "red")):
+        _, applied = world.attach(name, f"c{queue}", 5, f"colour = '{text}'", queue=queue)
+        assert len(sequences(applied)) == 1
 
 
 def test_a_single_message_for_several_queues_has_its_fields_there() -> None:
@@ -181,6 +228,32 @@ def test_more_ranges_of_numbers_than_a_producer_may_have_are_refused() -> None:
     assert isinstance(
         world.apply([world.batch(name, 1, first=first, lowest_unconfirmed=4)]).replies[0], Confirmed
     )
+
+
+class Looked(list[tuple[int, int]]):
+    """A list that counts how often one of its values is looked at."""
+
+    count = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.count += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for each in super().__iter__():
+            self.count += 1
+            yield each
+
+
+def test_no_range_of_a_batch_walks_along_all_ranges_that_a_producer_has() -> None:
+    accepted = Looked([(number, number) for number in range(1, 8_192, 2)])
+    known = Producer(b"", 1, None, accepted=accepted)  # type: ignore[arg-type]
+    late = [(ordinal, 2, 4_097 + 4 * ordinal) for ordinal in range(1_000)]
+    new = [(1_000 + ordinal, 1, 8_193 + 2 * ordinal) for ordinal in range(1_000)]
+    fresh = list(known.fresh_numbers([*late, *new], 1))
+    assert fresh == [(ordinal + 1, 1, first + 1) for ordinal, _, first in late] + new
+    assert known.taken(8_189, 8_192) == [(8_189, 8_189), (8_191, 8_191)]
+    assert accepted.count < 30_000
 
 
 def test_the_ranges_of_a_producer_that_a_message_adds_are_counted_exactly() -> None:
