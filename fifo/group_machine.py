@@ -302,7 +302,7 @@ class GroupMachine(GroupState):
         if fresh and entry.version >= 2:
             late = producer.late(fresh, first)
             is_cut = command.independent and machine.messages.room < command.count
-            is_crowded = len(producer.accepted) >= self.limits.max_accepted
+            is_crowded = self.sessions.is_crowded(producer)
             if late or is_cut or is_crowded or fresh[0][1] < command.count:
                 return self._enqueue_rest(entry, operation, producer, command, fresh[:late], fresh[late:])
         if fresh:
@@ -313,6 +313,7 @@ class GroupMachine(GroupState):
         producer.forget_below(command.lowest_unconfirmed)
         if fresh:
             producer.accept(first, last)
+        self.sessions.count_ranges(producer)
         return Confirmed(first, last)
 
     def _enqueue_rest(
@@ -336,7 +337,7 @@ class GroupMachine(GroupState):
             if taken:
                 numbers = [(first + at, first + at + taken - 1)]
                 floor = max(producer.floor, command.lowest_unconfirmed)
-                crowded = producer.refuse_ranges(numbers, floor, self.limits.max_accepted)
+                crowded = self.sessions.refuse_ranges(producer, numbers, floor)
                 if crowded is not None:
                     taken, refused = 0, crowded
             if taken:
@@ -351,6 +352,7 @@ class GroupMachine(GroupState):
         if parts and parts[0][:2] == (first, last):
             return parts[0][2]
         producer.forget_below(command.lowest_unconfirmed)
+        self.sessions.count_ranges(producer)
         return Confirmed(first, last, tuple(parts))
 
     def _enqueue_targets(
@@ -376,10 +378,9 @@ class GroupMachine(GroupState):
             return refused
         late: list[tuple[int, int]] = []
         new: list[tuple[int, int]] = []
-        for ordinal, count, number in numbers.ranges:
-            for at, some in producer.fresh_numbers(number, count, floor):
-                is_late = bool(producer.accepted) and number + at < producer.accepted[-1][1]
-                (late if is_late else new).append((ordinal + at, some))
+        highest = producer.highest
+        for ordinal, count, number in producer.fresh_numbers(numbers.ranges, floor):
+            (late if number < highest else new).append((ordinal, count))
         chosen = targets.choose(command, targets.within(parts, new), self.queues)
         taken = numbers.of(chosen.taken)
         prepared = self._prepare(entry, producer, command, chosen, taken, floor)
@@ -396,6 +397,7 @@ class GroupMachine(GroupState):
         producer.forget_below(command.lowest_unconfirmed)
         for first, last in taken:
             producer.accept(first, last)
+        self.sessions.count_ranges(producer)
         found = [(ordinal, count, REFUSED_EARLIER) for ordinal, count in late] + chosen.refused
         return Confirmed(command.first_client_sequence, numbers.last, numbers.refused(found))
 
@@ -408,21 +410,27 @@ class GroupMachine(GroupState):
         taken: list[tuple[int, int]],
         floor: int,
     ) -> tuple[NDArray[np.int64], dict[int, BatchFields]] | Refused:
-        """What the chosen messages bring with them: times to live, and the filter fields by target."""
-        crowded = producer.refuse_ranges(taken, floor, self.limits.max_accepted)
+        """What the chosen messages bring with them: times to live, and the filter fields by target. Equal columns of
+        several targets are decoded once."""
+        crowded = self.sessions.refuse_ranges(producer, taken, floor)
         if crowded is not None:
             return crowded
         ttls = read_ttls(command)
         if isinstance(ttls, Refused):
             return ttls
         fields: dict[int, BatchFields] = {}
+        known: dict[tuple[bool, bytes, int], BatchFields] = {}
         for place in chosen.by_target:
             target = command.targets[place]
+            machine, encoded = self.queues[target.queue], bytes(target.columns)
             count = sum(each for _, each in target.ranges)
-            found = self.queues[target.queue].read_fields(entry, target.columns, count)
-            if isinstance(found, Refused):
-                return found
-            fields[place] = found
+            key = machine.messages.config.filter_enabled, encoded, count
+            if key not in known:
+                found = machine.read_fields(entry, encoded, count)
+                if isinstance(found, Refused):
+                    return found
+                known[key] = found
+            fields[place] = known[key]
         return ttls, fields
 
     def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:

@@ -83,6 +83,9 @@ class Limits:
     max_accepted: int = 4_096
     """Ranges of accepted numbers that a group remembers of a producer. Numbers have gaps where other groups have the
     messages between them."""
+    max_ranges: int = 262_144
+    """Ranges of accepted numbers that a group remembers of all producers of clients together, but for the first range
+    of each: 130 bytes each, in memory 33 MB. Owners share them."""
     max_targeted: int = 65_536
     """Messages of a batch, counted once for each of their queues."""
     max_producers: int = 10_000
@@ -175,6 +178,7 @@ SMALL = Limits(
     text_bytes=6,
     fewest=2,
     max_accepted=5,
+    max_ranges=6,
     max_targeted=30,
     max_fences=2,
     remembered_ms=600,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from functools import cache
 
 from fifo.effects import (
     Applied,
@@ -30,7 +31,7 @@ def digest(index: int, applied: Applied) -> bytes:
             case Confirmed(first, last, parts):
                 numbers += (1, first, last)
                 for start, end, why in parts:
-                    numbers += (start, end, zlib.crc32(why.reason.encode()))
+                    numbers += (start, end, _of_word(why.reason))
             case Ok(count):
                 numbers += (2, count)
             case AttachedReply(attach):
@@ -38,7 +39,7 @@ def digest(index: int, applied: Applied) -> bytes:
             case Registered(accepted, known):
                 numbers += (4, known, len(accepted))
             case Refused(reason, _):
-                numbers += (5, zlib.crc32(reason.encode()))
+                numbers += (5, _of_word(reason))
             case Done():
                 numbers.append(6)
             case Published(first, count, is_duplicate):
@@ -61,3 +62,8 @@ def digest(index: int, applied: Applied) -> bytes:
         elif type(effect) is Notify:
             numbers += (9, effect.queue, effect.attach, effect.value)
     return array("q", numbers).tobytes()
+
+
+@cache
+def _of_word(reason: str) -> int:
+    return zlib.crc32(reason.encode())

@@ -7,6 +7,10 @@ producer's lowest unconfirmed one, so a message that is sent twice is accepted o
 ascending order only. A number below the highest accepted one that was not accepted itself is refused for ever, because
 its message would be in the queue after later ones.
 
+The number of ranges is limited for a producer, and for all of a group's producers together: owners share these places
+as they share the places of producers (`fifo.numbering`). The first range of a producer needs no place. So a client that
+publishes to one group only is never refused for ranges that others have.
+
 The time for which a producer is remembered, and why that is enough:
 - A producer with a session is remembered as long as the session lives.
 - After a session that broke, or was closed with unconfirmed messages, the producer is remembered for 27 hours of group
@@ -25,15 +29,15 @@ Entries of version 1 forget the oldest ended producer to make room, and take mes
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from operator import itemgetter
 
 from fifo.commands import NODE, UNKNOWN, Address, Enqueue, Origin, RegisterProducer
 from fifo.effects import Refused, Registered, Reply
 from fifo.limits import Limits
 from fifo.numbering import DAY_MS, Fences, describe, refuse_command, refuse_ended, refuse_more, refuse_over
+from fifo.shares import Owned
 
 _end = itemgetter(1)
 
@@ -50,6 +54,7 @@ class Producer:
     floor: int = 0  # client sequences below are confirmed and known to be so
     accepted: list[tuple[int, int]] = field(default_factory=list)
     ended_ms: int = -1  # -1 while the session lives
+    counted: int = 0  # how many of its ranges `Sessions.ranges` counts
     consumers: dict[tuple[int, str], None] = field(
         default_factory=dict
     )  # (queue, tag), in the order of attaching
@@ -70,23 +75,33 @@ class Producer:
         floor = max(self.floor, command.lowest_unconfirmed)
         if first >= floor and (not accepted or accepted[-1][1] < first):
             return [(0, command.count)]
-        return self.fresh_numbers(first, command.count, floor)
+        return [
+            (ordinal, count) for ordinal, count, _ in self.fresh_numbers([(0, command.count, first)], floor)
+        ]
 
-    def fresh_numbers(self, first: int, count: int, floor: int) -> list[tuple[int, int]]:
-        """The numbers first .. first+count-1 that were not accepted before, as (number - first, count)."""
-        last = first + count - 1
+    def fresh_numbers(
+        self, ranges: Iterable[tuple[int, int, int]], floor: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """The messages of these ranges (ordinal, count, number of the first one) that were not accepted before, as
+        ranges of the same form. Those below the floor were."""
+        highest = self.highest
+        for ordinal, count, first in ranges:
+            position, end = max(first, floor), first + count
+            if position <= highest:
+                for start, last in self._overlapping(position, end - 1):
+                    if start > position:
+                        yield ordinal + position - first, start - position, position
+                    position = last + 1
+            if position < end:
+                yield ordinal + position - first, end - position, position
+
+    def _overlapping(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The accepted ranges that have some of the numbers first..last, ascending."""
         accepted = self.accepted
-        found = []
-        position = max(first, floor)
-        for start, end in islice(accepted, bisect_left(accepted, position, key=_end), None):
-            if start > last:
+        for place in range(bisect_left(accepted, first, key=_end), len(accepted)):
+            if accepted[place][0] > last:
                 break
-            if start > position:
-                found.append((position - first, start - position))
-            position = end + 1
-        if position <= last:
-            found.append((position - first, last - position + 1))
-        return found
+            yield accepted[place]
 
     def late(self, fresh: list[tuple[int, int]], first: int) -> int:
         """The number of ranges of `fresh` that are below the highest accepted message: all, or all but the last one.
@@ -95,29 +110,17 @@ class Producer:
             return 0
         return len(fresh) - (first + fresh[-1][0] > self.accepted[-1][1])
 
-    def refuse_ranges(self, ranges: Sequence[tuple[int, int]], floor: int, allowed: int) -> Refused | None:
-        """The refusal if these numbers, as (first, last) above all accepted ones, would make too many ranges, else
-        None. floor: numbers below it are to be forgotten."""
+    def ranges_with(self, ranges: Sequence[tuple[int, int]], floor: int) -> tuple[int, int]:
+        """(those that are left, more) of its ranges if the numbers below `floor` are forgotten and these are accepted,
+        as (first, last) above all accepted ones."""
         accepted = self.accepted
-        if not ranges or len(accepted) + len(ranges) <= allowed:
-            return None
         kept = len(accepted) - bisect_left(accepted, floor, key=_end)
-        more = len(ranges) - (kept > 0 and accepted[-1][1] + 1 == ranges[0][0])
-        if kept + more <= allowed:
-            return None
-        return Refused(
-            "limit",
-            f"{kept} ranges of accepted messages from {floor} on, {more} more would be; allowed: {allowed}."
-            f" Other groups have the messages between them: publish on when {floor} is confirmed",
-        )
+        return kept, len(ranges) - (kept > 0 and accepted[-1][1] + 1 == ranges[0][0])
 
     def taken(self, first: int, last: int) -> list[tuple[int, int]]:
         """The accepted ones of the messages first..last: disjoint ranges (first, last), ascending."""
         found = [(first, min(last, self.floor - 1))] if first < self.floor else []
-        for start, end in islice(self.accepted, bisect_left(self.accepted, first, key=_end), None):
-            if start > last:
-                break
-            found.append((max(start, first), min(end, last)))
+        found += [(max(start, first), min(end, last)) for start, end in self._overlapping(first, last)]
         return found
 
     @property
@@ -151,6 +154,14 @@ class Producer:
         accepted[start:end] = [(first, last)]
 
 
+def _refuse_ranges(what: str, more: str, allowed: str, floor: int) -> Refused:
+    return Refused(
+        "limit",
+        f"{what} of accepted messages {more} would be; allowed: {allowed}."
+        f" Other groups have the messages between them: publish on when {floor} is confirmed",
+    )
+
+
 class Sessions:
     """The producers of a group by name."""
 
@@ -162,6 +173,7 @@ class Sessions:
         "limits",
         "owned",
         "producers",
+        "ranges",
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -170,6 +182,7 @@ class Sessions:
         self.ended: dict[bytes, None] = {}  # those without a session, in the order of ending
         self.fences = Fences(limits)
         self.owned: dict[int, int] = {}  # owner -> how many producers; follows from them
+        self.ranges = Owned()  # the ranges of clients' producers but for the first of each; follow from them
         self.departed: dict[int, int] = {}  # node -> boot: that process and all before it have gone
         self.departing: dict[int, None] = {}  # nodes whose sessions have not all been ended yet
 
@@ -184,6 +197,42 @@ class Sessions:
             return refuse_ended(origin)
         refused = refuse_command(origin, producer.epoch, producer.last_n)
         return producer if refused is None else refused
+
+    def count_ranges(self, producer: Producer) -> None:
+        """Counts a producer's ranges again, after messages were accepted or forgotten."""
+        further = 0 if producer.owner == NODE else max(0, len(producer.accepted) - 1)
+        if further != producer.counted:
+            self.ranges.add(producer.owner, further - producer.counted)
+            producer.counted = further
+
+    def is_crowded(self, producer: Producer) -> bool:
+        """Whether one more range of this producer may be too many."""
+        limits = self.limits
+        return len(producer.accepted) >= limits.max_accepted or not self.ranges.has_room(
+            producer.owner, limits.max_ranges
+        )
+
+    def refuse_ranges(
+        self, producer: Producer, ranges: Sequence[tuple[int, int]], floor: int
+    ) -> Refused | None:
+        """The refusal if these numbers, as (first, last) above all accepted ones, would make too many ranges, else
+        None. floor: numbers below it are to be forgotten."""
+        if not ranges:
+            return None
+        kept, more = producer.ranges_with(ranges, floor)
+        allowed = self.limits.max_accepted
+        if kept + more > allowed:
+            return _refuse_ranges(f"{kept} ranges", f"from {floor} on, {more} more", f"{allowed}", floor)
+        further, allowed = kept + more - 1 - producer.counted, self.limits.max_ranges
+        if further <= 0 or producer.owner == NODE or self.ranges.has_room(producer.owner, allowed, further):
+            return None
+        free = max(0, allowed - self.ranges.total)
+        return _refuse_ranges(
+            f"{self.ranges.counts.get(producer.owner, 0)} ranges",
+            f"of this client address, {further} more",
+            f"as many as are left free of {allowed}, {free} now",
+            floor,
+        )
 
     def is_departed(self, address: Address) -> bool:
         return address.boot <= self.departed.get(address.node, -1)
@@ -229,9 +278,10 @@ class Sessions:
             self.add(Producer(origin.producer, origin.epoch, address, owner))
             return Registered((), known=False)
         if origin.epoch > producer.epoch:
-            self._count(producer.owner, -1)
-            self._count(owner, 1)
+            self._count(producer, -1)
             producer.owner = owner
+            self._count(producer, 1)
+            self.count_ranges(producer)
             producer.epoch = origin.epoch
             producer.address = address
             producer.last_n = 0
@@ -242,7 +292,8 @@ class Sessions:
     def add(self, producer: Producer) -> None:
         """Adds a producer as it is."""
         self.producers[producer.name] = producer
-        self._count(producer.owner, 1)
+        self._count(producer, 1)
+        self.count_ranges(producer)
 
     def end(self, producer: Producer, now_ms: int, *, is_clean: bool, version: int) -> None:
         """Notes that the producer's session has ended. is_clean: it was closed with nothing unconfirmed."""
@@ -271,9 +322,12 @@ class Sessions:
 
     def _forget(self, name: bytes) -> None:
         del self.ended[name]
-        self._count(self.producers.pop(name).owner, -1)
+        self._count(self.producers.pop(name), -1)
 
-    def _count(self, owner: int, change: int) -> None:
+    def _count(self, producer: Producer, change: int) -> None:
+        """Counts a producer and its ranges for its owner, or no longer."""
+        owner = producer.owner
+        self.ranges.add(owner, change * producer.counted)
         self.owned[owner] = self.owned.get(owner, 0) + change
         if not self.owned[owner]:
             del self.owned[owner]

@@ -24,19 +24,18 @@ class Owned:
         for owner in owners:
             self.add(owner)
 
-    def add(self, owner: int) -> None:
-        self.total += 1
-        self.counts[owner] = self.counts.get(owner, 0) + 1
-
-    def remove(self, owner: int) -> None:
-        self.total -= 1
-        self.counts[owner] -= 1
+    def add(self, owner: int, count: int = 1) -> None:
+        self.total += count
+        self.counts[owner] = self.counts.get(owner, 0) + count
         if not self.counts[owner]:
             del self.counts[owner]
 
-    def has_room(self, owner: int, allowed: int) -> bool:
-        """Whether this owner may have one more of `allowed` places."""
-        return self.counts.get(owner, 0) < allowed - self.total
+    def remove(self, owner: int, count: int = 1) -> None:
+        self.add(owner, -count)
+
+    def has_room(self, owner: int, allowed: int, more: int = 1) -> bool:
+        """Whether this owner may have so many more of `allowed` places."""
+        return self.counts.get(owner, 0) + more <= allowed - self.total
 
     def refuse_more(self, version: int, owner: int, allowed: int, queue: str, what: str) -> Refused | None:
         """The refusal if this owner may have no more, else None."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from fifo.commands import Enqueue, Target
 from fifo.consumers.filter_fields import Rows
@@ -20,6 +22,7 @@ from fifo.queue_machine import QueueMachine
 
 Ranges = Sequence[tuple[int, int]]
 """(first, count), ascending and disjoint."""
+_ordinal, _why = itemgetter(0), itemgetter(2)
 Part = tuple[int, int, tuple[int, ...]]
 """Neighbouring messages with the same targets: first ordinal, count, and the places of their targets, ascending."""
 
@@ -113,37 +116,44 @@ class Choice:
 
 def choose(command: Enqueue, parts: Sequence[Part], queues: Mapping[int, QueueMachine]) -> Choice:
     """Which messages of these parts their queues accept. Independent messages are accepted as far as each has room in
-    all its queues; of others, all or none."""
+    all its queues; of others, all or none. A queue refuses all its messages with the same words, those of the first."""
     choice = Choice([], {}, [])
-    rooms = {
+    left = {
         place: queues[target.queue].messages.room
         for place, target in enumerate(command.targets)
         if target.queue in queues
     }
-    planned = dict.fromkeys(rooms, 0)
+    causes: dict[int, Refused] = {}  # by the place of the target that refuses
     for ordinal, count, places in parts:
-        missing = next((place for place in places if place not in rooms), None)
-        if missing is not None:
-            queue = command.targets[missing].queue
-            choice.refused.append((ordinal, count, Refused("not_found", f"no queue {queue} in this group")))
-            continue
-        fitting = min(count, *[rooms[place] - planned[place] for place in places])
+        fitting, refusing = count, -1
         for place in places:
-            planned[place] += fitting
-            if fitting:
+            room = left.get(place, -1)
+            if room < fitting:
+                fitting, refusing = room, place
+        if fitting > 0:
+            for place in places:
+                left[place] -= fitting
                 _append(choice.by_target.setdefault(place, []), ordinal, fitting)
-        if fitting:
             _append(choice.taken, ordinal, fitting)
         if fitting < count:
-            full = next(place for place in places if planned[place] == rooms[place])
-            messages = queues[command.targets[full].queue].messages
-            refused = messages.refuse_more(planned[full] + count - fitting)
-            assert refused is not None
-            choice.refused.append((ordinal + fitting, count - fitting, refused))
+            rest = count - max(fitting, 0)
+            if refusing not in causes:
+                causes[refusing] = _cause(queues, command.targets[refusing].queue, rest)
+            choice.refused.append((ordinal + count - rest, rest, causes[refusing]))
     if command.independent or not choice.refused:
         return choice
     why = choice.refused[0][2]
     return Choice([], {}, [(ordinal, count, why) for ordinal, count, _ in parts])
+
+
+def _cause(queues: Mapping[int, QueueMachine], queue: int, count: int) -> Refused:
+    """Why the queue refuses `count` messages above its room."""
+    if queue not in queues:
+        return Refused("not_found", f"no queue {queue} in this group")
+    messages = queues[queue].messages
+    refused = messages.refuse_more(messages.room + count)
+    assert refused is not None
+    return refused
 
 
 def _append(ranges: list[tuple[int, int]], first: int, count: int) -> None:
@@ -195,12 +205,12 @@ class Numbers:
         return found
 
     def refused(self, parts: Sequence[tuple[int, int, Refused]]) -> tuple[tuple[int, int, Refused], ...]:
-        """The parts (ordinal, count, why) as ranges (first, last, why) of numbers, ascending."""
+        """The parts (ordinal, count, why) as ranges (first, last, why) of numbers, ascending. Neighbours that were
+        refused for equal causes are one range."""
         found: list[tuple[int, int, Refused]] = []
-        for ordinal, count, why in sorted(parts, key=lambda part: part[0]):
-            for first, last in self.of([(ordinal, count)]):
-                if found and found[-1][1] + 1 == first and found[-1][2] is why:
-                    found[-1] = (found[-1][0], last, why)
-                else:
-                    found.append((first, last, why))
+        for why, alike in groupby(sorted(parts, key=_ordinal), key=_why):
+            joined: list[tuple[int, int]] = []
+            for ordinal, count, _ in alike:
+                _append(joined, ordinal, count)
+            found += [(first, last, why) for first, last in self.of(joined)]
         return tuple(found)

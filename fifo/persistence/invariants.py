@@ -17,6 +17,7 @@ from fifo.messages.pages import encode_block
 from fifo.persistence import snapshot
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
+from fifo.shares import Owned
 from fifo.staging import PART_BYTES
 from fifo.subscriptions import Subscription
 from quorum_selectors.evaluate import evaluate
@@ -32,6 +33,10 @@ def check(group: GroupMachine) -> None:
     owners = [producer.owner for producer in sessions.producers.values()]
     _expect(len(owners) - owners.count(NODE) <= limits.max_producers, "too many producers")
     _expect(sessions.owned == {owner: owners.count(owner) for owner in owners}, "owners are counted")
+    ranges = Owned()
+    for producer in sessions.producers.values():
+        ranges.add(producer.owner, 0 if producer.owner == NODE else max(0, len(producer.accepted) - 1))
+    _expect(sessions.ranges.counts == ranges.counts, "ranges of accepted messages are counted by owner")
     _expect(len(fences) <= limits.max_fences, "too many fences")
     _expect(not fences.keys() & sessions.producers.keys(), "a remembered producer has no fence")
     fenced = [fence.ended_ms for fence in fences.values()]

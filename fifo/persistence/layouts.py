@@ -94,7 +94,7 @@ PRODUCER = Record(
         Field("accepted", RANGES),
         Field("consumers", Many(Row(U64, TEXT), dict.fromkeys)),
     ),
-    others=("owner",),
+    others=("counted", "owner"),
 )
 PRODUCERS = Many(PRODUCER)
 ENDED = Many(BYTES, dict.fromkeys)

@@ -22,7 +22,7 @@ VERSION_2 = {
     "looked_up_messages": 65_536, "looked_up_chunks": 64, "looked_up_bytes": 67_108_864,
     "read_steps": 1, "read_single_steps": 24, "read_batch_steps": 192, "read_entry_steps": 96,
     "read_bytes": 1_024, "text_bytes": 256, "fewest": 16,
-    "window": 65_536, "max_accepted": 4_096, "max_targeted": 65_536,
+    "window": 65_536, "max_accepted": 4_096, "max_ranges": 262_144, "max_targeted": 65_536,
     "max_producers": 10_000, "max_fences": 10_000, "remembered_ms": 97_200_000,
     "max_checked_out": 65_536, "max_consumers": 16_384, "max_get": 10_000,
     "max_subscriptions": 256, "max_reserved": 65_536, "max_reservations": 64, "max_outstanding": 1_048_576,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fifo.commands import Attach, Enqueue, Get, Purge, Settle, Target, UpdateConfig
+from fifo import queue_machine
+from fifo.commands import NODE, Attach, CloseSession, Enqueue, Get, Purge, Settle, Target, UpdateConfig
 from fifo.effects import Confirmed, Deliver, Refused, Reply
 from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.messages.pages import MemoryPages
@@ -15,8 +17,10 @@ from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
 from fifo.producers import Producer
 from fifo.queries import group as queries
+from quorum_selectors.columns import BatchColumns, decode
 from support.fifo_world import World, bodies, plain_reply, selector, sequences
 
+SHARED = replace(PRODUCTION, max_ranges=14)
 RED = {"application-properties.colour": "red"}
 GREEN = {"application-properties.colour": "green"}
 
@@ -88,6 +92,33 @@ def test_an_independent_batch_loses_only_what_a_queue_refuses() -> None:
     assert ready(world) == [2, 1, 1]
 
 
+def full(queues: int) -> tuple[World, bytes]:
+    """No queue has room but the last one."""
+    world, name = prepared(queues=0)
+    for queue in range(1, queues + 1):
+        world.queue(queue, overflow="reject_publish", max_length=0 if queue < queues else -1)
+    return world, name
+
+
+def test_queues_that_refuse_for_the_same_cause_make_one_range_of_refused_messages() -> None:
+    world, name = full(3)
+    reply = routed(world, name, [(1,), (2,)] * 10 + [(3,)] + [(2,), (1,)] * 10, independent=True)
+    assert isinstance(reply, Confirmed)
+    assert [(first, last) for first, last, _ in reply.refused] == [(1, 20), (22, 41)]
+    assert reply.refused[0][2] == Refused("queue_full", "0 messages are ready, 1 would be; allowed: 0")
+    numbers = [*range(101, 141, 2), *range(141, 151)]
+    reply = routed(world, name, [(1,), (2,)] * 15, numbers=numbers, independent=True)
+    assert isinstance(reply, Confirmed)
+    assert [(first, last) for first, last, _ in reply.refused][-2:] == [(139, 139), (141, 150)]
+
+
+def test_a_queue_refuses_all_its_messages_of_a_batch_with_one_object() -> None:
+    world, name = full(2)
+    reply = routed(world, name, [(1,), (2,), (9,), (2,)] * 10, independent=True)
+    assert isinstance(reply, Confirmed) and len(reply.refused) == 20
+    assert len({id(why) for _, _, why in reply.refused}) == 2
+
+
 @pytest.mark.parametrize(
     ("route", "why"), [((2,), "queue_full"), ((1, 2), "queue_full"), ((1, 9), "not_found")]
 )
@@ -124,6 +155,23 @@ def test_each_queue_keeps_its_own_fields() -> None:
         world.machine.drop_columns()
     applied = world.apply([world.op(name, Attach(2, "c", selector("colour = 'red'"), 5))])
     assert sequences(applied) == [2]
+
+
+def test_equal_fields_of_several_queues_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, name = prepared(filter_enabled=True)
+    decoded = []
+
+    def counted(encoded: bytes, count: int) -> BatchColumns:
+        decoded.append(encoded)
+        return decode(encoded, count)
+
+    monkeypatch.setattr(queue_machine, "decode", counted)
+    world.checks = False
+    routed(world, name, [(1, 2, 3), (1, 2)], [RED, GREEN])
+    assert len(decoded) == 2
+    for queue, text in ((1, "green"), (2, "green"), (3, "red")):
+        _, applied = world.attach(name, f"c{queue}", 5, f"colour = '{text}'", queue=queue)
+        assert len(sequences(applied)) == 1
 
 
 def test_a_single_message_for_several_queues_has_its_fields_there() -> None:
@@ -183,12 +231,98 @@ def test_more_ranges_of_numbers_than_a_producer_may_have_are_refused() -> None:
     )
 
 
+class Looked(list[tuple[int, int]]):
+    """A list that counts how often one of its values is looked at."""
+
+    count = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.count += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for each in super().__iter__():
+            self.count += 1
+            yield each
+
+
+def test_no_range_of_a_batch_walks_along_all_ranges_that_a_producer_has() -> None:
+    accepted = Looked([(number, number) for number in range(1, 8_192, 2)])
+    known = Producer(b"", 1, None, accepted=accepted)  # type: ignore[arg-type]
+    late = [(ordinal, 2, 4_097 + 4 * ordinal) for ordinal in range(1_000)]
+    new = [(1_000 + ordinal, 1, 8_193 + 2 * ordinal) for ordinal in range(1_000)]
+    fresh = list(known.fresh_numbers([*late, *new], 1))
+    assert fresh == [(ordinal + 1, 1, first + 1) for ordinal, _, first in late] + new
+    assert known.taken(8_189, 8_192) == [(8_189, 8_189), (8_191, 8_191)]
+    assert accepted.count < 30_000
+
+
 def test_the_ranges_of_a_producer_that_a_message_adds_are_counted_exactly() -> None:
     known = Producer(b"", 1, None, accepted=[(1, 2), (4, 5), (7, 9)])  # type: ignore[arg-type]
-    assert known.refuse_ranges([(10, 12), (14, 14)], 0, 4) is None
-    assert known.refuse_ranges([(11, 12), (14, 14)], 0, 4) is not None
-    assert known.refuse_ranges([(11, 12), (14, 14)], 3, 4) is None
-    assert known.refuse_ranges([], 0, 2) is None
+    assert known.ranges_with([(10, 12), (14, 14)], 0) == (3, 1)
+    assert known.ranges_with([(11, 12), (14, 14)], 0) == (3, 2)
+    assert known.ranges_with([(11, 12), (14, 14)], 3) == (2, 2)
+    assert known.ranges_with([(10, 12)], 10) == (0, 1)
+
+
+def gaps(world: World, name: bytes, count: int) -> list[tuple[int, str]]:
+    """Publishes messages with so many gaps between their numbers. Which of them are refused, and why."""
+    first = world.sequences.get(name, 1)
+    numbers = range(first, first + 2 * count + 1, 2)
+    reply = plain_reply(routed(world, name, [(1,)] * len(numbers), numbers=numbers, lowest_unconfirmed=1))
+    refused: list[tuple[int, str]] = reply[2]
+    return refused
+
+
+def test_owners_share_the_ranges_of_all_producers() -> None:
+    world, _ = prepared(SHARED)
+    names = [world.session(10 + number, owner=10 + number // 2) for number in range(8)]
+    assert gaps(world, names[0], 4) == gaps(world, names[1], 3) == []
+    assert {why for _, why in gaps(world, names[0], 1)} == {"limit"}, "the first owner has 7 of 14"
+    assert gaps(world, names[2], 4) == []
+    assert {why for _, why in gaps(world, names[3], 1)} == {"limit"}, "the second owner has 4 of the other 7"
+    assert gaps(world, names[4], 2) == gaps(world, names[6], 1) == []
+    assert sum(world.machine.sessions.ranges.counts.values()) == 14
+    detail = world.apply([world.batch(names[0], 1, first=100, lowest_unconfirmed=1)]).replies[0]
+    assert isinstance(detail, Refused) and detail.reason == "limit"
+    assert "7 ranges of accepted messages of this client address, 1 more would be" in detail.detail
+    assert "as many as are left free of 14, 0 now" in detail.detail
+
+
+def test_a_producer_with_one_range_is_not_refused_for_those_of_others() -> None:
+    world, _ = prepared(replace(SHARED, max_ranges=0))
+    for number in range(1, 4):
+        name = world.session(number)
+        assert world.publish(name, 3, lowest_unconfirmed=1).replies == (Confirmed(1, 3),)
+        assert world.publish(name, 3, lowest_unconfirmed=1).replies == (Confirmed(4, 6),)
+        assert world.publish(name, 3, first=9, lowest_unconfirmed=8).replies == (Confirmed(9, 11),)
+        refused = world.publish(name, 3, first=20, lowest_unconfirmed=8).replies[0]
+        assert isinstance(refused, Refused) and refused.reason == "limit"
+
+
+def test_ranges_that_are_confirmed_or_of_forgotten_producers_leave_their_places() -> None:
+    world, _ = prepared(SHARED)
+    one, two = world.session(1), world.session(2)
+    assert gaps(world, one, 4) == gaps(world, two, 3) == []
+    assert gaps(world, two, 1) != []
+    world.publish(one, 1, lowest_unconfirmed=7)
+    assert gaps(world, two, 1) == []
+    world.do(one, CloseSession(is_clean=True))
+    assert world.machine.sessions.ranges.total == 5
+    assert gaps(world, world.session(3), 2) == []
+    world.machine = world.restored(snapshot.encode(world.machine))
+    assert world.machine.sessions.ranges.total == 7
+    assert gaps(world, world.session(4), 1) != []
+
+
+def test_the_ranges_of_a_producer_are_its_present_owners() -> None:
+    world, _ = prepared(SHARED)
+    name = world.session(1, owner=5)
+    assert gaps(world, name, 4) == []
+    for epoch, owner in ((2, 6), (3, NODE), (4, 7)):
+        world.session(1, epoch=epoch, owner=owner)
+        counts = {} if owner == NODE else {owner: 4}
+        assert world.machine.sessions.ranges.counts == counts
 
 
 WRONG = {

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fifo import commands as c
+from quorum.node.replica.proposals import Proposals
 from quorum.node.wire import operations as op
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -158,6 +159,38 @@ def test_the_columns_of_each_target_are_found() -> None:
         op.columns_of(operation, 5)
     assert (op.batch_of(operation), op.count_of(operation)) == (b"batch", 4)
     assert op.ttls_of(operation).tolist() == [1, 2, 3, 4]
+
+
+def routed(count: int, ranges: int = 1) -> bytes:
+    """A batch of `count` messages with numbers that have gaps, for two queues."""
+    targets = tuple([c.Target(queue, ((0, 1),) * ranges, b"fields") for queue in (1, 2)])
+    numbers = tuple([(2 * ordinal, 1) for ordinal in range(count)])
+    return op.encode(c.Enqueue(0, 0, 0, count, 0, targets=targets, numbers=numbers), None, b"batch")
+
+
+def test_the_ranges_of_an_operation_are_counted_without_decoding_it() -> None:
+    assert op.range_count(routed(10, 7)) == 10 // 2 + 10 + 2 * 7
+    assert op.range_count(op.encode(c.Enqueue(1, 1, 1, 1, 0), None)) == 0
+    assert op.range_count(op.encode(c.Enqueue(1, 1, 1, 1_000, 0), None)) == 500
+    assert op.range_count(op.encode(c.Wake(), None)) == op.range_count(b"") == 0
+    whole = routed(10)
+    for cut in range(len(whole)):
+        assert 0 <= op.range_count(whole[:cut]) <= op.range_count(whole)
+
+
+@pytest.mark.parametrize(
+    ("operation", "fits"),
+    [(routed(1_000), 10), (op.encode(c.Enqueue(1, 1, 1, 8_000, 0), None), 4)],
+)
+def test_an_entry_holds_a_limited_number_of_ranges_and_one_operation_at_least(
+    operation: bytes, fits: int
+) -> None:
+    proposals = Proposals()
+    proposals.add([operation] * (2 * fits + 1) + [routed(op.MAX_RANGES)] * 2)
+    found = []
+    while proposals.pending:
+        found.append(len(proposals.next_entry()[0]))
+    assert found == [fits, fits, 1, 1, 1]
 
 
 def test_targets_whose_bytes_are_cut_off_do_not_decode() -> None:

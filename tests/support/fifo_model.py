@@ -735,9 +735,18 @@ class ModelGroup:
         return e.Confirmed(first, first + count - 1, tuple(as_refused(refused, first)))
 
     def is_crowded(self, producer: ModelProducer, floor: int, more: list[int]) -> bool:
-        """Whether the producer would have too many ranges of accepted numbers."""
+        """Whether the producer, its owner or all would have too many ranges of accepted numbers."""
+        if not more:
+            return False
         numbers = {number for number in producer.accepted if number >= floor} | set(more)
-        return bool(more) and len(as_ranges(numbers)) > self.rules.max_accepted
+        if len(as_ranges(numbers)) > self.rules.max_accepted:
+            return True
+        added = gaps(numbers) - gaps(producer.accepted)
+        if added <= 0 or producer.owner == c.NODE:
+            return False
+        clients = [each for each in self.producers.values() if each.owner != c.NODE]
+        owned = sum(gaps(each.accepted) for each in clients if each.owner == producer.owner)
+        return owned + added > self.rules.max_ranges - sum(gaps(each.accepted) for each in clients)
 
     def publish_targets(self, operation: int, producer: ModelProducer, command: c.Enqueue) -> e.Reply:
         """Message by message."""
@@ -935,6 +944,11 @@ class ModelGroup:
             machine.gone(message)
         self.dirty.add(queue)
         return e.Ok(len(ready))
+
+
+def gaps(numbers: set[int]) -> int:
+    """How many ranges they are, but for the first."""
+    return max(0, len(as_ranges(numbers)) - 1)
 
 
 def as_ranges(numbers: set[int]) -> tuple[tuple[int, int], ...]:

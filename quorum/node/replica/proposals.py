@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 
 from fifo import commands as c
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
-from quorum.node.wire.operations import COMMAND_BYTES, MAX_OPERATIONS, command_bytes, encode
+from quorum.node.wire.operations import (
+    COMMAND_BYTES,
+    MAX_OPERATIONS,
+    MAX_RANGES,
+    command_bytes,
+    encode,
+    range_count,
+)
 from quorum.replication.configuration import CONFIGURATION_BYTES
 
 FULL_RETRY_MS = 500
@@ -67,11 +74,15 @@ class Proposals:
         return is_news
 
     def next_entry(self) -> tuple[list[bytes], int]:
-        """Takes the operations of the next entry from the pending ones. Returns them and their bytes."""
+        """Takes the operations of the next entry from the pending ones. Returns them and their bytes. Every member
+        applies an entry in one go, so its bytes, operations and ranges are limited."""
         pending = self.pending
         operations = [pending.popleft()]
-        size = len(operations[0])
+        size, ranges = len(operations[0]), range_count(operations[0])
         while pending and size + len(pending[0]) <= COMMAND_BYTES and len(operations) < MAX_OPERATIONS:
+            ranges += range_count(pending[0])
+            if ranges > MAX_RANGES:
+                break
             operations.append(pending.popleft())
             size += len(operations[-1])
         if command_bytes(len(operations), size) + 1 == CONFIGURATION_BYTES:

@@ -53,6 +53,8 @@ MAX_OPERATION_BYTES = 28 << 20
 """One operation: a batch of the largest size with some columns, and below what an entry of a group may have."""
 MAX_OPERATIONS = 4096
 """Operations of one command: bounds the work of one apply, and fits the table's u16."""
+MAX_RANGES = 16_384
+"""Ranges (`range_count`) of the operations of one command, or one operation: some microseconds each in one apply."""
 
 _COMMAND = struct.Struct("<BQHH")
 _HEAD = struct.Struct("<BB16sIQQ")
@@ -136,6 +138,25 @@ def batch_of(operation: memoryview) -> memoryview:
 def count_of(operation: memoryview) -> int:
     """The number of messages in an enqueue or stage operation."""
     return _layout(operation)[0]
+
+
+def range_count(operation: bytes | memoryview) -> int:
+    """The most ranges of messages that a group takes up for an operation, or refuses one by one. That is what an
+    enqueue of empty messages costs, which has few bytes. Bytes that do not decode have none."""
+    if not len(operation) or operation[0] != _KIND[c.Enqueue]:
+        return 0
+    try:
+        _, _, count, *_ = _ENQUEUE.unpack_from(operation, _HEAD.size)
+        found: int = count // 2  # every other message may have been accepted before
+        if not operation[1] & _HAS_TARGETS:
+            return found
+        at = _HEAD.size + _ENQUEUE.size
+        numbers, targets, _ = _TARGETS.unpack_from(operation, at)
+        table = np.frombuffer(operation, _TARGET, targets, at + _TARGETS.size + numbers * _NUMBERS.itemsize)
+        found += numbers + int(table["ranges"].sum())
+        return found
+    except (struct.error, ValueError):
+        return 0
 
 
 def columns_of(operation: memoryview, queue: int) -> StoredFields:
