@@ -168,8 +168,8 @@ class Consumer(_Settling):
                     break
                 message = DeliveredMessage(delivery, ordinal)
                 yield message
-                if settles and not delivery.is_void:
-                    self.settle_ranges([(message.tag, message.tag)])
+                if settles:  # the loop decides whether the message is void: it may become so meanwhile
+                    self._dispose(partial(self._consumer.settle_if_held, message), wait=False)
 
     def deliveries(self) -> Iterator[Delivery]:
         return _iterate(self._loop, self._consumer.deliveries())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,6 +67,8 @@ class Consumer(Holder):
         self._disposed_count = 0
         self._credit_sent = options.prefetch
         self._last_tag = 0
+        self._given_to = 0
+        """the highest tag of this attachment that the caller was given"""
 
     # ---- life
 
@@ -112,6 +114,7 @@ class Consumer(Holder):
             while self._arrived:
                 delivery = self._arrived.popleft()
                 if not delivery.is_void:
+                    self._given_to = delivery.last_tag
                     return delivery
             if self._state.error is not None:
                 raise self._state.error
@@ -140,8 +143,22 @@ class Consumer(Holder):
                     break
                 message = DeliveredMessage(delivery, ordinal)
                 yield message
-                if self.options.auto_settle and not delivery.is_void:
-                    await self.settle_ranges([(message.tag, message.tag)])
+                if self.options.auto_settle:
+                    await self.settle_if_held(message)
+
+    # ---- settling by tag
+
+    async def settle_ranges(self, ranges: Iterable[tuple[int, int]], *, wait: bool = False) -> int:
+        """Settle inclusive ranges of tags of the present attachment. Returns the number that were still held.
+
+        Tags begin at 1 again after a reconnect. So a tag that the caller was not given yet is not settled: the caller
+        means a message of the attachment before.
+        """
+        return await self._settle_tags([(first, min(last, self._given_to)) for first, last in ranges], wait)
+
+    async def settle_up_to(self, tag: int, *, wait: bool = False) -> int:
+        """Settle every held tag up to this one. Returns their number."""
+        return await self.settle_ranges([(1, tag)], wait=wait)
 
     # ---- for the connection
 
@@ -196,6 +213,7 @@ class Consumer(Holder):
     def void(self) -> None:
         super().void()
         self._arrived.clear()
+        self._given_to = 0
 
     def end(self, error: QuorumError | None) -> None:
         """Record that no more deliveries will arrive. The first error is kept."""

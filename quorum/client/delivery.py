@@ -225,19 +225,13 @@ class Holder:
         """Settle the messages of a delivery that are still held; False if it is void. No work per message."""
         if delivery.generation != self.generation:
             return False
-        disposal = _Disposal(SETTLE, False, False, self.held.remove(delivery.first_tag, delivery.last_tag))
-        await self._dispose(disposal, wait)
+        await self._settle_tags([(delivery.first_tag, delivery.last_tag)], wait)
         return True
 
-    async def settle_ranges(self, ranges: Iterable[tuple[int, int]], *, wait: bool = False) -> int:
-        """Settle inclusive ranges of tags of the present attachment. Returns the number that were still held."""
-        taken = [part for first, last in ranges for part in self.held.remove(first, last)]
-        await self._dispose(_Disposal(SETTLE, False, False, taken), wait)
-        return count_of(taken)
-
-    async def settle_up_to(self, tag: int, *, wait: bool = False) -> int:
-        """Settle every held tag up to this one. Returns their number."""
-        return await self.settle_ranges([(1, tag)], wait=wait)
+    async def settle_if_held(self, message: DeliveredMessage) -> None:
+        """Settle a message unless it is void or settled already."""
+        if message.delivery.generation == self.generation:
+            await self._settle_tags([(message.tag, message.tag)], wait=False)
 
     # ---- for the connection
 
@@ -319,6 +313,12 @@ class Holder:
             disposal.tags.extend(taken)
         disposal.tags.sort()
         await self._dispose(disposal, wait)
+
+    async def _settle_tags(self, ranges: Iterable[tuple[int, int]], wait: bool) -> int:
+        """Settle what is held of these ranges. Returns its number."""
+        taken = [part for first, last in ranges for part in self.held.remove(first, last)]
+        await self._dispose(_Disposal(SETTLE, False, False, taken), wait)
+        return count_of(taken)
 
     async def _dispose(self, disposal: _Disposal, wait: bool) -> None:
         if not disposal.tags:

@@ -50,10 +50,10 @@ class TagRanges:
         self._lasts[low:high] = [last]
 
     def remove(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Remove the tags first..last. Returns the ranges that were present, in order."""
+        """Remove the tags first..last; none if first is above last. Returns the ranges that were present, in order."""
         low = bisect_left(self._lasts, first)
         high = bisect_right(self._firsts, last)
-        if low >= high:
+        if low >= high or first > last:
             return []
         taken = [
             (max(first, a), min(last, b))

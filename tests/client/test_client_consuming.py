@@ -161,6 +161,25 @@ async def test_ranges_and_everything_up_to_a_tag(world: World) -> None:
 
 
 @on_cluster()
+async def test_a_tag_that_the_caller_was_not_given_is_not_settled(world: World) -> None:
+    """After a reconnect the tags of earlier deliveries are those of other messages."""
+    async with quorum.connect(world.url) as client:
+        await filled(client, 3)
+        async with client.consume("q") as consumer:
+            first, _, _ = await take(consumer, 3)
+            await first.settle(wait=True)
+            world.nodes[0].cut()
+            await eventually(lambda: consumer.generation == 1 and bool(consumer.held), "attached again")
+            assert await consumer.settle_up_to(2) == 0
+            assert await consumer.settle_ranges([(1, 2)]) == 0
+            assert str(consumer.held) == "1..2"
+            await take(consumer, 2)
+            assert await consumer.settle_ranges([(2, 1)]) == 0
+            assert await consumer.settle_up_to(9, wait=True) == 2
+    assert sorted(settled(world)) == [1, 2, 3]
+
+
+@on_cluster()
 async def test_settling_twice_is_refused_and_says_what_is_held(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 3)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,7 +16,9 @@ from quorum.client import client as aio
 from quorum.client import consumer as aio_consumer
 from quorum.client.delivery import Delivery
 from quorum.client.errors import ClosedError, NotFound, PublishRejected, UnavailableError, UsageError
-from support.fake_server_harness import World, on_cluster
+from support.fake_server_harness import EVENTUALLY_S, World, on_cluster
+
+T = TypeVar("T")
 
 
 def blocking(scenario: Callable[[World], None]) -> Callable[[], None]:
@@ -25,6 +29,13 @@ def blocking(scenario: Callable[[World], None]) -> Callable[[], None]:
 
     test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
     return on_cluster()(test)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + EVENTUALLY_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def public(kind: type) -> dict[str, inspect.Signature]:
@@ -53,6 +64,7 @@ def public(kind: type) -> dict[str, inspect.Signature]:
                 "drained",
                 "next_request",
                 "give_back",
+                "settle_if_held",
             },
         ),
     ],
@@ -137,6 +149,30 @@ def test_a_message_is_settled_when_the_next_one_is_requested(world: World) -> No
                     break
         assert world.cluster.queues["q"].settled == [1, 2, 3]
         assert [message.body for message in client.browse("q")] == [b"3", b"4"]
+
+
+@blocking
+def test_a_message_whose_attachment_ends_while_its_thread_settles_it_settles_no_other(world: World) -> None:
+    with quorum.sync.connect(world.url) as client:
+        client.publish_batch("q", [b"0", b"1", b"2"])
+        with client.consume("q", auto_settle=True) as consumer:
+            messages = iter(consumer)
+            assert [next(messages).body, next(messages).body] == [b"0", b"1"]
+            wait_until(lambda: world.cluster.queues["q"].settled == [1])
+            at_once = consumer._loop.at_once
+
+            def late(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+                world.loop.call_soon_threadsafe(world.nodes[0].cut)
+                wait_until(lambda: consumer._consumer.generation == 1 and bool(consumer._consumer.held))
+                return at_once(begin)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(consumer._loop, "at_once", late)
+                again = next(messages)
+            assert (again.body, again.tag, again.redelivered) == (b"1", 1, True)
+        assert world.cluster.queues["q"].settled == [
+            1
+        ]  # and not the new second message, which has the tag of b"1"
 
 
 @blocking

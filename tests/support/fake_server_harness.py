@@ -16,6 +16,7 @@ EVENTUALLY_S = 10.0
 class World:
     cluster: FakeCluster
     nodes: list[FakeNode]
+    loop: asyncio.AbstractEventLoop
 
     @property
     def url(self) -> str:
@@ -48,7 +49,7 @@ async def _run(scenario: Callable[[World], Awaitable[None]], count: int) -> None
     nodes = [await FakeNode(cluster, f"n{number}").start() for number in range(1, count + 1)]
     try:
         async with asyncio.timeout(TEST_TIMEOUT_S):
-            await scenario(World(cluster, nodes))
+            await scenario(World(cluster, nodes, asyncio.get_running_loop()))
     finally:
         for node in nodes:
             await node.stop()
