@@ -22,7 +22,7 @@ REQUEST_BYTES = 1 << 20
 """Maximum bytes of a request that carries no messages."""
 BRINGS_MESSAGES = frozenset({"Queue/Session", "Queue/Publish", "Bulk/Stage"})
 """Calls whose requests carry messages; their limit is FRAME_BYTES."""
-MAX_TURN = 4_096
+MAX_TURN = 1_024
 """Dispositions, and credits, of one turn."""
 TAGS_A_MESSAGE = 4
 """Tags of one message in a request: the message, its body, its properties, and one more."""

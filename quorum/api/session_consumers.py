@@ -23,6 +23,8 @@ from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 
 MAX_CONSUMERS = 1_000
 MAX_RANGES = 10_000
+QUOTED_CHARACTERS = 64
+"""Of a client's tag or name in the text of a refusal: a small request with many wrong tags has no large answer."""
 
 
 @dataclass(slots=True)
@@ -129,7 +131,7 @@ class SessionConsumers:
             known = self.by_tag.get(tag)
             if known is not None and known.queue != queue.id:
                 raise status.invalid(
-                    "in_use", f"consumer {tag!r} of this session is attached to another queue"
+                    "in_use", f"consumer {_quoted(tag)} of this session is attached to another queue"
                 )
             selector = expression_bytes(wanted, queue)
         except status.StatusError as error:
@@ -162,7 +164,7 @@ class SessionConsumers:
         """The consumer of this tag; None, and the request is refused, if there is none."""
         consumer = self.by_tag.get(tag)
         if consumer is None:
-            text = f"this session has no consumer {tag!r}; attached: {len(self.by_tag)} others"
+            text = f"this session has no consumer {_quoted(tag)}; attached: {len(self.by_tag)} others"
             self._commands.refuse(request_id, status.invalid("not_attached", text))
         return consumer
 
@@ -220,7 +222,7 @@ class SessionConsumers:
         queue = self._hub.catalog.queue(name)
         getter = None if queue is None else self._getters.get(queue.id)
         if getter is None:
-            text = f"nothing was got from queue {name!r} in this session"
+            text = f"nothing was got from queue {_quoted(name)} in this session"
             self._commands.refuse(request_id, status.invalid("not_attached", text))
         return getter
 
@@ -241,7 +243,8 @@ class SessionConsumers:
                 if bad
                 else f"{len(tags)} ranges"
             )
-            text = f"disposition of {consumer.tag!r}: {what}; allowed: up to {MAX_RANGES} ranges, first <= last, from 1"
+            allowed = f"up to {MAX_RANGES} ranges, first <= last, from 1"
+            text = f"disposition of {_quoted(consumer.tag)}: {what}; allowed: {allowed}"
             self._commands.refuse(request_id, status.invalid("bad_argument", text))
             return
         command = disposition.command(kind, consumer)
@@ -285,3 +288,9 @@ class SessionConsumers:
         that was cancelled, or attached again, has returned them, and another consumer may have them."""
         consumer = self.by_tag.get(deliver.consumer_tag)
         return not deliver.consumer_tag or (consumer is not None and consumer.attach == deliver.attach)
+
+
+def _quoted(text: str) -> str:
+    """A client's text as a refusal quotes it: its escape sequences count, too."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= QUOTED_CHARACTERS else f"{quoted[:QUOTED_CHARACTERS]}..."

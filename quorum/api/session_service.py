@@ -4,7 +4,8 @@ outcomes into responses. One task writes all responses."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from fifo import commands as c
@@ -20,6 +21,9 @@ from quorum.api.request_filters import filter_of
 from quorum.api.rpc_status import abort, to_proto
 from quorum.api.session_consumers import Disposition
 from quorum.v1 import queue_pb2 as pb
+
+PARTS_AT_A_TIME = 128
+"""Dispositions and credits of a turn that are carried out without a pause."""
 
 _OUTCOMES: dict[int, type[c.Settle]] = {
     pb.Disposition.SETTLE: c.Settle,
@@ -160,11 +164,16 @@ class SessionCall:
     def _close(self, request: pb.Close) -> None:
         self._session.client_closes()
 
-    def _turn(self, request: pb.RequestTurn) -> None:
-        for disposition in request.dispositions:
-            self._disposition(disposition)
-        for credit in request.credits:
-            self._credit(credit)
+    async def _turn(self, request: pb.RequestTurn) -> None:
+        parts: Iterator[pb.Disposition | pb.Credit] = chain(request.dispositions, request.credits)
+        for number, part in enumerate(parts, 1):
+            if isinstance(part, pb.Disposition):
+                self._disposition(part)
+            else:
+                self._credit(part)
+            if number % PARTS_AT_A_TIME == 0:
+                await asyncio.sleep(0)
+                await self._session.room()
 
 
 # ---- responses

@@ -56,7 +56,7 @@ PAUSE_FIRST_S, PAUSE_LIMIT_S = 0.02, 0.5
 ATTACH_PAUSE_S = 0.1
 WATCH_S = 0.25
 CLOSE_FLUSH_S = 1.0
-MAX_TURN = 4_096
+MAX_TURN = 1_024
 """Dispositions and credits that are sent together."""
 REFUSALS_BEFORE_GIVING_UP = 3
 

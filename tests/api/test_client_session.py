@@ -330,6 +330,24 @@ def test_a_disposition_that_is_wrong_does_not_reach_the_group(disposition: Dispo
     on_node(scenario)
 
 
+def test_a_refusal_quotes_only_the_beginning_of_a_tag_or_name() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach("\x01" * 255)
+        consumer = node.session.consumers.find(1, "\x01" * 255)
+        assert consumer is not None
+        node.session.consumers.settle(2, consumer, Disposition(None, 5, ()))
+        node.session.consumers.credit(3, "\x02" * 255, 50, drain=False)
+        node.session.consumers.find_getter(4, "\x03" * 255)
+        for request_id, failed in enumerate(node.told(), 2):
+            assert isinstance(failed, Failed)
+            assert failed.request_id == request_id
+            assert f"'\\x0{request_id - 1}" in failed.why.message
+            assert len(failed.why.message) < 200
+        assert request_id == 4
+
+    on_node(scenario)
+
+
 def test_a_selector_for_a_queue_that_keeps_no_fields_is_refused() -> None:
     async def scenario(node: Node) -> None:
         await node.session.consumers.attach(1, "c", "orders", SelectorText("colour = 'red'"), 10)
@@ -363,8 +381,8 @@ def test_many_small_deliveries_are_sent_in_turns_of_some_hundreds() -> None:
         await node.attach()
         for _ in range(600):
             node.deliver("c", 5)
-        turns = node.session.outcomes()
-        assert [len(await anext(turns)) for _ in range(3)] == [256, 256, 88]
+        node.session.input_over(None)
+        assert [len(turn) async for turn in node.session.outcomes()] == [256, 256, 88]
 
     on_node(scenario)
 
@@ -374,8 +392,8 @@ def test_outcomes_with_long_texts_are_sent_in_turns_of_about_a_megabyte() -> Non
         why = make(Code.NOT_FOUND, "not_found", "x" * 10_000, **{f"key {n}": "y" * 255 for n in range(10)})
         for number in range(500):
             node.session.outbox.add(Failed(number, why))
-        turns = node.session.outcomes()
-        found = [len(await anext(turns)) for _ in range(3)]
+        node.session.input_over(None)
+        found = [len(turn) async for turn in node.session.outcomes()]
         assert sum(found) == 500
         assert max(found) < 250
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from itertools import count, repeat
+from itertools import count, pairwise, repeat
 from typing import Any
+
+import pytest
 
 from fifo import commands as c
 from fifo.effects import Confirmed
+from quorum.api import client_session
+from quorum.api.client_session import ClientSession
 from quorum.api.hub import Hub
-from quorum.api.session_service import SessionCall
+from quorum.api.session_consumers import Consumer
+from quorum.api.session_service import PARTS_AT_A_TIME, SessionCall
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
@@ -95,9 +100,50 @@ def test_a_client_that_does_not_read_its_answers_is_not_read_past_a_megabyte_of_
 
     async def run(hub: Hub, driver: Driver, call: Call) -> None:
         await until_it_rests(call)
-        assert 100 < call.taken < 2_000
+        assert 100 < call.taken < 7_000, "fewer than the outcomes that may wait"
 
     on_session(_after_open(repeat(wrong, 20_000)), run)
+
+
+def _turn_of(tag: str, parts: int) -> pb.RequestTurn:
+    disposition = pb.Disposition(consumer_tag=tag, request_id=1, attach=1, outcome=pb.Disposition.SETTLE)
+    credit = pb.Credit(consumer_tag=tag, request_id=1, credit_to=1)
+    return pb.RequestTurn(dispositions=[disposition] * (parts // 2), credits=[credit] * (parts // 2))
+
+
+def test_others_run_while_a_turn_of_many_parts_is_carried_out() -> None:
+    turn = pb.SessionRequest(turn=_turn_of("c", 2_000))
+
+    async def run(hub: Hub, driver: Driver, call: Call) -> None:
+        session = await _session_of(hub)
+        session.consumers.by_tag["c"] = Consumer("c", 1, 1, 1)
+        seen = [0]
+        while seen[-1] < 2_000:
+            await asyncio.sleep(0)
+            seen.append(session._commands.under_way)
+        assert max(after - before for before, after in pairwise(seen)) <= PARTS_AT_A_TIME
+
+    on_session(_after_open(iter([turn])), run)
+
+
+def test_a_turn_of_many_parts_waits_while_the_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_session, "MAX_UNSENT", 300)
+    turn = pb.SessionRequest(turn=_turn_of("nobody", 2_000))
+
+    async def run(hub: Hub, driver: Driver, call: Call) -> None:
+        session = await _session_of(hub)
+        await until_it_rests(call)
+        assert 300 < len(session.outbox) <= 300 + PARTS_AT_A_TIME
+
+    on_session(_after_open(iter([turn])), run)
+
+
+async def _session_of(hub: Hub) -> ClientSession:
+    while True:
+        for session in hub.sessions.all():
+            if isinstance(session, ClientSession):
+                return session
+        await asyncio.sleep(0)
 
 
 def test_a_session_past_its_window_is_not_read_and_keeps_no_request() -> None:
