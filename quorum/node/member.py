@@ -353,7 +353,7 @@ class Member:
                 self._frames.receive(frame, now_ms)
         for item in inputs:
             self._inputs[type(item)](item, now_ms)
-        self._table.send_waiting(now_ms)
+        self._table.send_submitted(now_ms)
         if takes_part and self.read_indexes.is_busy:
             self.read_indexes.turn(now_ms)
 

@@ -40,9 +40,9 @@ def test_what_a_step_brings_for_a_group_from_all_sessions_leaves_together() -> N
     for number in (1, 2, 3, 1):
         table.submit(ev.Submit(number, 7, Wake(), None), 0)
     table.submit(ev.Submit(2, 8, Wake(), None), 0)
-    table.send_waiting(0)
+    table.send_submitted(0)
     assert routes.sent == [(7, 3 + 4), (8, 2)], "a registration for each session, and the operations"
-    table.send_waiting(0)
+    table.send_submitted(0)
     assert len(routes.sent) == 2
 
 
@@ -52,5 +52,5 @@ def test_what_was_submitted_before_a_session_ends_is_sent_as_it_is() -> None:
     table.submit(ev.Submit(1, 7, Wake(), None), 0)
     table.close(ev.EndSession(1), 0)
     assert routes.sent == [(7, 2)]
-    table.send_waiting(0)
+    table.send_submitted(0)
     assert routes.sent == [(7, 2), (7, 1)]

@@ -86,7 +86,7 @@ class Routes:
 
 def publish(table: SessionTable, group: int, size: int) -> None:
     table.submit(ev.Submit(1, group, Enqueue(7, 1, 1, 1, size), None, bytes(size)), 0)
-    table.send_waiting(0)
+    table.send_submitted(0)
 
 
 @pytest.mark.parametrize("sizes", [[4 << 10] * 5_000, [28_000_000] * 2], ids=["small", "large"])

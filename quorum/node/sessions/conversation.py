@@ -147,8 +147,10 @@ class Conversation:
         return len(self.unanswered[self.sent_count].data)
 
     def send_next(self) -> bytes:
-        """Returns the next operation to send and marks it as under way."""
+        """Returns the next operation to send and marks it as under way. A withdrawn one only uses its number."""
         sent = self.unanswered[self.sent_count]
+        if self.withdrawn and sent.token in self.withdrawn:
+            self._empty(sent)
         self.sent_count += 1
         sent.in_flight_bytes = len(sent.data)
         self.in_flight_bytes += sent.in_flight_bytes
@@ -158,8 +160,6 @@ class Conversation:
         """Schedules everything unanswered for resending, in order, because operations under way may be lost."""
         for sent in self.unanswered:
             sent.in_flight_bytes = 0
-            if self.withdrawn and sent.token in self.withdrawn:
-                self._empty(sent)
         self.sent_count = self.in_flight_bytes = 0
 
 

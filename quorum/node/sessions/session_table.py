@@ -57,6 +57,8 @@ class SessionTable:
         """every session by producer and epoch, also one that is closing while its successor is active"""
         self._waiting: dict[int, dict[tuple[bytes, int], Conversation]] = {}
         """group -> conversations with something to send, the longest waiting first"""
+        self._submitted: dict[int, None] = {}
+        """groups for which inputs of this step have brought operations"""
         self._in_flight: defaultdict[str, Counter[int]] = defaultdict(Counter)
         """link -> group -> bytes under way there"""
 
@@ -86,24 +88,26 @@ class SessionTable:
     def close(self, item: ev.EndSession, now_ms: int) -> None:
         session = self.by_number.get(item.number)
         if session is not None and not session.closing:
-            self.send_waiting(now_ms)  # what was submitted before; closing would empty it
+            self.send_submitted(now_ms)  # closing would empty what was not sent
             self._close(session, is_clean=item.is_clean)
+            self._submitted.update(dict.fromkeys(session.conversations))
 
     def submit(self, item: ev.Submit, now_ms: int) -> None:
-        """Takes an operation of a session; `send_waiting` sends it."""
+        """Takes an operation of a session; `send_submitted` sends it."""
         session = self.by_number.get(item.session)
         if session is None or session.closing:
             return  # the API has been told that it ended
         conversation = session.conversation(item.group)
         conversation.number(item.command, item.token, item.batch)
         self._wait(conversation)
+        self._submitted[item.group] = None
 
-    def send_waiting(self, now_ms: int) -> None:
+    def send_submitted(self, now_ms: int) -> None:
         """Sends what the inputs of a step have brought: one frame for each group, with the operations of all
         sessions."""
-        for group, waiting in self._waiting.items():
-            if waiting:
-                self._push(group, now_ms)
+        for group in self._submitted:
+            self._push(group, now_ms)
+        self._submitted.clear()
 
     def withdraw(self, item: ev.Withdraw, now_ms: int) -> None:
         session = self.by_number.get(item.session)
