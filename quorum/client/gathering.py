@@ -205,7 +205,7 @@ class Gathering:
             if not self._under_way[queue]:
                 self._close_soon(queue)
         batch.add(body, described, size, asyncio.get_running_loop().time() + timeout_s, future)
-        if size >= ALONE_BYTES or batch.count == min(MAX_MESSAGES, limits.max_batch_messages):
+        if size >= ALONE_BYTES or batch.count >= min(MAX_MESSAGES, limits.max_batch_messages):
             self.close(queue)
 
     def close(self, queue: str) -> None:

@@ -371,12 +371,12 @@ class Publisher:
             pending.outcome.failed(error)
 
     def _has_room(self, queue: Route, count: int, size_bytes: int) -> bool:
-        if not self._pending:
-            return True
-        ranges = range_count(queue)
         lowest = self.lowest_unconfirmed
         while self._ranges and self._ranges[0][0] < lowest:
             self._range_count -= self._ranges.popleft()[1]
+        if not self._pending:
+            return True
+        ranges = range_count(queue)
         span = self._next_number + count - lowest
         return (
             self._bytes + size_bytes <= self.limits.window_bytes

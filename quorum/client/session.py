@@ -32,7 +32,7 @@ import grpc
 from google.rpc import code_pb2
 
 from quorum.client.consumer import Consumer
-from quorum.client.delivery import Delivery, GetHolder, Holder
+from quorum.client.delivery import MAX_RANGES, Delivery, GetHolder, Holder
 from quorum.client.endpoints import OpenChannel, open_channel
 from quorum.client.errors import (
     ClosedError,
@@ -57,7 +57,9 @@ ATTACH_PAUSE_S = 0.1
 WATCH_S = 0.25
 CLOSE_FLUSH_S = 1.0
 MAX_TURN = 1_024
-"""Dispositions and credits that are sent together."""
+"""Dispositions and credits that are sent together. The service allows so many of each."""
+MAX_TURN_RANGES = 10_000
+"""Ranges of tags in one turn: with the other fields of its requests half of what any service allows, or less."""
 REFUSALS_BEFORE_GIVING_UP = 3
 
 # The service has forgotten this producer: the outcome of open publishes stays unknown, and a new identity begins.
@@ -404,13 +406,15 @@ class Session:
     def _next_turn(self) -> Any:
         """The dispositions and credits that wait, one request alone or many together; None if none wait."""
         found: list[Any] = []
-        while self._dirty and len(found) < MAX_TURN:
+        ranges = 0
+        while self._dirty and len(found) < MAX_TURN and ranges + MAX_RANGES <= MAX_TURN_RANGES:
             key = next(iter(self._dirty))
             request = self._dirty[key].next_request()
             if request is None:
                 del self._dirty[key]
             else:
                 found.append(request)
+                ranges += len(request.disposition.tags)
         if len(found) < 2:
             return found[0] if found else None
         turn = queue_pb2.RequestTurn()

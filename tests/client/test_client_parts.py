@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sized
 from itertools import pairwise
 from typing import Any
 
@@ -281,6 +282,22 @@ def test_resending_gives_all_undecided_batches_in_order() -> None:
         assert [type(future.exception()) for future in futures] == [
             type(None) if n == 1 else errors.ConnectionLost for n in range(5)
         ]
+
+    asyncio.run(scenario())
+
+
+def test_a_publisher_keeps_nothing_of_batches_that_are_decided() -> None:
+    async def scenario() -> None:
+        publisher = Publisher(lambda: None)
+        for number in range(1, 101):
+            confirmation = await publisher.admit("q", PreparedBatch(b"x", 1), None)
+            while publisher.next_request() is not None:
+                pass
+            publisher.decide(confirms((number, number)))
+            await confirmation
+        kept = [each for each in vars(publisher).values() if isinstance(each, Sized)]
+        assert max(map(len, kept)) <= 1
+        assert publisher._range_count <= 1
 
     asyncio.run(scenario())
 

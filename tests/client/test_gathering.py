@@ -84,6 +84,25 @@ async def test_a_full_batch_does_not_wait_for_the_one_before(world: World) -> No
 
 
 @on_cluster()
+async def test_a_batch_is_full_too_if_the_service_allows_fewer_messages_since_a_reconnect(
+    world: World,
+) -> None:
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        tasks = [asyncio.create_task(client.publish("q", b"first"))]
+        await eventually(lambda: arrived(world) == [b"first"], "accepted")
+        tasks += [asyncio.create_task(client.publish("q", each)) for each in numbered(3)]
+        await asyncio.sleep(0)
+        client._live().publisher.limits.max_batch_messages = 2
+        tasks.append(asyncio.create_task(client.publish("q", b"last")))
+        await eventually(
+            lambda: len(arrived(world)) == 5, "the full batch, without the answer to the one before"
+        )
+        world.cluster.release_confirms()
+        await asyncio.gather(*tasks)
+
+
+@on_cluster()
 async def test_a_large_message_travels_alone_and_in_its_place(world: World) -> None:
     world.cluster.limits.max_message_bytes = ALONE_BYTES
     bodies = [b"a", b"b" * ALONE_BYTES, b"c"]

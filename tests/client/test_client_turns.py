@@ -1,0 +1,47 @@
+"""The dispositions and credits that a session sends together stay within what the service takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from quorum.api import request_limits
+from quorum.client.consumer import Consumer, ConsumerOptions
+from quorum.client.session import Session
+from quorum.node.wire.batches import BatchLimits
+from quorum.node.wire.wire_scan import scan
+from quorum.v1 import queue_pb2
+
+SMALLEST = BatchLimits(1, 1 << 20, 1 << 20)
+"""The limits of a service that takes the fewest fields in a request."""
+
+
+def requests_of(session: Session) -> Iterator[Any]:
+    while (request := session._next_request()) is not None:
+        yield request
+
+
+@pytest.mark.parametrize(("consumers", "settled"), [(1, 45_000), (50, 1_000), (2_000, 9), (3_000, 1)])
+def test_every_request_of_many_settlements_is_taken_by_the_service(consumers: int, settled: int) -> None:
+    shape = request_limits.request_shape(queue_pb2.SessionRequest.DESCRIPTOR, SMALLEST)
+
+    async def scenario() -> None:
+        session = Session(("host:1",), 3_000, 3_000)
+        for number in range(consumers):
+            consumer = Consumer(session, "q", f"consumer-{number}", ConsumerOptions(prefetch=2 * settled))
+            delivery = consumer.receive(queue_pb2.Delivery(attach=1, first_tag=1, count=2 * settled))
+            every_other = [delivery[place] for place in range(0, 2 * settled, 2)]
+            await consumer.modify(every_other, delivery_failed=True, undeliverable_here=True)
+        count = 0
+        for request in requests_of(session):
+            scan(request.SerializeToString(), shape, request_limits.max_tags(SMALLEST))
+            sent = request.turn.dispositions or [request.disposition]
+            assert len(sent) <= 1_024
+            assert len(request.turn.credits) <= 1_024
+            count += sum(len(disposition.tags) for disposition in sent)
+        assert count == consumers * settled
+
+    asyncio.run(scenario())
