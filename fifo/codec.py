@@ -7,6 +7,9 @@ from array import array
 from collections.abc import Iterable
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fifo.versions import BASE
 
 
@@ -56,6 +59,20 @@ class Writer:
                 data.append(value & 0x7F | 0x80)
                 value >>= 7
             data.append(value)
+
+    def many_numbers(self, values: NDArray[np.uint64]) -> None:
+        """The bytes that `numbers` writes; faster for very many values."""
+        columns: list[NDArray[np.uint64]] = []
+        ends: list[NDArray[np.bool_]] = []
+        is_left = np.ones(len(values), dtype=np.bool_)
+        while is_left.any():
+            columns.append(values & np.uint64(0x7F))
+            ends.append(is_left)
+            values = values >> np.uint64(7)
+            is_left = values > 0
+            columns[-1] |= is_left.astype(np.uint64) << np.uint64(7)
+        if columns:
+            self.data += np.stack(columns, axis=1)[np.stack(ends, axis=1)].astype(np.uint8).tobytes()
 
     def signed(self, value: int) -> None:
         self.number(value << 1 if value >= 0 else (-value << 1) - 1)

@@ -302,7 +302,7 @@ class GroupMachine(GroupState):
         if fresh and entry.version >= 2:
             late = producer.late(fresh, first)
             is_cut = command.independent and machine.messages.room < command.count
-            is_crowded = self.sessions.is_crowded(producer)
+            is_crowded = self.sessions.is_crowded(producer, first)
             if late or is_cut or is_crowded or fresh[0][1] < command.count:
                 return self._enqueue_rest(entry, operation, producer, command, fresh[:late], fresh[late:])
         if fresh:

@@ -85,7 +85,7 @@ class Limits:
     messages between them."""
     max_ranges: int = 262_144
     """Ranges of accepted numbers that a group remembers of all producers of clients together, but for the first range
-    of each: 130 bytes each, in memory 33 MB. Owners share them."""
+    of each: 4 MB of memory, and 2 MB of every checkpoint. Owners share them."""
     max_targeted: int = 65_536
     """Messages of a batch, counted once for each of their queues."""
     max_producers: int = 10_000

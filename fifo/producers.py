@@ -28,23 +28,20 @@ Entries of version 1 forget the oldest ended producer to make room, and take mes
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 from fifo.commands import NODE, UNKNOWN, Address, Enqueue, Origin, RegisterProducer
 from fifo.effects import Refused, Registered, Reply
 from fifo.limits import Limits
+from fifo.number_ranges import NumberRanges
 from fifo.numbering import DAY_MS, Fences, describe, refuse_command, refuse_ended, refuse_more, refuse_over
 from fifo.shares import Owned
-
-_end = itemgetter(1)
 
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """One producer. accepted: disjoint ranges (first, last), ascending, with gaps between them, not below `floor`."""
+    """One producer. accepted: the numbers of accepted messages, not below `floor`."""
 
     name: bytes
     epoch: int
@@ -52,7 +49,7 @@ class Producer:
     owner: int = UNKNOWN
     last_n: int = 0
     floor: int = 0  # client sequences below are confirmed and known to be so
-    accepted: list[tuple[int, int]] = field(default_factory=list)
+    accepted: NumberRanges = field(default_factory=NumberRanges)
     ended_ms: int = -1  # -1 while the session lives
     counted: int = 0  # how many of its ranges `Sessions.ranges` counts
     consumers: dict[tuple[int, str], None] = field(
@@ -63,17 +60,13 @@ class Producer:
         if floor <= self.floor:
             return
         self.floor = floor
-        accepted = self.accepted
-        if accepted and accepted[0][1] < floor:
-            del accepted[: bisect_left(accepted, floor, key=_end)]
-        if accepted and accepted[0][0] < floor:
-            accepted[0] = (floor, accepted[0][1])
+        self.accepted.forget_below(floor)
 
     def fresh(self, command: Enqueue) -> list[tuple[int, int]]:
         """The messages of a batch that were not accepted before, as (ordinal, count). Those below the floor were."""
-        first, accepted = command.first_client_sequence, self.accepted
+        first, lasts = command.first_client_sequence, self.accepted.lasts
         floor = max(self.floor, command.lowest_unconfirmed)
-        if first >= floor and (not accepted or accepted[-1][1] < first):
+        if first >= floor and (not lasts or lasts[-1] < first):
             return [(0, command.count)]
         return [
             (ordinal, count) for ordinal, count, _ in self.fresh_numbers([(0, command.count, first)], floor)
@@ -88,70 +81,54 @@ class Producer:
         for ordinal, count, first in ranges:
             position, end = max(first, floor), first + count
             if position <= highest:
-                for start, last in self._overlapping(position, end - 1):
+                for start, last in self.accepted.overlapping(position, end - 1):
                     if start > position:
                         yield ordinal + position - first, start - position, position
                     position = last + 1
             if position < end:
                 yield ordinal + position - first, end - position, position
 
-    def _overlapping(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The accepted ranges that have some of the numbers first..last, ascending."""
-        accepted = self.accepted
-        for place in range(bisect_left(accepted, first, key=_end), len(accepted)):
-            if accepted[place][0] > last:
-                break
-            yield accepted[place]
-
     def late(self, fresh: list[tuple[int, int]], first: int) -> int:
         """The number of ranges of `fresh` that are below the highest accepted message: all, or all but the last one.
         first: the number of the batch's first message."""
-        if not fresh or not self.accepted:
+        lasts = self.accepted.lasts
+        if not fresh or not lasts:
             return 0
-        return len(fresh) - (first + fresh[-1][0] > self.accepted[-1][1])
+        return len(fresh) - (first + fresh[-1][0] > lasts[-1])
 
     def ranges_with(self, ranges: Sequence[tuple[int, int]], floor: int) -> tuple[int, int]:
         """(those that are left, more) of its ranges if the numbers below `floor` are forgotten and these are accepted,
         as (first, last) above all accepted ones."""
-        accepted = self.accepted
-        kept = len(accepted) - bisect_left(accepted, floor, key=_end)
-        return kept, len(ranges) - (kept > 0 and accepted[-1][1] + 1 == ranges[0][0])
+        kept = self.accepted.count_from(floor)
+        return kept, len(ranges) - (kept > 0 and self.accepted.lasts[-1] + 1 == ranges[0][0])
 
     def taken(self, first: int, last: int) -> list[tuple[int, int]]:
         """The accepted ones of the messages first..last: disjoint ranges (first, last), ascending."""
         found = [(first, min(last, self.floor - 1))] if first < self.floor else []
-        found += [(max(start, first), min(end, last)) for start, end in self._overlapping(first, last)]
+        found += [
+            (max(start, first), min(end, last)) for start, end in self.accepted.overlapping(first, last)
+        ]
         return found
 
     @property
     def highest(self) -> int:
         """The highest accepted number; 0 if none was accepted."""
-        return self.accepted[-1][1] if self.accepted else max(0, self.floor - 1)
+        lasts = self.accepted.lasts
+        return lasts[-1] if lasts else max(0, self.floor - 1)
 
     @property
     def is_blank(self) -> bool:
         """Whether no message of the producer was accepted here."""
-        return not self.accepted and not self.floor
+        return not len(self.accepted) and not self.floor
 
     def accept(self, first: int, last: int) -> None:
         """Remembers first..last as accepted. Some of them may be remembered already."""
-        accepted = self.accepted
-        if not accepted or accepted[-1][1] + 1 < first:
-            accepted.append((first, last))
-            return
-        if accepted[-1][1] + 1 == first:
-            accepted[-1] = (accepted[-1][0], last)
-            return
-        first = max(first, self.floor)
-        if first > last:
-            return
-        start = bisect_left(accepted, first - 1, key=_end)
-        end = start
-        while end < len(accepted) and accepted[end][0] <= last + 1:
-            first = min(first, accepted[end][0])
-            last = max(last, accepted[end][1])
-            end += 1
-        accepted[start:end] = [(first, last)]
+        lasts = self.accepted.lasts
+        if lasts and lasts[-1] >= first:
+            first = max(first, self.floor)
+            if first > last:
+                return
+        self.accepted.add(first, last)
 
 
 def _refuse_ranges(what: str, more: str, allowed: str, floor: int) -> Refused:
@@ -200,15 +177,18 @@ class Sessions:
 
     def count_ranges(self, producer: Producer) -> None:
         """Counts a producer's ranges again, after messages were accepted or forgotten."""
-        further = 0 if producer.owner == NODE else max(0, len(producer.accepted) - 1)
+        count = len(producer.accepted.lasts)
+        further = count - 1 if count > 1 and producer.owner != NODE else 0
         if further != producer.counted:
             self.ranges.add(producer.owner, further - producer.counted)
             producer.counted = further
 
-    def is_crowded(self, producer: Producer) -> bool:
-        """Whether one more range of this producer may be too many."""
-        limits = self.limits
-        return len(producer.accepted) >= limits.max_accepted or not self.ranges.has_room(
+    def is_crowded(self, producer: Producer, first: int) -> bool:
+        """Whether a new message with this number makes a range, and that may be one too many."""
+        lasts, limits = producer.accepted.lasts, self.limits
+        if not lasts or lasts[-1] + 1 == first:
+            return False
+        return len(lasts) >= limits.max_accepted or not self.ranges.has_room(
             producer.owner, limits.max_ranges
         )
 

@@ -7,7 +7,10 @@ records of a list (`..._OWNER`, HAS_UNTOLD_LOSS, USED_MS, TEXTS) were added befo
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from fifo.codec import Reader, Writer
 from fifo.commands import ON_EXPIRY, UNKNOWN
@@ -16,6 +19,7 @@ from fifo.group_state import GroupState
 from fifo.kinds import BYTES, FLAG, I64, TEXT, U64, Coded, Column, Many, Maybe, Row
 from fifo.layouts import ADDRESS, FENCE
 from fifo.messages.messages import COUNTED
+from fifo.number_ranges import NumberRanges
 from fifo.numbering import Fences
 from fifo.pins import QueuePin
 from fifo.producers import Producer
@@ -23,6 +27,9 @@ from fifo.queue_machine import QueueMachine
 from fifo.records import Field, Record
 from fifo.staging import LastBatch, Part
 from fifo.subscriptions import Disposition, Reservation, Subscription
+
+MANY = 16
+"""Numbers from which on writing them together is faster than one by one."""
 
 
 class _CheckedOut:
@@ -42,6 +49,23 @@ class _CheckedOut:
         )
         checked_out.total = sum(checked_out.counts)
         return checked_out
+
+
+class NumberRangesKind:
+    """The first and the last number of each range, after their number."""
+
+    def write(self, out: Writer, ranges: NumberRanges) -> None:
+        out.number(len(ranges))
+        if len(ranges) < MANY:
+            out.numbers(chain.from_iterable(ranges))
+        else:
+            pairs = np.stack(
+                (np.frombuffer(ranges.firsts, "=u8"), np.frombuffer(ranges.lasts, "=u8")), axis=1
+            )
+            out.many_numbers(pairs.ravel())
+
+    def read(self, reader: Reader) -> NumberRanges:
+        return NumberRanges([(reader.number(), reader.number()) for _ in range(reader.number())])
 
 
 class _Counts:
@@ -91,7 +115,7 @@ PRODUCER = Record(
         Field("last_n", U64),
         Field("floor", U64),
         Field("ended_ms", I64),
-        Field("accepted", RANGES),
+        Field("accepted", NumberRangesKind()),
         Field("consumers", Many(Row(U64, TEXT), dict.fromkeys)),
     ),
     others=("counted", "owner"),

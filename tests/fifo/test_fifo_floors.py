@@ -21,6 +21,7 @@ LANGUAGE_MODULES = [
     "kinds",
     "layouts",
     "limits",
+    "number_ranges",
     "numbering",
     "outcome_hash",
     "producers",

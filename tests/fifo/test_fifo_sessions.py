@@ -404,7 +404,7 @@ def test_new_messages_are_taken_after_everything_before_was_confirmed() -> None:
     name = world.session()
     world.publish(name, 5, first=1, lowest_unconfirmed=1)
     assert world.publish(name, 1, first=3, lowest_unconfirmed=6).replies == (Confirmed(3, 3),)
-    assert not world.machine.sessions.producers[name].accepted
+    assert not list(world.machine.sessions.producers[name].accepted)
     assert world.publish(name, 2, first=6, lowest_unconfirmed=6).replies == (Confirmed(6, 7),)
 
 
@@ -436,7 +436,7 @@ def test_a_full_queue_takes_those_of_independent_messages_that_fit() -> None:
     reply = world.publish(name, 4, first=4, lowest_unconfirmed=1, independent=True).replies[0]
     assert isinstance(reply, Confirmed)
     assert [(first, last, why.reason) for first, last, why in reply.refused] == [(6, 7, "queue_full")]
-    assert world.machine.sessions.producers[name].accepted == [(1, 5)]
+    assert list(world.machine.sessions.producers[name].accepted) == [(1, 5)]
     assert (
         reason(world.publish(name, 2, first=8, lowest_unconfirmed=1, independent=True).replies[0])
         == "queue_full"

@@ -200,7 +200,7 @@ def check_format_3(machine: GroupMachine) -> None:
     invariants.check(machine)
     sessions = machine.sessions
     assert {p.owner for p in sessions.producers.values()} == {UNKNOWN}
-    assert [p.accepted for p in sessions.producers.values()] == [[(2, 3), (9, 10)], [(1, 2)], []]
+    assert [list(p.accepted) for p in sessions.producers.values()] == [[(2, 3), (9, 10)], [(1, 2)], []]
     assert list(sessions.ended) == [producer(1), producer(2)]
     assert not sessions.fences.by_name
     info = queries.info(machine, 1)
