@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -43,6 +44,7 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="quorum-client", daemon=True)
         self._thread.start()
         self._inbox = Inbox(self._loop)
+        self._stopping = threading.Lock()
 
     def publish(self, work: Work) -> None:
         """Run a publish on the loop, together with those of other threads, and wait for its answer."""
@@ -75,8 +77,11 @@ class _Loop:
             raise
         return result
 
-    def follow(self, awaited: asyncio.Future[T]) -> concurrent.futures.Future[T]:
-        """A thread-safe future that follows one of the loop. Cancelling it does not cancel the loop's future."""
+    def follow(
+        self, begin: Callable[[], Coroutine[Any, Any, asyncio.Future[T]]]
+    ) -> concurrent.futures.Future[T]:
+        """Run work that gives a future of the loop. Returns a thread-safe future that follows it. Cancelling that does
+        not cancel the loop's future."""
         followed: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def copy(done: asyncio.Future[T]) -> None:
@@ -89,18 +94,28 @@ class _Loop:
             else:
                 followed.set_result(done.result())
 
-        self._loop.call_soon_threadsafe(awaited.add_done_callback, copy)
+        async def work() -> None:
+            (await begin()).add_done_callback(copy)
+
+        self.run(work())
         return followed
 
     def stop(self) -> None:
-        """End the remaining tasks, then the loop and its thread."""
-        if not self._thread.is_alive():
-            return
-        asyncio.run_coroutine_threadsafe(_end_other_tasks(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._inbox.close()
+        """Refuse new work, end the remaining tasks, then the loop and its thread. Several threads may call this."""
+        with self._stopping:
+            if self._thread.is_alive():
+                asyncio.run_coroutine_threadsafe(self._end_tasks(), self._loop).result()
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+                self._inbox.close()
+
+    async def _end_tasks(self) -> None:
+        self._inbox.close()  # no other task begins after this
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 class _Settling:
@@ -216,10 +231,8 @@ class Client(_Settling):
         super().__init__(loop, self._client)
 
     def close(self, *, timeout_ms: int = aio.CLOSE_TIMEOUT_MS) -> None:
-        try:
+        with contextlib.suppress(ClosedError):  # closed already, or by another thread meanwhile
             self._loop.run(self._client.close(timeout_ms=timeout_ms))
-        except ClosedError:
-            return  # closed already
         self._loop.stop()
 
     def __enter__(self) -> Self:
@@ -257,7 +270,7 @@ class Client(_Settling):
         self, queue: str | Sequence[str], batch: aio.Batch, *, timeout_ms: int | None = None
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
-        return self._loop.follow(self._loop.run(self._client.send_batch(queue, batch, timeout_ms=timeout_ms)))
+        return self._loop.follow(partial(self._client.send_batch, queue, batch, timeout_ms=timeout_ms))
 
     def consume(
         self,
@@ -368,13 +381,6 @@ class Client(_Settling):
 
     def rebalance_leaders(self, *, timeout_ms: int | None = None) -> dict[int, str]:
         return self._loop.run(self._client.rebalance_leaders(timeout_ms=timeout_ms))
-
-
-async def _end_other_tasks() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 def connect(url: str, **options: int) -> Client:

@@ -111,6 +111,8 @@ class Running:
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        else:  # it was refused, or will not be begun
+            self._work.close()
 
 
 def _copy(answer: Answer, done: asyncio.Task[Any]) -> None:
@@ -157,11 +159,12 @@ class Inbox:
         if self._is_closed:
             self._refuse_all()
         elif not self._is_awake:
-            self._is_awake = True
             try:
-                self._loop.call_soon_threadsafe(self._turn)
-            except RuntimeError:  # the loop was closed meanwhile
-                self.close()
+                self._wake()
+            except BaseException:  # such as a KeyboardInterrupt: other threads may rely on this turn already
+                answer.give_up()
+                self._wake()
+                raise
         return answer
 
     def answered(self) -> None:
@@ -172,12 +175,26 @@ class Inbox:
             self._loop.call_soon(self._turn)
 
     def close(self) -> None:
-        """The loop has ended: refuse what is left, and all that follows."""
+        """The loop ends, or has ended: refuse what is left, and all that follows."""
         self._is_closed = True
         self._refuse_all()
 
+    def _wake(self) -> None:
+        """Let the loop run a turn. A second one does no harm."""
+        try:
+            self._is_awake = True
+            self._loop.call_soon_threadsafe(self._turn)
+        except RuntimeError:  # the loop was closed meanwhile
+            self.close()
+        except BaseException:
+            self._is_awake = False  # else no later work would wake the loop
+            raise
+
     def _turn(self) -> None:
         """Take the work of all threads."""
+        if self._is_closed:
+            self._refuse_all()
+            return
         left = self._left
         if self._awaited > 1:
             idle = before = 0

@@ -220,8 +220,9 @@ class Publisher:
     async def admit(self, queue: Route, batch: PreparedBatch, timeout_ms: int | None) -> asyncio.Future[int]:
         """Wait for room in the window. Returns a future of the number of confirmed messages.
 
-        If this wait is cancelled or raises TimedOut, the batch is not sent. Cancelling the future does not stop the
-        batch, because by then it is numbered and will be sent.
+        If this wait raises TimedOut, the batch is not sent. If it is cancelled, the batch is not sent either, unless
+        the window had room just before: then it is numbered, and will be sent. For the same reason cancelling the
+        future does not stop the batch.
         """
         if self._failure is not None:
             raise self._failure

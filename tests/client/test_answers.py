@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -175,6 +176,50 @@ def test_a_wait_that_is_interrupted_counts_as_answered(loop: StillLoop) -> None:
         answer.wait()
     assert taken[0].done()
     taken[0].set_result(1)  # is no error
+
+
+class Interrupting(StillLoop):
+    """Its first wakes are interrupted, before or after they have their effect."""
+
+    def __init__(self, interrupts: int, *, late: bool) -> None:
+        super().__init__()
+        self.interrupts, self.late = interrupts, late
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: object, **_: object) -> object:  # type: ignore[override]
+        self.interrupts -= 1
+        if self.late or self.interrupts < 0:
+            super().call_soon_threadsafe(callback)
+        if self.interrupts >= 0:
+            raise KeyboardInterrupt
+        return None
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_work_is_taken_after_an_interrupt_while_the_loop_was_being_woken(interrupts: int, late: bool) -> None:
+    loop = Interrupting(interrupts, late=late)
+    inbox = Inbox(loop)
+    taken: list[Answer] = []
+    with pytest.raises(KeyboardInterrupt):
+        inbox.leave(held(taken))
+    if interrupts == 2:
+        inbox.leave(held(taken))
+    loop.turn()
+    assert taken[0].done()  # its thread does not wait
+    assert len(taken) == interrupts
+    answer = inbox.leave(doubled(2))
+    loop.turn()
+    assert answer.wait() == 4
+    loop.close()
+
+
+def test_a_turn_after_the_end_begins_nothing(loop: StillLoop) -> None:
+    inbox, taken = Inbox(loop), list[Answer]()
+    inbox.leave(held(taken))
+    inbox._is_closed = True  # a thread that has left its work just before relies on the turn
+    loop.turn()
+    assert taken == []
+    assert inbox._left == deque()
 
 
 def test_only_threads_that_come_back_are_waited_for(loop: StillLoop) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,10 @@ from quorum.sync import _Loop
 
 async def _future() -> asyncio.Future[int]:
     return asyncio.get_running_loop().create_future()
+
+
+async def _same(future: asyncio.Future[int]) -> asyncio.Future[int]:
+    return future
 
 
 async def _fail(future: asyncio.Future[int]) -> None:
@@ -29,14 +34,14 @@ def test_a_followed_future_gives_its_result() -> None:
         future.set_result(7)
         return future
 
-    assert loop.follow(loop.run(done())).result() == 7
+    assert loop.follow(done).result() == 7
     loop.stop()
 
 
 def test_a_failure_that_nobody_waited_for_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     loop = _Loop()
     future = loop.run(_future())
-    followed = loop.follow(future)
+    followed = loop.follow(partial(_same, future))
     loop.run(_fail(future))
     loop.stop()
     assert isinstance(followed.exception(), ClosedError)
@@ -48,7 +53,7 @@ def test_a_failure_that_nobody_waited_for_is_not_reported(caplog: pytest.LogCapt
 def test_a_cancelled_follower_leaves_the_future_alone() -> None:
     loop = _Loop()
     future = loop.run(_future())
-    assert loop.follow(future).cancel()
+    assert loop.follow(partial(_same, future)).cancel()
     loop.run(_fail(future))
     assert isinstance(future.exception(), ClosedError)
     loop.stop()
@@ -90,6 +95,50 @@ def test_a_thread_whose_call_is_ended_with_the_loop_is_told() -> None:
             waiting.result()
 
 
+def test_a_call_that_comes_while_the_loop_ends_is_refused() -> None:
+    """What runs at the end is ended first; a call that comes meanwhile would be begun and never ended."""
+    loop = _Loop()
+    refused: list[ClosedError] = []
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            loop.run(forever())
+        except ClosedError as error:
+            refused.append(error)
+
+    late = threading.Thread(target=call, daemon=True)
+
+    async def ends_slowly() -> None:
+        try:
+            await forever()
+        finally:
+            late.start()
+            await asyncio.sleep(0.05)
+
+    async def begin() -> asyncio.Task[None]:
+        task = asyncio.ensure_future(ends_slowly())
+        await asyncio.sleep(0)
+        return task
+
+    loop.run(begin())
+    loop.stop()
+    late.join(5)
+    assert len(refused) == 1
+
+
+def test_several_threads_may_end_the_loop() -> None:
+    loop = _Loop()
+    threads = [threading.Thread(target=loop.stop, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in [*threads, loop._thread])
+
+
 def test_a_call_after_the_end_of_the_loop_is_refused() -> None:
     loop = _Loop()
     loop.stop()
@@ -97,6 +146,8 @@ def test_a_call_after_the_end_of_the_loop_is_refused() -> None:
         loop.run(_future())
     with pytest.raises(ClosedError):
         loop.at_once(_future)
+    with pytest.raises(ClosedError):
+        loop.follow(_future)
 
 
 def test_calls_are_refused_where_the_loop_has_no_thread() -> None:
