@@ -302,17 +302,26 @@ class Holder:
             messages = [(target.delivery, target.tag, target.tag)]
         else:
             messages = [(message.delivery, message.tag, message.tag) for message in target]
-        for delivery, first, last in messages:
-            if delivery.holder is not self:
-                raise UsageError(f"{self} cannot settle a message of {delivery.holder}")
-            if delivery.is_void:
-                raise VoidDelivery(f"{self}: delivery {first} is void; the queue will redeliver it")
-            taken = self.held.remove(first, last)
-            if not taken:
-                raise UsageError(f"{self} has no delivery {first}; held: {self.held}")
-            disposal.tags.extend(taken)
+        try:
+            for delivery, first, last in messages:
+                disposal.tags.extend(self._take(delivery, first, last))
+        except BaseException:  # nothing is sent, so the messages before this one are still held
+            for first, last in disposal.tags:
+                self.held.add(first, last)
+            raise
         disposal.tags.sort()
         await self._dispose(disposal, wait)
+
+    def _take(self, delivery: Delivery, first: int, last: int) -> list[tuple[int, int]]:
+        """Take tags of a delivery from those that are held. Raises an error if none of them are."""
+        if delivery.holder is not self:
+            raise UsageError(f"{self} cannot settle a message of {delivery.holder}")
+        if delivery.is_void:
+            raise VoidDelivery(f"{self}: delivery {first} is void; the queue will redeliver it")
+        taken = self.held.remove(first, last)
+        if not taken:
+            raise UsageError(f"{self} has no delivery {first}; held: {self.held}")
+        return taken
 
     async def _settle_tags(self, ranges: Iterable[tuple[int, int]], wait: bool) -> int:
         """Settle what is held of these ranges. Returns its number."""

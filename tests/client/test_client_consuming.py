@@ -194,6 +194,19 @@ async def test_settling_twice_is_refused_and_says_what_is_held(world: World) -> 
 
 
 @on_cluster()
+async def test_messages_stay_held_if_one_beside_them_cannot_be_settled(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 3)
+        async with client.consume("q") as consumer:
+            messages = await take(consumer, 3)
+            await messages[1].settle()
+            with pytest.raises(UsageError, match="has no delivery 2"):
+                await consumer.settle(messages)
+            await consumer.settle([messages[0], messages[2]], wait=True)
+    assert sorted(settled(world)) == [1, 2, 3]
+
+
+@on_cluster()
 async def test_after_a_lost_stream_what_was_held_is_void_and_comes_again(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 10)
