@@ -140,8 +140,13 @@ class Heartbeats:
 
     @property
     def _interval_ms(self) -> int:
+        """The shorter of the two lease times has room for three heartbeats. While a member idles, one may leave
+        later (member.PATIENCE_MS); the smallest times have room for that, and for the way of an answer."""
         settings = self.leases.settings
-        return HEARTBEAT_MS if settings is None else min(HEARTBEAT_MS, settings.granted.step_down_ms // 3)
+        if settings is None:
+            return HEARTBEAT_MS
+        granted = settings.granted
+        return min(HEARTBEAT_MS, granted.lease_ms // 3, granted.step_down_ms // 3)
 
     def _derive(self, replica: Replica, now_ms: int) -> None:
         """Derives the lease on one group from the answers so far."""

@@ -29,7 +29,8 @@ from quorum.node.leases.disk_state import DiskState
 from quorum.replication.configuration import majority
 
 HEARTBEAT_MS = 400
-"""Interval between a node's heartbeats, or a third of the time after which a leader without answers steps down."""
+"""Interval between a node's heartbeats, or a third of the shorter lease time if that is less (catalog/lease_times.py).
+"""
 DRIFT_MS = 500
 """How far two members' clocks may drift apart within a lease, with a margin."""
 
