@@ -24,7 +24,13 @@ class World:
             leader="n1", term=TERM, is_leader=True, configuration=SimpleNamespace(voters=("n1",))
         )
         replicas: Any = {
-            GROUP: SimpleNamespace(number=GROUP, raft=self.raft, clock=GroupClock(), disputed="")
+            GROUP: SimpleNamespace(
+                number=GROUP,
+                raft=self.raft,
+                clock=GroupClock(),
+                disputed="",
+                hear_behind=lambda peer, entries: None,
+            )
         }
         member_directory: Any = SimpleNamespace(me="n1", number=lambda name: NUMBERS.get(name, 0))
         disks = SimpleNamespace(known_low=lambda now: (), own=_NoDisk())

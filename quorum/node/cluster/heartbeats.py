@@ -89,7 +89,10 @@ class Heartbeats:
         self.leases.answered(node, answer)
         for number, view in answer.groups.items():
             replica = self._replicas.get(number)
-            if replica is not None and (view.leader, view.term) == (node, replica.raft.term):
+            if replica is None:
+                continue
+            replica.hear_behind(peer, view.behind if view.leader else None)
+            if (view.leader, view.term) == (node, replica.raft.term):
                 replica.clock.heard(view.time_ms, answer.sent_ms, now_ms, view.term)
 
     def leader_changed(self, replica: Replica, now_ms: int) -> None:
@@ -172,7 +175,7 @@ class Heartbeats:
         term = replica.raft.term
         leader = self._member_directory.number(replica.raft.leader)
         if leader != self.leases.me:
-            return LeaderView(leader, term)
+            return LeaderView(leader, term, behind=replica.behind)
         settings = self.leases.settings
         if settings is None or not self.leases.may_grant(
             replica.number, term, now_ms, _voters(replica, self._member_directory)
@@ -180,7 +183,7 @@ class Heartbeats:
             return LeaderView(0, term)
         has_time = replica.leads and replica.clock.last
         time_ms = replica.clock.now(now_ms, self.wall_clocks(now_ms), term) if has_time else 0
-        return LeaderView(leader, term, settings.granted.lease_ms, time_ms)
+        return LeaderView(leader, term, settings.granted.lease_ms, time_ms, replica.behind)
 
 
 def _voters(replica: Replica, member_directory: MemberDirectory) -> list[int]:
