@@ -41,8 +41,9 @@ UNSEEN = -1
 """In a command's `seen`: the command is applied whatever was changed before it."""
 SMALLEST = LeaseTimes(500, 500)
 LARGEST = LeaseTimes(60_000, 120_000)
-"""The largest values that the configuration allows for `lease_ms` and `leader_fallback_ms`. Leases depend on
-heartbeats, four a second: with less than the time of two of them, no lease would hold."""
+"""The values of `lease_ms` and `leader_fallback_ms` that the configuration allows. A lease holds only if the next
+heartbeat is answered before it ends. The interval between heartbeats is at most a third of either time, but an idle
+member may send one 150 ms late. With the smallest times, 180 ms are left for the heartbeat and its answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,13 @@ class World:
             leader="n1", term=TERM, is_leader=True, configuration=SimpleNamespace(voters=("n1",))
         )
         replicas: Any = {
-            GROUP: SimpleNamespace(number=GROUP, raft=self.raft, clock=GroupClock(), disputed="")
+            GROUP: SimpleNamespace(
+                number=GROUP,
+                raft=self.raft,
+                clock=GroupClock(),
+                disputed="",
+                hear_behind=lambda peer, entries: None,
+            )
         }
         member_directory: Any = SimpleNamespace(me="n1", number=lambda name: NUMBERS.get(name, 0))
         disks = SimpleNamespace(known_low=lambda now: (), own=_NoDisk())
@@ -63,11 +69,16 @@ def test_an_only_voter_renews_its_lease_with_each_heartbeat() -> None:
     assert world.turn(1_000 + HEARTBEAT_MS) == [ev.LeaseGranted(GROUP, 1_000 + HEARTBEAT_MS + LEASE)]
 
 
-def test_a_short_step_down_time_shortens_the_interval_of_heartbeats() -> None:
-    """A leader grants leases only for this time after a majority's last answer: it needs several answers in it."""
-    for step_down_ms, interval_ms in ((600, 200), (60_000, HEARTBEAT_MS)):
+def test_a_short_lease_or_step_down_time_shortens_the_interval_of_heartbeats() -> None:
+    """A leader grants leases only for the step-down time after a majority's last answer, and a lease has to be renewed
+    before it ends: both need several answers in that time."""
+    for lease_ms, step_down_ms, interval_ms in (
+        (LEASE, 600, 200),
+        (600, 60_000, 200),
+        (60_000, 60_000, HEARTBEAT_MS),
+    ):
         world = World()
-        world.heartbeats.leases.settings = LeaseSettings.founded(LeaseTimes(LEASE, step_down_ms))
+        world.heartbeats.leases.settings = LeaseSettings.founded(LeaseTimes(lease_ms, step_down_ms))
         world.turn(1_000)
         assert world.heartbeats.next_ms == 1_000 + interval_ms
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,7 @@ from quorum.node import events as ev
 from quorum.node.cluster.leader_spread import GROUP_PAUSE, find_move
 from quorum.node.cluster.membership import MAX_LAG
 from quorum.node.member_config import SPREAD_AFTER_MS as SETTLED_MS
-from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import MAX_BEHIND, SYSTEM_GROUP, Replica
 from support.cluster import STEP_MS, Cluster, Session
 
 ALL = ("a", "b", "c")
@@ -233,7 +234,20 @@ def test_a_member_that_lags_behind_gets_no_group() -> None:
     cluster.step(leader)
     assert not membership.transfer_leadership(replica, late)
     cluster.until(lambda: replica.raft.match_index(late) == replica.raft.last_index, "it has caught up")
+    cluster.until(lambda: replica.has_applied(late), "and says so")
     assert membership.transfer_leadership(replica, late)
+
+
+def publishes_wait_no_longer_than_an_election(cluster: Cluster, group: int, queue: int, ms: int) -> None:
+    producer = Session(cluster, "n1")
+    waited = []
+    for _ in range(0, ms, 50):
+        token = producer.publish(group, queue, b"x")
+        began = cluster.now_ms
+        cluster.until(lambda token=token: token in producer.replies, "an answer", 1_000)  # type: ignore[misc]
+        waited.append(cluster.now_ms - began)
+        cluster.run(50)
+    assert max(waited) < 1_000 * cluster.members["n1"].config.raft.election_max_s
 
 
 def test_no_publish_waits_longer_than_an_election() -> None:
@@ -241,16 +255,8 @@ def test_no_publish_waits_longer_than_an_election() -> None:
     cluster.ready()
     group, queue = cluster.declare("orders")
     gather(cluster, "n2")
-    producer = Session(cluster, "n1")
-    waited = []
-    for _ in range(0, 8 * SETTLED_MS, 50):
-        token = producer.publish(group, queue, b"x")
-        began = cluster.now_ms
-        cluster.until(lambda token=token: token in producer.replies, "an answer", 1_000)  # type: ignore[misc]
-        waited.append(cluster.now_ms - began)
-        cluster.run(50)
+    publishes_wait_no_longer_than_an_election(cluster, group, queue, 8 * SETTLED_MS)
     assert is_even(cluster)
-    assert max(waited) < 1_000 * cluster.members["n1"].config.raft.election_max_s
 
 
 def test_with_the_setting_off_nothing_moves() -> None:
@@ -258,3 +264,102 @@ def test_with_the_setting_off_nothing_moves() -> None:
     cluster.ready()
     gather(cluster, "n2")
     assert moves(cluster, 4 * SETTLED_MS) == []
+
+
+# ---- members that have a group's log and have not applied it
+
+
+def applies_nothing(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, name: str) -> None:
+    """From now on this member applies no entries of queue groups, as if it had many others to apply first."""
+    applier = cluster.members[name].applier
+    apply = applier.apply
+
+    def held_back(replica: Replica, now_ms: int) -> None:
+        if replica.number == SYSTEM_GROUP:
+            apply(replica, now_ms)
+
+    monkeypatch.setattr(applier, "apply", held_back)
+
+
+def with_late(monkeypatch: pytest.MonkeyPatch, *late: str, groups: int = 1) -> tuple[Cluster, int, int]:
+    """A cluster in which n1 leads everything, and these members have not applied what is in the queue's group; group
+    and queue."""
+    cluster = spreading(groups=groups)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    gather(cluster, "n1")
+    for name in late:
+        applies_nothing(monkeypatch, cluster, name)
+    producer = Session(cluster, "n1")
+    for _ in range(MAX_BEHIND + 10):
+        producer.publish(group, queue, b"x")
+        cluster.run(10)
+    cluster.run(500)
+    replica = cluster.members["n1"].replicas[group]
+    assert all(replica.raft.match_index(name) == replica.raft.last_index for name in cluster.names[1:])
+    return cluster, group, queue
+
+
+def hands_over(cluster: Cluster, group: int, to: str) -> bool:
+    """Tells n1 to hand the group's leadership to this member; whether it tries to."""
+    member = cluster.members["n1"]
+    return member.membership.transfer_leadership(member.replicas[group], to)
+
+
+def test_a_group_moves_to_no_member_that_has_not_applied_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, group, queue = with_late(monkeypatch, "n2", "n3", groups=3)
+    publishes_wait_no_longer_than_an_election(cluster, group, queue, 4 * SETTLED_MS)
+    assert cluster.leader(group) == "n1"
+    assert not hands_over(cluster, group, "n3")
+    monkeypatch.undo()
+    cluster.until(lambda: hands_over(cluster, group, "n3"), "n3 has applied it")
+
+
+def leaves(cluster: Cluster, group: int) -> None:
+    cluster.submit("n1", ev.Leave())
+
+
+def is_drained(cluster: Cluster, group: int) -> None:
+    cluster.administer(DrainMember("n1", True))
+
+
+def has_a_slow_disk(cluster: Cluster, group: int) -> None:
+    monitor = cluster.members["n1"].disk_monitor
+    monitor._hand_over(cluster.members["n1"].replicas[group], cluster.now_ms)
+
+
+def loses_a_page(cluster: Cluster, group: int) -> None:
+    cluster.members["n1"].replicas[group].pages_lost(is_any_lost=True)
+
+
+@pytest.mark.parametrize("goes", [leaves, is_drained, has_a_slow_disk, loses_a_page])
+@pytest.mark.parametrize("late", ["n2", "n3"])
+def test_a_leader_that_goes_hands_over_to_a_member_that_has_applied_the_log(
+    goes: Callable[[Cluster, int], None], late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, group, _ = with_late(monkeypatch, late)
+    goes(cluster, group)
+    cluster.until(lambda: cluster.leader(group) not in (None, "n1"), "another leader")
+    assert cluster.leader(group) not in ("n1", late)
+
+
+@pytest.mark.parametrize("goes", [leaves, is_drained, has_a_slow_disk, loses_a_page])
+def test_a_leader_that_goes_hands_over_even_if_nobody_has_applied_the_log(
+    goes: Callable[[Cluster, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, group, _ = with_late(monkeypatch, "n2", "n3")
+    goes(cluster, group)
+    cluster.until(lambda: cluster.leader(group) not in (None, "n1"), "another leader")
+
+
+def test_a_member_that_has_just_returned_is_not_taken_for_one_that_has_applied_the_log() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    gather(cluster, "n1")
+    replica = cluster.members["n1"].replicas[1]
+    cluster.until(lambda: replica.has_applied("n3"), "it says so")
+    cluster.crash("n3")
+    cluster.step("n1")
+    assert not replica.has_applied("n3")
+    cluster.start("n3")
+    cluster.until(lambda: replica.has_applied("n3"), "it says so again")

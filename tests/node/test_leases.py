@@ -167,7 +167,7 @@ def test_after_a_catalog_without_lease_times_a_successor_waits_for_the_largest_t
 def test_frames_survive_the_wire() -> None:
     beat = Heartbeat(1, 2, 3, lease_revision=4)
     assert Heartbeat.decode(beat.encode()) == beat
-    full = HeartbeatAnswer(9, {0: LeaderView(1, 2, 3, 4), 3: LeaderView(0, 4)})
+    full = HeartbeatAnswer(9, {0: LeaderView(1, 2, 3, 4), 3: LeaderView(0, 4), 4: LeaderView(2, 4, behind=5)})
     assert HeartbeatAnswer.decode(full.encode()) == full
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Ok
-from quorum.catalog.lease_times import LeaseSettings, SetLeaseTimes
+from quorum.catalog.lease_times import SMALLEST, LeaseSettings, SetLeaseTimes
 from quorum.catalog.members import AddMember, RemoveMember
+from quorum.node import events as ev
 from quorum.node.cluster.lease_times import LeaseTimesKeeper
 from quorum.node.leases.leases import HEARTBEAT_MS
 from quorum.node.replica.replica import SYSTEM_GROUP
@@ -54,6 +55,32 @@ def test_the_lease_of_an_only_voter_ends_and_is_renewed() -> None:
         leases_end(cluster)
         for group in cluster.members["n1"].replicas:
             assert cluster.leases["n1"][group] >= cluster.now_ms + LEASE_MS - 2 * HEARTBEAT_MS
+
+
+class Far(Cluster):
+    """A frame takes 50 ms."""
+
+    def delay_ms(self, sender: str, to: str) -> int:
+        return 50
+
+
+def test_the_shortest_lease_holds_while_answers_take_a_tenth_of_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Far(3, lease_ms=SMALLEST.lease_ms)
+    cluster.ready()
+    cluster.run(2_000)
+    found: list[ev.Output] = []
+    hear = cluster._hear
+
+    def noted(name: str, output: ev.Output) -> None:
+        if isinstance(output, ev.LeaseLapsed):
+            found.append(output)
+        hear(name, output)
+
+    monkeypatch.setattr(cluster, "_hear", noted)
+    cluster.run(10_000)
+    assert found == []
 
 
 def test_an_only_voter_that_was_paused_has_no_lease_when_it_wakes() -> None:

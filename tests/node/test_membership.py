@@ -196,6 +196,10 @@ def test_who_was_away_while_its_leader_joined_is_found_by_it() -> None:
         lambda: all(r.raft.configuration.voters == voters for r in cluster.members["n4~a"].replicas.values()),
         "it votes in every group",
     )
+    cluster.until(
+        lambda: all(r.has_applied("n4~a") for m in cluster.members.values() for r in m.replicas.values()),
+        "it says that it has applied everything",
+    )
     for group in cluster.members["n1"].replicas:
         cluster.submit("n1", ev.Transfer(group, "n4~a"))
     cluster.until(lambda: leaders(cluster) == {"n4~a"}, "the newcomer leads")

@@ -185,7 +185,9 @@ class CorruptionMonitor:
             first = self._transfers % max(
                 1, len(peers)
             )  # not always the same: its state may have parted, too
-            if any(raft.transfer_leadership(peer) for peer in (*peers[first:], *peers[:first])):
+            # who can lead at once first
+            order = sorted(peers[first:] + peers[:first], key=lambda peer: not replica.has_applied(peer))
+            if any(raft.transfer_leadership(peer) for peer in order):
                 self._transfers += 1
             elif not raft.is_transferring:
                 self._logger.warning("stalled leader finds no successor", group=replica.number)

@@ -171,7 +171,9 @@ class DiskMonitor:
         if not replica.raft.is_leader or now_ms < self._next_transfer_ms.get(replica.number, 0):
             return
         self._next_transfer_ms[replica.number] = now_ms + HAND_OVER_RETRY_MS
-        for node, successor in sorted(self._names.items()):
+        # who can lead at once first
+        order = sorted(self._names.items(), key=lambda each: (not replica.has_applied(each[1]), each))
+        for node, successor in order:
             state = self.disks.state(node, now_ms)
             if node == self._me or state is None or state.is_worse_to_lead:
                 continue

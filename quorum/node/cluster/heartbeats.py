@@ -89,7 +89,10 @@ class Heartbeats:
         self.leases.answered(node, answer)
         for number, view in answer.groups.items():
             replica = self._replicas.get(number)
-            if replica is not None and (view.leader, view.term) == (node, replica.raft.term):
+            if replica is None:
+                continue
+            replica.hear_behind(peer, view.behind if view.leader else None)
+            if (view.leader, view.term) == (node, replica.raft.term):
                 replica.clock.heard(view.time_ms, answer.sent_ms, now_ms, view.term)
 
     def leader_changed(self, replica: Replica, now_ms: int) -> None:
@@ -140,8 +143,13 @@ class Heartbeats:
 
     @property
     def _interval_ms(self) -> int:
+        """The shorter of the two lease times has room for three heartbeats. While a member idles, one may leave
+        later (member.PATIENCE_MS); the smallest times have room for that, and for the way of an answer."""
         settings = self.leases.settings
-        return HEARTBEAT_MS if settings is None else min(HEARTBEAT_MS, settings.granted.step_down_ms // 3)
+        if settings is None:
+            return HEARTBEAT_MS
+        granted = settings.granted
+        return min(HEARTBEAT_MS, granted.lease_ms // 3, granted.step_down_ms // 3)
 
     def _derive(self, replica: Replica, now_ms: int) -> None:
         """Derives the lease on one group from the answers so far."""
@@ -167,7 +175,7 @@ class Heartbeats:
         term = replica.raft.term
         leader = self._member_directory.number(replica.raft.leader)
         if leader != self.leases.me:
-            return LeaderView(leader, term)
+            return LeaderView(leader, term, behind=replica.behind)
         settings = self.leases.settings
         if settings is None or not self.leases.may_grant(
             replica.number, term, now_ms, _voters(replica, self._member_directory)
@@ -175,7 +183,7 @@ class Heartbeats:
             return LeaderView(0, term)
         has_time = replica.leads and replica.clock.last
         time_ms = replica.clock.now(now_ms, self.wall_clocks(now_ms), term) if has_time else 0
-        return LeaderView(leader, term, settings.granted.lease_ms, time_ms)
+        return LeaderView(leader, term, settings.granted.lease_ms, time_ms, replica.behind)
 
 
 def _voters(replica: Replica, member_directory: MemberDirectory) -> list[int]:

@@ -6,12 +6,12 @@ A move is itself such a change, so there is a pause between two moves. No leader
 
   - while a member is away, because each election postpones the moment at which its processes may be declared down
   - while a member leads that should not: one that is drained, or has a slow or full disk, hands over by itself
-  - to such a member
+  - to such a member, or to one that has not applied nearly everything that is committed
   - if its group has moved a short time ago (GROUP_PAUSE): a member that cannot lead a group for long does not get it
     again and again
 
-A publish waits for a move no longer than for an election: a leader hands over only to a member that has nearly all of
-its log (Membership.transfer_leadership).
+A publish waits for a move no longer than for an election: a leader hands over only to a member that has, and has
+applied, nearly all of its log (Membership.transfer_leadership).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LeaderSpread:
         if len(known) < len(leaders):
             return
         voters = {
-            number: each.raft.configuration.voters
+            number: [voter for voter in each.raft.configuration.voters if each.has_applied(voter)]
             if each.raft.is_settled and now_ms >= self._next_move_ms.get(number, 0)
             else ()
             for number, each in self._replicas.items()

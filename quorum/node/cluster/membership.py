@@ -312,13 +312,14 @@ class Membership:
 
     def transfer_leadership(self, replica: Replica, to: str | None = None) -> bool:
         """Begins to hand a group's leadership to this member, or to the one best placed. Returns False if there is
-        none, or if this member lags behind."""
+        none, or if this member lags behind. A leader that has to go hands over even if everybody lags behind."""
         raft = replica.raft
         if not raft.is_leader or raft.is_transferring:
             return False
         if to is not None:
-            lag = raft.last_index - raft.match_index(to)
-            return self._peers.is_reachable(to) and lag <= MAX_LAG and raft.transfer_leadership(to)
+            has_log = raft.last_index - raft.match_index(to) <= MAX_LAG
+            is_ready = self._peers.is_reachable(to) and has_log and replica.has_applied(to)
+            return is_ready and raft.transfer_leadership(to)
         candidates = [
             each
             for each in raft.configuration.voters
@@ -327,8 +328,11 @@ class Membership:
         if not candidates:
             return False
         led = [each.raft.leader for each in self._replicas.values()]
-        # few groups first: a drained node's groups spread over the others; then the least lag
-        best = min(candidates, key=lambda each: (led.count(each), -raft.match_index(each), each))
+        # who can lead at once first; then few groups: a drained node's spread over the others; then the least lag
+        best = min(
+            candidates,
+            key=lambda each: (not replica.has_applied(each), led.count(each), -raft.match_index(each), each),
+        )
         return raft.transfer_leadership(best)
 
     def _may_lead(self, member: str) -> bool:

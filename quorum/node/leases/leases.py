@@ -29,13 +29,15 @@ from quorum.node.leases.disk_state import DiskState
 from quorum.replication.configuration import majority
 
 HEARTBEAT_MS = 400
-"""Interval between a node's heartbeats, or a third of the time after which a leader without answers steps down."""
+"""Interval between a node's heartbeats, or a third of the shorter lease time if that is less (catalog/lease_times.py).
+"""
 DRIFT_MS = 500
 """How far two members' clocks may drift apart within a lease, with a margin."""
 
 _HEARTBEAT = struct.Struct("<QQQQ")
 _ANSWER = struct.Struct("<QH")
-_GROUP = struct.Struct("<IIQIQ")
+_GROUP = struct.Struct("<IIQIQI")
+_MOST = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,15 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """A member's view of one group. leader: the node number of the leader that it follows, 0 for none. The leader
-    itself adds lease_ms: the lease that it grants with this answer, and time_ms: group time at this moment, 0 where it
-    cannot tell."""
+    """A member's view of one group. leader: the node number of the leader that it follows, 0 for none. behind: how many
+    entries it knows to be committed and has not applied. The leader itself adds lease_ms: the lease that it grants with
+    this answer, and time_ms: group time at this moment, 0 where it cannot tell."""
 
     leader: int
     term: int
     lease_ms: int = 0
     time_ms: int = 0
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class HeartbeatAnswer:
     def encode(self) -> bytes:
         parts = [_ANSWER.pack(self.sent_ms, len(self.groups))]
         parts += [
-            _GROUP.pack(group, view.leader, view.term, view.lease_ms, view.time_ms)
+            _GROUP.pack(group, view.leader, view.term, view.lease_ms, view.time_ms, min(view.behind, _MOST))
             for group, view in self.groups.items()
         ]
         return b"".join(parts)

@@ -31,6 +31,9 @@ SYSTEM_GROUP = 0
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
+MAX_BEHIND = 64
+"""Committed entries that a member may have to apply before it can lead: a step or two. A member that keeps up has
+a few. One that has just started may have everything since its last snapshot."""
 WRITE_AHEAD_BYTES = 1 << 20
 """Bytes of blocks written in a step while a snapshot is prepared: one or two milliseconds."""
 ENTRY_COST_BYTES = 512
@@ -122,6 +125,8 @@ class Replica:
     member's state is to replace the one here"""
     effects_dispatched_to: int = 0
     """effects of entries up to here were carried out; they are not repeated when applying restarts before them"""
+    behind_by_member: dict[str, int] = field(default_factory=dict)
+    """connected member that follows a leader -> committed entries that it had still to apply, as it said last"""
     checkpointer: Checkpointer | None = field(init=False)
     """of the machine; the catalog has none"""
 
@@ -134,9 +139,14 @@ class Replica:
         return self.parted > 0 or self.lacks_page or self.lacks_body
 
     @property
+    def behind(self) -> int:
+        """How many committed entries wait to be applied."""
+        return max(0, self.raft.commit_index - self.raft.applied_index)
+
+    @property
     def is_behind(self) -> bool:
         """Committed entries wait to be applied."""
-        return self.raft.applied_index < self.raft.commit_index
+        return self.behind > 0
 
     @property
     def can_apply(self) -> bool:
@@ -221,6 +231,7 @@ class Replica:
 
     def peer_disconnected(self, peer: str) -> None:
         self.touched = True
+        self.behind_by_member.pop(peer, None)
         self.raft.peer_disconnected(peer)
 
     def read_barrier(self, callback: Callable[[int | None], None]) -> None:
@@ -239,6 +250,22 @@ class Replica:
         self.seen = now
         self.proposals.begin_term()
         return True
+
+    # ---- who can lead
+
+    def hear_behind(self, member: str, entries: int | None) -> None:
+        """Notes how many committed entries a member has to apply. None: it follows no leader, so it does not know what
+        is committed."""
+        if entries is None:
+            self.behind_by_member.pop(member, None)
+        else:
+            self.behind_by_member[member] = entries
+
+    def has_applied(self, member: str) -> bool:
+        """Whether this member is known to have applied nearly everything that is committed. A leader proposes nothing
+        before it has applied all entries of earlier terms."""
+        behind = self.behind if member == self.raft.me else self.behind_by_member.get(member)
+        return behind is not None and behind <= MAX_BEHIND
 
     # ---- leading
 
