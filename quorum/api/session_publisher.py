@@ -290,6 +290,7 @@ class SessionPublisher:
         """Return the parts of the batch that the groups get, and the messages that are refused here, by ordinal. Of a
         batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
         independent batch, what exceeds a limit together is halved until it fits."""
+        await asyncio.sleep(0)  # other sessions have their turn
         limits = self._hub.limits
         kept = [None if queue is None else self._kept[queue.id] for queue in routes]
         try:
@@ -312,6 +313,7 @@ class SessionPublisher:
                 continue
             waiting = [ordinals]
             while waiting:
+                await asyncio.sleep(0)
                 some = waiting.pop()
                 try:
                     parts.append(routing.cut(batch, stored, some, routes, self._kept, limits))
@@ -321,7 +323,6 @@ class SessionPublisher:
                         waiting += (some[middle:], some[:middle])
                     else:
                         refused |= dict.fromkeys(some, status.of_error(error))
-                await asyncio.sleep(0)  # other sessions have their turn
         if refused and not independent:
             return [], dict.fromkeys(range(len(routes)), refused[min(refused)])
         return parts, refused
