@@ -26,6 +26,7 @@ from quorum.catalog.commands import CatalogCommand
 from quorum.node import events as ev
 from quorum.node.queries import GroupQuery
 from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.wire.batches import stored_bytes
 from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode
 
 T = TypeVar("T")
@@ -131,9 +132,15 @@ class OwnSession:
     # ---- batches
 
     async def publish(
-        self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
+        self,
+        group: int,
+        make: Callable[[int, int], c.Enqueue],
+        batch: bytes,
+        count: int,
+        size: int = 0,
     ) -> None:
-        """Publish a new batch of so many messages. make(first_client_sequence, lowest_unconfirmed) -> the command."""
+        """Publish a new batch of so many messages. make(first_client_sequence, lowest_unconfirmed) -> the command.
+        size: bytes that the batch takes in the log, if they are more than its own."""
 
         def numbered(future: asyncio.Future[Reply | None]) -> c.Enqueue:
             numbers = self._numbers[group]
@@ -143,11 +150,12 @@ class OwnSession:
             future.add_done_callback(lambda _: unconfirmed.pop(first, None))
             return make(first, next(iter(unconfirmed)))
 
-        await self.sent(group, await self._send(group, numbered, batch))
+        await self.sent(group, await self._send(group, numbered, batch, max(len(batch), size)))
 
     async def send(self, group: int, command: c.Stage, batch: bytes) -> asyncio.Future[Reply | None]:
         """Send a command that carries a batch, in the order of the calls; `sent` waits for its answer."""
-        return await self._send(group, lambda _: command, batch)
+        size = stored_bytes(batch, command.ttls_ms, command.columns)
+        return await self._send(group, lambda _: command, batch, size)
 
     async def sent(self, group: int, answer: asyncio.Future[Reply | None]) -> Reply | None:
         """The answer to what `send` has sent; StatusError if it is refused."""
@@ -158,11 +166,12 @@ class OwnSession:
         group: int,
         make: Callable[[asyncio.Future[Reply | None]], c.Enqueue | c.Stage],
         batch: bytes,
+        size: int,
     ) -> asyncio.Future[Reply | None]:
-        """make(answer): called when it is the command's turn. The batch counts against the node's window until it is
+        """make(answer): called when it is the command's turn. `size` bytes count against the node's window until it is
         answered, also if its caller waits no more."""
         self._published.check_disks(group)
-        window, size = self._window, len(batch)
+        window = self._window
         await window.take_room(size, group)
         try:
             future = self._expect(group)

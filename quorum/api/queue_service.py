@@ -76,7 +76,8 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 checked.columns,
             )
 
-        await self._hub.own_session.publish(queue.group, make, data, checked.count)
+        size = batches.stored_bytes(data, checked.ttls_ms, checked.columns)
+        await self._hub.own_session.publish(queue.group, make, data, checked.count, size)
         return pb.PublishResponse(count=checked.count)
 
     @unary

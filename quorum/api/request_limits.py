@@ -14,7 +14,7 @@ from fifo.commands import MAX_NAME_BYTES
 from fifo.limits import PRODUCTION
 from fifo.staging import PART_BYTES
 from quorum.api.session_consumers import MAX_RANGES
-from quorum.node.wire.batches import FRAME_BYTES, PROPERTIES, BatchLimits
+from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, PROPERTIES, BatchLimits
 from quorum.node.wire.wire_scan import DEFAULT_BYTES, Limit, Limits, Shape, shape_of
 from quorum_selectors.errors import MAX_SELECTOR_CHARACTERS
 
@@ -77,7 +77,7 @@ def limits_of(batch: BatchLimits) -> Limits:
         "RequestTurn.dispositions": Limit(count=MAX_TURN),
         "RequestTurn.credits": Limit(count=MAX_TURN),
         "PublishBatch.batch": Limit(size_bytes=FRAME_BYTES),
-        "PublishBatch.routing_keys": Limit(count=batch.max_messages),
+        "PublishBatch.routing_keys": Limit(count=min(batch.max_messages, MAX_INDEPENDENT)),
         "PublishRequest.messages": Limit(count=batch.max_messages),
         "PublishStagedRequest.parts": Limit(count=PRODUCTION.staged_parts),
         "DiscardStagedRequest.parts": Limit(count=PRODUCTION.staged_parts),

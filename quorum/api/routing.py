@@ -1,4 +1,4 @@
-"""Routes the messages of a batch to queues, and cuts a batch with a routing key for each message by Raft groups.
+"""Routes the messages of a batch to queues, and cuts a batch whose messages are checked one by one by Raft groups.
 
 The default exchange routes a message to the queue whose name is its routing key, so a message has one target. A group
 gets one batch with all messages for its queues. If these are all messages of the client's batch, it gets the
@@ -7,14 +7,14 @@ client's own bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fifo.commands import Target
 from quorum.api.status import Status
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.wire import batches
-from quorum.node.wire.batches import BatchLimits, CheckedBatch, StoredBatch
+from quorum.node.wire.batches import BatchLimits, CheckedBatch, QueueColumns, StoredBatch
 from quorum_selectors.known_fields import KeptFields
 
 Kept = Mapping[int, tuple[KeptFields | None, int]]
@@ -32,11 +32,11 @@ class Part:
     targets: tuple[Target, ...]
 
 
-def by_group(routes: Sequence[CatalogQueue | None], without: Collection[int]) -> dict[int, list[int]]:
-    """For each group, the ordinals of its messages. Ordinals in `without` are left out."""
+def by_group(routes: Sequence[CatalogQueue | None], ordinals: Iterable[int]) -> dict[int, list[int]]:
+    """These ordinals by the group of their queues. Those without a queue are left out."""
     found: dict[int, list[int]] = {}
-    for ordinal, queue in enumerate(routes):
-        if queue is not None and ordinal not in without:
+    for ordinal in ordinals:
+        if (queue := routes[ordinal]) is not None:
             found.setdefault(queue.group, []).append(ordinal)
     return found
 
@@ -65,20 +65,16 @@ def cut(
         queues[queue.id] = queue
         places.setdefault(queue.id, []).append(place)
     targets = []
-    size = len(data) + 8 * len(checked.ttls_ms)
+    encoder = QueueColumns(stored)
+    size = batches.stored_bytes(data, checked.ttls_ms)
     for number, mine in places.items():
-        fields, max_bytes = kept[number]
-        columns = b""
-        if fields is not None:
-            chosen = [ordinals[place] for place in mine]
-            columns = batches.columns_of_messages(stored, chosen, fields, max_bytes)
+        fields, _ = kept[number]
+        columns = b"" if fields is None else encoder.of([ordinals[place] for place in mine], fields)
         targets.append(Target(number, ranges(mine), columns))
-        size += len(columns) + batches.TARGET_BYTES * (1 + len(targets[-1].ranges))
-    if size > batches.MAX_STORED_BYTES:
-        raise batches.BatchError(
-            "batch_too_large",
-            f"a batch of {size} bytes with its filter fields; at most {batches.MAX_STORED_BYTES}",
-        )
+        size += batches.target_bytes(targets[-1])
+        if size > batches.MAX_STORED_BYTES:
+            text = f"a batch of {size} bytes with its filter fields; at most {batches.MAX_STORED_BYTES}"
+            raise batches.together(stored, "batch_too_large", text)
     return Part(ordinals, checked, tuple(queues.values()), tuple(targets))
 
 
@@ -99,16 +95,13 @@ def numbers_of(first: int, ordinals: Sequence[int]) -> tuple[tuple[int, int], ..
     return ranges([first + ordinal for ordinal in ordinals])
 
 
-def neighbours(
-    refused: Mapping[int, Status], routes: Sequence[CatalogQueue | None]
-) -> Iterator[tuple[int, int, Status]]:
-    """Ranges (first, last, why) of refused ordinals with the same queue and the same reason."""
+def neighbours(refused: Mapping[int, Status]) -> Iterator[tuple[int, int, Status]]:
+    """Ranges (first, last, why) of refused ordinals with the same reason."""
     found: tuple[int, int, Status] | None = None
     for ordinal in sorted(refused):
         why = refused[ordinal]
         if found is not None:
-            is_same = routes[ordinal] is routes[found[0]] and why == found[2]
-            if is_same and ordinal == found[1] + 1:
+            if ordinal == found[1] + 1 and why == found[2]:
                 found = (found[0], ordinal, why)
                 continue
             yield found

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
@@ -21,10 +21,12 @@ from quorum.api.session_commands import SessionCommands
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
-from quorum.node.wire.batches import CheckedBatch, RefusedMessages
+from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, CheckedBatch
 from quorum_selectors.known_fields import KeptFields
 
 MAX_UINT64 = (1 << 64) - 1
+MAX_KNOWN = 8_192
+"""Queues of which a session remembers something; above it, it forgets them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,9 @@ class SessionPublisher:
         self._new_from = 0
         """The client says: numbers from here on were sent in no earlier session. 0: not told."""
         self._taken_to: dict[int, int] = {}
-        """By id of each queue whose group was asked: numbers above it were taken in no earlier session."""
+        """By each group that was asked: numbers above it were taken in no earlier session."""
+        self._current: set[int] = set()
+        """ids of queues that were in the current catalog when a message for them was refused"""
         self._origin = (b"", 0)
         """producer, epoch"""
         self.undecided = 0
@@ -122,16 +126,20 @@ class SessionPublisher:
             await self._publish_each(routing_keys, first, lowest_unconfirmed, batch, independent)
             return
         queue = None
+        check = batches.check_independent if independent else batches.check
         try:
             queue = await self._hub.requests.queue(routing_key)
             kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-            parts = self._parts(batch, kept, max_bytes, independent=independent)
-            count = sum(each.count for each in parts)
-            self._numbers.check(first, count, lowest_unconfirmed)
+            checked = check(batch, self._hub.limits, kept, max_bytes)
+            self._numbers.check(first, checked.count, lowest_unconfirmed)
             self._hub.published.check_disks(queue.group)
         except batches.BatchError as error:
             count = batches.claimed_count(batch)
-            await self._refuse(count, first, lowest_unconfirmed, queue, status.of_error(error))
+            if independent and 1 < count <= MAX_INDEPENDENT:
+                keys, routes = [routing_key] * count, [queue] * count
+                await self._publish_routed(keys, routes, first, lowest_unconfirmed, batch, independent)
+            else:
+                await self._refuse(count, first, lowest_unconfirmed, queue, status.of_error(error))
             return
         except status.StatusError as error:
             if error.status.code == status.Code.UNAVAILABLE:
@@ -139,50 +147,31 @@ class SessionPublisher:
             count = batches.claimed_count(batch)
             await self._refuse(count, first, lowest_unconfirmed, queue, error.status)
             return
-        for part in parts:
-            if isinstance(part, CheckedBatch):
-                await self._send(queue, first, lowest_unconfirmed, part, independent=independent)
-            else:
-                await self._refuse(part.count, first, lowest_unconfirmed, queue, status.of_error(part.why))
-            first += part.count
-
-    def _parts(
-        self, batch: bytes, kept: KeptFields | None, max_bytes: int, *, independent: bool
-    ) -> Sequence[CheckedBatch | RefusedMessages]:
-        """What the group gets of a batch, and what it does not get. Raises BatchError."""
-        limits = self._hub.limits
-        if not independent:
-            return (batches.check(batch, limits, kept, max_bytes),)
-        if batches.claimed_count(batch) <= batches.MAX_INDEPENDENT:
-            try:
-                return (batches.check(batch, limits, kept, max_bytes),)
-            except batches.BatchError:
-                pass  # of some messages: the others are taken
-        return batches.check_each(batch, limits, kept, max_bytes)
+        await self._send(queue, first, lowest_unconfirmed, checked, independent=independent)
 
     async def _send(
         self,
         queue: CatalogQueue,
         first: int,
         lowest_unconfirmed: int,
-        part: CheckedBatch,
+        checked: CheckedBatch,
         *,
         independent: bool,
     ) -> None:
-        last = first + part.count - 1
+        last = first + checked.count - 1
         self._numbers.use(last)
         enqueue = c.Enqueue(
             queue.id,
             first,
             lowest_unconfirmed,
-            part.count,
-            part.size_bytes,
-            part.ttl_ms,
-            part.ttls_ms,
-            part.columns,
-            independent and part.count > 1,
+            checked.count,
+            checked.size_bytes,
+            checked.ttl_ms,
+            checked.ttls_ms,
+            checked.columns,
+            independent and checked.count > 1,
         )
-        await self._submit(queue.group, (queue,), ((first, last),), enqueue, part.data)
+        await self._submit(queue.group, (queue,), ((first, last),), enqueue, checked.data)
 
     async def _submit(
         self,
@@ -192,7 +181,7 @@ class SessionPublisher:
         command: c.Enqueue,
         data: bytes,
     ) -> None:
-        size = len(data)
+        size = batches.stored_bytes(data, command.ttls_ms, command.columns, command.targets)
         await self._hub.publishing.take_room(size, group)
         rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
         self.undecided += 1
@@ -232,6 +221,7 @@ class SessionPublisher:
     async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
         """The fields that this session extracts for a queue: those that the queue keeps when the session first
         publishes to it."""
+        self._forget()
         if queue.config.filter_enabled:  # a change of policies that was answered elsewhere counts
             kept = kept_fields(await self._hub.requests.current_catalog(), queue)
         else:
@@ -239,14 +229,19 @@ class SessionPublisher:
         self._kept[queue.id] = kept
         return kept
 
-    # ---- a batch for several queues
+    def _forget(self) -> None:
+        if max(len(self._kept), len(self._current)) > MAX_KNOWN:
+            self._kept.clear()
+            self._current.clear()
+
+    # ---- a batch for several queues, or with wrong messages among others
 
     async def _publish_each(
         self, keys: Sequence[str], first: int, lowest_unconfirmed: int, batch: bytes, independent: bool
     ) -> None:
-        """A batch with a routing key for each message. What one group gets of it is one command."""
-        if len(keys) != (count := batches.claimed_count(batch)) or count > batches.MAX_INDEPENDENT:
-            text = f"{len(keys)} routing keys for {count} messages; give one each, at most {batches.MAX_INDEPENDENT}"
+        """A batch with a routing key for each message."""
+        if len(keys) != (count := batches.claimed_count(batch)) or count > MAX_INDEPENDENT:
+            text = f"{len(keys)} routing keys for {count} messages; give one each, at most {MAX_INDEPENDENT}"
             why = status.invalid("bad_batch", text).status
             await self._refuse(count, first, lowest_unconfirmed, None, why)
             return
@@ -255,21 +250,35 @@ class SessionPublisher:
             await self.publish(keys[0], first, lowest_unconfirmed, batch, independent=independent)
             return
         routes = [queues[name] for name in keys]
+        await self._publish_routed(keys, routes, first, lowest_unconfirmed, batch, independent)
+
+    async def _publish_routed(
+        self,
+        keys: Sequence[str],
+        routes: Sequence[CatalogQueue | None],
+        first: int,
+        lowest_unconfirmed: int,
+        batch: bytes,
+        independent: bool,
+    ) -> None:
+        """A batch of which each message is checked by itself. What one group gets of it is one command, or several
+        commands of an independent batch that exceeds a limit."""
+        count = len(routes)
         try:
             self._numbers.check(first, count, lowest_unconfirmed)
         except status.StatusError as error:
             await self._refuse(count, first, lowest_unconfirmed, None, error.status)
             return
         self._numbers.use(first + count - 1)
-        parts, refused = self._route(keys, routes, batch, independent)
+        parts, refused = await self._route(keys, routes, batch, independent)
         for part in parts:
             await self._send_part(part, first, lowest_unconfirmed, independent)
-        for start, end, why in routing.neighbours(refused, routes):
-            await self._reject(first + start, first + end, routes[start], why)
+        await self._refuse_each(refused, routes, first)
 
     async def _queues_of(self, keys: Sequence[str]) -> dict[str, CatalogQueue | None]:
         """The queues by name, None for an unknown one, after one look at the current catalog if one is unknown. The
         fields that they keep are known then."""
+        self._forget()
         catalog = self._hub.catalog
         names = dict.fromkeys(keys)
         if any((queue := catalog.queue(name)) is None or catalog.was_deleted(queue) for name in names):
@@ -282,33 +291,45 @@ class SessionPublisher:
             self._kept[queue.id] = kept_fields(catalog, queue)
         return queues
 
-    def _route(
+    async def _route(
         self, keys: Sequence[str], routes: Sequence[CatalogQueue | None], batch: bytes, independent: bool
     ) -> tuple[list[routing.Part], dict[int, status.Status]]:
-        """Return each group's part of the batch, and the messages that are refused here, by ordinal. Of a batch that is
-        not independent, either all messages are refused or none."""
-        refused: dict[int, status.Status] = {
-            ordinal: status.no_queue(keys[ordinal]).status
-            for ordinal, queue in enumerate(routes)
-            if queue is None
-        }
-        parts: list[routing.Part] = []
+        """Return the parts of the batch that the groups get, and the messages that are refused here, by ordinal. Of a
+        batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
+        independent batch, what exceeds a limit together is halved until it fits."""
+        await asyncio.sleep(0)  # other sessions have their turn
+        limits = self._hub.limits
+        kept = [None if queue is None else self._kept[queue.id] for queue in routes]
         try:
-            kept = [None if queue is None else self._kept[queue.id] for queue in routes]
-            for ordinal, error in batches.refused_each(batch, self._hub.limits, kept).items():
-                refused[ordinal] = status.of_error(error)
-            stored = batches.StoredBatch(batch)
-            for group, ordinals in routing.by_group(routes, refused).items():
-                try:
-                    self._hub.published.check_disks(group)
-                    part = routing.cut(batch, stored, ordinals, routes, self._kept, self._hub.limits)
-                    parts.append(part)
-                except batches.BatchError as error:
-                    refused |= dict.fromkeys(ordinals, status.of_error(error))
-                except status.StatusError as error:
-                    refused |= dict.fromkeys(ordinals, error.status)
+            whole = replace(limits, max_batch_bytes=FRAME_BYTES) if independent else limits
+            stored = batches.read_each(batch, whole)
+            wrong = batches.refused_each(stored, limits, kept)
         except batches.BatchError as error:
             return [], dict.fromkeys(range(len(routes)), status.of_error(error))
+        refused = {ordinal: status.of_error(error) for ordinal, error in wrong.items()}
+        for ordinal, queue in enumerate(routes):
+            if queue is None:
+                refused[ordinal] = status.no_queue(keys[ordinal]).status
+        parts: list[routing.Part] = []
+        accepted = [ordinal for ordinal in range(len(routes)) if ordinal not in refused]
+        for group, ordinals in routing.by_group(routes, accepted).items():
+            try:
+                self._hub.published.check_disks(group)
+            except status.StatusError as error:
+                refused |= dict.fromkeys(ordinals, error.status)
+                continue
+            waiting = [ordinals]
+            while waiting:
+                await asyncio.sleep(0)
+                some = waiting.pop()
+                try:
+                    parts.append(routing.cut(batch, stored, some, routes, self._kept, limits))
+                except batches.BatchError as error:
+                    if independent and isinstance(error, batches.TogetherTooLarge) and len(some) > 1:
+                        middle = len(some) // 2
+                        waiting += (some[middle:], some[:middle])
+                    else:
+                        refused |= dict.fromkeys(some, status.of_error(error))
         if refused and not independent:
             return [], dict.fromkeys(range(len(routes)), refused[min(refused)])
         return parts, refused
@@ -350,16 +371,11 @@ class SessionPublisher:
         producer would publish them once more under new numbers."""
         count = min(count, PRODUCTION.window)
         last = min(first + count - 1, MAX_UINT64)
-        if queue is not None and not self._numbers.may_have(first, count, lowest_unconfirmed):
-            queue = None  # no earlier session sent them
+        may_be_taken = self._numbers.may_have(first, count, lowest_unconfirmed)
         self._numbers.use(last)
-        await self._reject(first, last, queue, why)
-
-    async def _reject(self, first: int, last: int, queue: CatalogQueue | None, why: status.Status) -> None:
-        """Reject first..last, except what this queue's group has taken in an earlier session."""
-        taken: tuple[tuple[int, int], ...] = ()
-        if queue is not None:
-            taken = await self._taken_before(queue, first, last)
+        taken: Sequence[tuple[int, int]] = ()
+        if queue is not None and may_be_taken:
+            taken = await self._taken_before(queue.group, (queue,), first, last)
         for start, end in taken:
             if first < start:
                 self._outbox.reject(first, start - 1, why)
@@ -369,21 +385,47 @@ class SessionPublisher:
             self._outbox.reject(first, last, why)
         self._commands.work.set()
 
-    async def _taken_before(self, queue: CatalogQueue, first: int, last: int) -> tuple[tuple[int, int], ...]:
-        """The ranges of these messages that the queue's group has taken in an earlier session. It knows when this
+    async def _refuse_each(
+        self, refused: dict[int, status.Status], routes: Sequence[CatalogQueue | None], first: int
+    ) -> None:
+        """The same for messages of a batch whose first message has the number `first`, by their ordinals."""
+        for group, ordinals in routing.by_group(routes, sorted(refused)).items():
+            queues = {queue.id: queue for ordinal in ordinals if (queue := routes[ordinal]) is not None}
+            start, end = first + ordinals[0], first + ordinals[-1]
+            known = await self._taken_before(group, queues.values(), start, end)
+            numbers = {number for span in known for number in range(span[0], span[1] + 1)}
+            taken = [ordinal for ordinal in ordinals if first + ordinal in numbers]
+            for number, count in routing.numbers_of(first, taken):
+                self._outbox.confirm(number, number + count - 1)
+            for ordinal in taken:
+                del refused[ordinal]
+        for begin, last, why in routing.neighbours(refused):
+            self._outbox.reject(first + begin, first + last, why)
+        self._commands.work.set()
+
+    async def _taken_before(
+        self, group: int, queues: Collection[CatalogQueue], first: int, last: int
+    ) -> Sequence[tuple[int, int]]:
+        """The ranges of these messages that the queues' group has taken in an earlier session. It knows when this
         session is registered there: earlier sessions are fenced from then on, and it takes no more of theirs."""
-        if 0 < self._new_from <= first or first > self._taken_to.get(queue.id, MAX_UINT64):
+        if 0 < self._new_from <= first:
             return ()
-        group = queue.group
-        if queue.id not in self._taken_to:
-            current = (await self._hub.requests.current_catalog()).queue(queue.name)
-            if current is None or current.id != queue.id:
-                raise status.of_ended("outdated")  # another group may know of these messages
+        unknown = [queue for queue in queues if queue.id not in self._current]
+        if unknown:
+            catalog = await self._hub.requests.current_catalog()
+            for queue in unknown:
+                current = catalog.queue(queue.name)
+                if current is None or current.id != queue.id:
+                    raise status.of_ended("outdated")  # another group may know of these messages
+            self._current.update([queue.id for queue in unknown])
+        if first > self._taken_to.get(group, MAX_UINT64):
+            return ()
+        if group not in self._taken_to:
             registered: asyncio.Future[Reply | None] = self._hub.loop.create_future()
             self._commands.submit(group, c.Wake(), _Registering(self._commands, registered))
             await self._hub.requests.decided((group,), registered)
         found = await self._hub.requests.query(FindTaken(group, *self._origin, first, last))
         if found is None:
             raise status.of_ended("resync")
-        self._taken_to[queue.id] = found.highest
+        self._taken_to[group] = found.highest
         return found.ranges

@@ -134,11 +134,14 @@ def test_independent_messages_are_one_command() -> None:
 def test_a_message_that_is_refused_does_not_take_its_neighbours_along() -> None:
     async def scenario(node: Node) -> None:
         await independent(node, b"a", b"b", b"x" * 1_001, b"d", first=5)
-        sent = [(each.command.first_client_sequence, each.command.count) for each in node.submitted]  # type: ignore[union-attr]
-        assert sent == [(5, 2), (8, 1)]
-        assert [bodies_of(each.batch) for each in node.submitted] == [[b"a", b"b"], [b"d"]]
-        node.answer(Confirmed(5, 6), 0)
-        node.answer(Confirmed(8, 8), 1)
+        [sent] = node.submitted
+        assert isinstance(sent.command, c.Enqueue)
+        assert (sent.command.numbers, sent.command.targets) == (
+            ((5, 2), (8, 1)),
+            (c.Target(QUEUE.id, ((0, 3),)),),
+        )
+        assert bodies_of(sent.batch) == [b"a", b"b", b"d"]
+        node.answer(Confirmed(5, 8))
         [confirms] = node.told()
         assert isinstance(confirms, Confirms)
         assert confirms.confirmed == (Span(5, 6), Span(8, 8))

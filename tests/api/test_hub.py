@@ -117,6 +117,22 @@ def test_a_publish_nobody_waits_for_any_more_still_counts_until_it_is_answered()
     with_hub(run)
 
 
+def test_filter_fields_of_publishes_and_staged_chunks_count_until_they_are_answered() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        publish = asyncio.create_task(hub.own_session.publish(1, make, bytes(100), 1, 300))
+        await settle_down()
+        assert hub.publishing.used == 300
+        chunk = c.Stage(1, "writer", 1, bytes(16), 0, 2, 100, -1, (5, 6), bytes(50))
+        await hub.own_session.send(1, chunk, bytes(100))
+        assert hub.publishing.used == 300 + 100 + 16 + 50
+        for submit in driver.submitted:
+            hub._dispatch([ev.Answered(submit.session, submit.token, Confirmed(1, 1))])
+        await publish
+        assert hub.publishing.used == 0
+
+    with_hub(run)
+
+
 def test_publishes_to_a_group_that_does_not_answer_leave_room_for_the_other_groups() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
         stuck = [asyncio.create_task(hub.own_session.publish(1, make, bytes(100), 1)) for _ in range(20)]

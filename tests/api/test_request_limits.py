@@ -140,6 +140,7 @@ def test_a_call_that_brings_no_messages_has_a_small_request() -> None:
             "Disposition.tags has 10001 elements",
         ),
         (bulk_pb2.PublishStagedRequest, field(4, b"") * (1 << 18), "PublishStagedRequest.parts has 4097"),
+        (queue_pb2.PublishBatch, field(7, b"") * 4_097, "PublishBatch.routing_keys has 4097"),
         (
             queue_pb2.PublishRequest,
             field(2, field(2, field(30, b"") * 20_000)) * 100,

@@ -15,6 +15,7 @@ from fifo.effects import Confirmed, Refused, Reply
 from fifo.group_machine import GroupMachine
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
+from quorum.api import session_publisher
 from quorum.api.client_session import MAX_UNDECIDED_ROWS, ClientSession
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Confirms
@@ -24,8 +25,10 @@ from quorum.client.batch import Message, encode_batch
 from quorum.client.limits import Limits
 from quorum.node import events as ev
 from quorum.node.queries import FindTaken, Query, ReadBarrier, TakenMessages
+from quorum.node.wire import batches
 from quorum.node.wire import operations as op
 from quorum.node.wire.batches import BatchLimits, messages
+from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.columns import decode
 
 FULL = {"overflow": "reject_publish", "max_length": 1}
@@ -33,6 +36,7 @@ FIELDS = {"filter_enabled": True, "filter_field_names": ("colour",)}
 SMALL_FIELDS = {**FIELDS, "filter_max_in_memory_bytes_per_msg": 200}
 CONFIGS: dict[str, dict[str, Any]] = {
     "a": {}, "b": {}, "full": FULL, "red": FIELDS, "small": SMALL_FIELDS, "far": {}, "far full": FULL,
+    **{f"all {number}": {"filter_enabled": True, "filter_field_names": ("*",)} for number in range(5)},
 }  # fmt: skip
 QUEUES = {
     name: CatalogQueue(number, name, 2 if "far" in name else 1, (), c.QueueConfig(name, **config))
@@ -265,7 +269,7 @@ def test_a_session_is_full_if_its_undecided_messages_may_have_thousands_of_outco
             requests += 1
             assert requests < 10
         assert requests == 3
-        assert node.session.publisher.size_bytes < 100_000
+        assert node.session.publisher.size_bytes < node.hub.session_window, "it is not full of bytes"
         node.groups_answer()
         assert not node.session.is_full
 
@@ -294,8 +298,6 @@ def test_each_queue_gets_the_fields_that_it_keeps() -> None:
 
 def test_shared_properties_are_the_fields_of_all() -> None:
     async def scenario(node: Node) -> None:
-        from quorum.v1 import queue_pb2 as pb
-
         batch = pb.MessageBatch(count=2, bodies=b"xy", body_ends=[1, 2])
         batch.shared_properties.application_properties["colour"].text = "blue"
         await node.session.publisher.publish("", 1, 1, batch.SerializeToString(), routing_keys=["red", "a"])
@@ -389,5 +391,204 @@ def test_numbers_that_were_used_are_refused() -> None:
         await node.publish(["a", "b"])
         assert await node.publish(["a", "b"]) == {1: "wrong_sequence", 2: "wrong_sequence"}
         assert await node.publish(["a", "b"], first=3, lowest=3) == {3: "", 4: ""}
+
+    on_node(scenario)
+
+
+# ---- what a batch may cost
+
+
+def sharing(count: int, fields: int) -> bytes:
+    """A batch of messages that share so many application properties."""
+    made = pb.MessageBatch(count=count, body_ends=[0] * count)
+    made.shared_properties.SetInParent()
+    for number in range(fields):
+        made.shared_properties.application_properties[f"field {number}"].integer = number
+    return made.SerializeToString()
+
+
+def with_names(count: int, fields: int) -> list[Message]:
+    """Messages with so many application properties each; no two messages have a name in common."""
+    return [
+        Message(b"%d" % number, None, {f"field {number} {field}": 1 for field in range(fields)})
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_shared_properties_that_many_queues_keep_are_refused_before_columns_are_made(
+    independent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    encode = batches.columns.encode_shared
+    monkeypatch.setattr(
+        batches.columns, "encode_shared", lambda row, count: made.append(len(row)) or encode(row, count)
+    )
+
+    async def scenario(node: Node) -> None:
+        keys = [f"all {number}" for number in range(5)] + ["far"]
+        await node.session.publisher.publish(
+            "", 1, 1, sharing(6, 1_000), routing_keys=keys, independent=independent
+        )
+        node.groups_answer()
+        why = "metadata_too_large"
+        assert node.told() == dict.fromkeys(range(1, 6), why) | {6: "" if independent else why}
+        assert sum(made) <= batches.MAX_BATCH_COLUMNS
+
+    on_node(scenario)
+
+
+def test_the_fields_of_a_batch_are_no_more_than_its_limit_while_its_queues_get_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The columns of all queues were made before their size was looked at."""
+    made: list[int] = []
+    encode = batches.columns.encode_shared
+    monkeypatch.setattr(
+        batches.columns, "encode_shared", lambda row, count: made.append(count) or encode(row, count)
+    )
+    monkeypatch.setattr(batches, "MAX_STORED_BYTES", 30_000)
+
+    async def scenario(node: Node) -> None:
+        shared = pb.Properties(application_properties={"long": pb.Value(text="x" * 10_000)})
+        data = pb.MessageBatch(count=5, body_ends=[0] * 5, shared_properties=shared).SerializeToString()
+        keys = [f"all {number}" for number in range(5)]
+        await node.session.publisher.publish("", 1, 1, data, routing_keys=keys)
+        assert node.told() == dict.fromkeys(range(1, 6), "batch_too_large")
+        assert len(made) == 2
+
+    on_node(scenario)
+
+
+def test_independent_messages_with_too_many_fields_together_are_sent_in_parts() -> None:
+    async def scenario(node: Node) -> None:
+        keys = [f"all {number}" for number in range(5)]
+        messages = with_names(5, 1_000)
+        assert await node.publish(keys, messages) == dict.fromkeys(range(1, 6), "metadata_too_large")
+        assert await node.publish(keys, messages, first=6, independent=True) == dict.fromkeys(
+            range(6, 11), ""
+        )
+        assert [command.count for command in node.commands] == [2, 3]
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "messages", "limit"),
+    [
+        ("a", [Message(b"x" * 1_000)] * 20, 8_000),
+        ("all 1", with_names(9, 1_000), 1_000_000),
+        ("a", [Message(b"", None, dict.fromkeys("abcdefgh", number)) for number in range(200)], 1_000_000),
+    ],
+    ids=["bytes", "names", "fields"],
+)
+def test_independent_messages_that_exceed_a_limit_together_are_sent_in_parts(
+    name: str, messages: list[Message], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "MAX_BATCH_FIELDS", 1_000 if name == "a" else 131_072)
+
+    async def scenario(node: Node) -> None:
+        node.hub.limits = BatchLimits(5_000, 1_000, limit)
+        keys, numbers = [name] * len(messages), range(1, len(messages) + 1)
+        assert await node.publish(keys, messages, independent=True) == dict.fromkeys(numbers, "")
+        assert len(node.commands) > 1
+        assert node.bodies(name) == [message.body for message in messages]
+        told = await node.publish(keys, messages, first=1_000)
+        assert set(told.values()) in ({"batch_too_large"}, {"metadata_too_large"})
+
+    on_node(scenario)
+
+
+def test_what_is_left_of_an_independent_batch_is_one_command() -> None:
+    async def scenario(node: Node) -> None:
+        bodies = [Message(bytes(1_001) if number % 3 == 1 else b"%d" % number) for number in range(9)]
+        told = await node.publish(["a"] * 9, bodies, independent=True)
+        assert told == {number + 1: "message_too_large" if number % 3 == 1 else "" for number in range(9)}
+        [command] = node.commands
+        assert command.numbers == ((1, 1), (3, 2), (6, 2), (9, 1))
+        assert node.bodies("a") == [b"0", b"2", b"3", b"5", b"6", b"8"]
+
+    on_node(scenario)
+
+
+def test_an_independent_batch_of_a_name_too_long_for_a_column_is_refused() -> None:
+    """It ended the session without a reason."""
+
+    async def scenario(node: Node) -> None:
+        shared = pb.Properties(application_properties={"x" * 65_520: pb.Value(integer=1)})
+        data = pb.MessageBatch(count=2, body_ends=[0, 0], shared_properties=shared).SerializeToString()
+        for first, keys in ((1, ["all 1"] * 2), (3, ["all 1", "all 2"])):
+            await node.session.publisher.publish("", first, 1, data, routing_keys=keys, independent=True)
+            assert node.told() == dict.fromkeys((first, first + 1), "metadata_too_large")
+
+    on_node(scenario)
+
+
+def test_a_queue_that_keeps_few_bytes_refuses_shared_properties_for_its_own_messages_only() -> None:
+    async def scenario(node: Node) -> None:
+        shared = pb.Properties(application_properties={"colour": pb.Value(text="r" * 300)})
+        data = pb.MessageBatch(count=3, body_ends=[0] * 3, shared_properties=shared).SerializeToString()
+        keys = ["a", "small", "red"]
+        await node.session.publisher.publish("", 1, 1, data, routing_keys=keys, independent=True)
+        node.groups_answer()
+        assert node.told() == {1: "", 2: "metadata_too_large", 3: ""}
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(
+    "keys", [["all 0"] * 4, ["all 0", "all 1", "a", "all 1"]], ids=["one queue", "several"]
+)
+def test_the_window_counts_what_an_operation_has_in_the_log(keys: list[str]) -> None:
+    async def scenario(node: Node) -> None:
+        await node.session.publisher.publish("", 1, 1, sharing(4, 500), routing_keys=keys)
+        [sent] = node.sent
+        stored = len(op.encode(sent.command, c.Origin(bytes(16), 1, 1), sent.batch))
+        assert stored > len(sent.batch) + 15_000, "it has columns"
+        assert stored - 200 < node.session.publisher.size_bytes == node.hub.publishing.used < stored + 200
+        node.groups_answer()
+        assert node.session.publisher.size_bytes == node.hub.publishing.used == 0
+        await node.session.publisher.publish("", 5, 1, sharing(4, 500), routing_keys=keys)
+        node.session.publisher.release()
+        assert node.hub.publishing.used == 0
+
+    on_node(scenario)
+
+
+def test_a_refused_batch_of_a_session_that_comes_back_is_one_question_to_each_group() -> None:
+    async def body() -> None:
+        node = Node()
+        node.session.open(b"p" * 16, 1, owner=9)
+        await node.publish(["a", "far", "b"])
+        again = Node(2, node.groups)
+        again.session.open(b"p" * 16, 2, owner=9)
+        asked: list[FindTaken] = []
+
+        async def query(question: Query[Any]) -> TakenMessages | None:
+            assert isinstance(question, FindTaken)
+            asked.append(question)
+            return await node.query(replace(question, epoch=2))
+
+        again.hub.requests.query = query  # type: ignore[method-assign, assignment]
+        keys = ["a", "far", "b", "full", "far full", "a", "nobody", "b"]
+        assert await again.publish(keys) == {1: "", 2: "", 3: "", **dict.fromkeys(range(4, 9), "not_found")}
+        assert [(question.group, question.first, question.last) for question in asked] == [
+            (1, 1, 8),
+            (2, 2, 5),
+        ]
+        assert again.barriers == 2 + 1, "one for the unknown name, one for each group's queues"
+
+    asyncio.run(body())
+
+
+def test_a_session_remembers_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_publisher, "MAX_KNOWN", 2)
+
+    async def scenario(node: Node) -> None:
+        publisher = node.session.publisher
+        for first, names in enumerate((["a", "b", "red"], ["red", "full"], ["a"], ["b"], ["far", "red"])):
+            told = await node.publish(names, first=1 + 10 * first)
+            assert set(told.values()) == {""}
+            assert len(publisher._kept) <= 2 + len(names)
 
     on_node(scenario)

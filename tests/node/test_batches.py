@@ -167,25 +167,38 @@ def test_a_built_batch_keeps_bodies_and_properties(
 # ---- batches of independent messages
 
 
-def parts(made: pb.MessageBatch, kept: object = None, max_bytes: int = -1) -> list[tuple[int, str]]:
-    """(messages, why they are refused) of each part; "" for those that are accepted."""
-    found = batches.check_each(made.SerializeToString(), LIMITS, kept, max_bytes)  # type: ignore[arg-type]
-    return [
-        (each.count, each.why.reason if isinstance(each, batches.RefusedMessages) else "") for each in found
-    ]
+def wrong(made: pb.MessageBatch | bytes, kept: object = None, max_bytes: int = -1) -> dict[int, str]:
+    """The messages that are refused by themselves, with the reason."""
+    data = made if isinstance(made, bytes) else made.SerializeToString()
+    stored = batches.read_each(data, LIMITS)
+    found = batches.refused_each(stored, LIMITS, [(kept, max_bytes)] * stored.count)  # type: ignore[list-item]
+    return {ordinal: error.reason for ordinal, error in found.items()}
 
 
 def test_each_message_is_looked_at_by_itself() -> None:
-    assert parts(batch(b"a", b"x" * 51, b"c", b"d")) == [(1, ""), (1, "message_too_large"), (2, "")]
-    assert parts(batch(b"x" * 51, b"x" * 51, b"c")) == [
-        (1, "message_too_large"),
-        (1, "message_too_large"),
-        (1, ""),
-    ]
+    assert wrong(batch(b"a", b"x" * 51, b"c", b"d")) == {1: "message_too_large"}
+    assert wrong(batch(b"x" * 51, b"x" * 51, b"c")) == dict.fromkeys((0, 1), "message_too_large")
     odd = [pb.Properties(priority=1), pb.Properties(priority=256), pb.Properties()]
-    assert parts(batch(b"a", b"b", b"c", properties=odd)) == [(1, ""), (1, "bad_batch"), (1, "")]
+    assert wrong(batch(b"a", b"b", b"c", properties=odd)) == {1: "bad_batch"}
     wide = [pb.Properties(subject="s" * 200), pb.Properties(subject="s")]
-    assert parts(batch(b"a", b"b", properties=wide), ALL, 100) == [(1, "metadata_too_large"), (1, "")]
+    assert wrong(batch(b"a", b"b", properties=wide), ALL, 100) == {0: "metadata_too_large"}
+
+
+def test_shared_properties_are_looked_at_once_for_what_a_queue_keeps() -> None:
+    made = batch(b"a", b"b", shared_properties=pb.Properties(subject="s" * 200))
+    assert wrong(made, ALL, 100) == dict.fromkeys((0, 1), "metadata_too_large")
+    assert wrong(made, ALL, 1_000) == wrong(made) == {}
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [pb.Properties(subject="s" * (batches.MAX_PROPERTIES_BYTES + 1)), pb.Properties(priority=256)],
+    ids=["too large", "no priority"],
+)
+def test_wrong_properties_that_all_messages_share_are_refused_to_all(shared: pb.Properties) -> None:
+    limits = BatchLimits(max_messages=100, max_message_bytes=50, max_batch_bytes=1 << 20)
+    with pytest.raises(BatchError):
+        batches.read_each(batch(b"a", b"b", shared_properties=shared).SerializeToString(), limits)
 
 
 def test_properties_too_large_for_a_message_are_refused_to_it_alone() -> None:
@@ -194,11 +207,8 @@ def test_properties_too_large_for_a_message_are_refused_to_it_alone() -> None:
     limits = BatchLimits(max_messages=100, max_message_bytes=50, max_batch_bytes=1 << 20)
     with pytest.raises(BatchError):
         batches.check(made, limits, None, -1)
-    good, bad = batches.check_each(made, limits, None, -1)
-    assert isinstance(good, batches.CheckedBatch)
-    assert list(batches.messages(good.data)) == [(b"a", pb.Properties(subject="s"))]
-    assert isinstance(bad, batches.RefusedMessages)
-    assert bad.why.reason == "metadata_too_large"
+    found = batches.refused_each(batches.read_each(made, limits), limits, [(None, -1)] * 2)
+    assert {ordinal: error.reason for ordinal, error in found.items()} == {1: "metadata_too_large"}
 
 
 def test_bytes_that_are_no_batch_are_refused_as_a_whole() -> None:
@@ -209,4 +219,27 @@ def test_bytes_that_are_no_batch_are_refused_as_a_whole() -> None:
         batch(*[b""] * 101).SerializeToString(),
     ):
         with pytest.raises(BatchError):
-            batches.check_each(made, LIMITS, None, -1)
+            wrong(made)
+
+
+@pytest.mark.parametrize("kept", [None, ALL])
+def test_an_independent_batch_has_a_limit_of_messages(kept: object) -> None:
+    """Its count was looked for in a part of the bytes only."""
+    count = batches.MAX_INDEPENDENT + 1
+    limits = BatchLimits(max_messages=2 * count, max_message_bytes=50, max_batch_bytes=1 << 20)
+    ends = pb.MessageBatch(body_ends=[0]).SerializeToString()
+    data = ends * count + pb.MessageBatch(count=count).SerializeToString()
+    assert batches.check(data, limits, kept, -1).count == count  # type: ignore[arg-type]
+    with pytest.raises(BatchError, match="4097 independent messages; at most 4096"):
+        batches.check_independent(data, limits, kept, -1)  # type: ignore[arg-type]
+
+
+def test_a_shared_name_too_long_for_a_column_is_refused() -> None:
+    shared = pb.Properties(application_properties={"x" * 65_520: pb.Value(integer=1)})
+    data = batch(b"a", b"b", shared_properties=shared).SerializeToString()
+    limits = BatchLimits(max_messages=100, max_message_bytes=50, max_batch_bytes=1 << 20)
+    with pytest.raises(BatchError, match="a field key has") as caught:
+        batches.check(data, limits, ALL, -1)
+    assert caught.value.reason == "metadata_too_large"
+    with pytest.raises(BatchError, match="a field key has"):
+        batches.QueueColumns(batches.StoredBatch(data)).of([0], ALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
@@ -191,6 +192,33 @@ def test_an_entry_holds_a_limited_number_of_ranges_and_one_operation_at_least(
     while proposals.pending:
         found.append(len(proposals.next_entry()[0]))
     assert found == [fits, fits, 1, 1, 1]
+
+
+def test_targets_with_equal_columns_are_as_long_as_others() -> None:
+    """Columns that many targets shared made an entry of few bytes a work of seconds."""
+    sizes = [
+        len(op.encode(c.Enqueue(0, 1, 1, 2, 2, targets=(c.Target(1, ((0, 1),), one), other)), None))
+        for one in (b"columns", b"another")
+        for other in [c.Target(2, ((1, 1),), b"columns")]
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def test_columns_that_targets_share_are_read() -> None:
+    """Earlier builds wrote equal columns once."""
+    targets = (c.Target(1, ((0, 1),), b"columns"), c.Target(2, ((1, 1),), b"columns"))
+    written = op.encode(c.Enqueue(0, 1, 1, 2, 2, targets=targets), None)
+    size = struct.calcsize("<III") + 2 * struct.calcsize("<QII") + 2 * struct.calcsize("<II")
+    start = len(written) - size - 8 - 14
+    table = written[start : start + size]
+    shared = struct.pack("<III", 0, 2, 1) + table[12:40] + struct.pack("<I", 0) + table[44:]
+    payload = shared + struct.pack("<I", 7) + b"columns"
+    head = op.encode(c.Enqueue(0, 1, 1, 2, 2, columns=payload), None)
+    decoded = op.decode(memoryview(head[:1] + b"\x04" + head[2:]), 0).command
+    assert isinstance(decoded, c.Enqueue)
+    assert [(each.queue, each.ranges, bytes(each.columns)) for each in decoded.targets] == [
+        (each.queue, each.ranges, each.columns) for each in targets
+    ]
 
 
 def test_targets_whose_bytes_are_cut_off_do_not_decode() -> None:

@@ -8,7 +8,7 @@ properties of their own. The elements are counted on the wire (wire_scan) before
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -17,7 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from fifo.commands import MAX_MESSAGE_TTL_MS
+from fifo.commands import MAX_MESSAGE_TTL_MS, Target
 from quorum.node.wire.operations import MAX_OPERATION_BYTES
 from quorum.node.wire.wire_scan import MAX_UNKNOWN, Limit, ScanError, Shape, read_number, scan, shape_of
 from quorum.v1 import queue_pb2 as pb
@@ -38,7 +38,8 @@ of a batch do not bound what every member keeps for its messages."""
 MAX_BATCH_FIELDS = 131_072
 """Application properties of all messages of a batch: 8 for each message of a batch of 16,384, or more for fewer."""
 MAX_BATCH_COLUMNS = 4_096
-"""Different filter fields of a batch: each is a column, with a bit for every message."""
+"""Different filter fields of a batch, counted for each of its queues: each is a column, with a bit for every message. A
+member takes 2 to 15 us for a column."""
 PROPERTIES = Limit(size_bytes=MAX_PROPERTIES_BYTES, total_bytes=MAX_BATCH_PROPERTIES_BYTES, is_opaque=True)
 ALL_PROPERTIES = replace(PROPERTIES, size_bytes=MAX_BATCH_PROPERTIES_BYTES)
 """The limit if each message is checked separately."""
@@ -46,7 +47,8 @@ FRAME_BYTES = 32 << 20
 """Maximum bytes of a gRPC message: one message of maximum size with its properties. As text, the properties may take
 six times as many bytes."""
 MAX_INDEPENDENT = 4_096
-"""Maximum messages of an independent batch. If one of them is wrong, all are checked one by one."""
+"""Maximum messages of an independent batch, and of a batch with a routing key for each message. They may be checked one
+by one."""
 TARGET_BYTES = 24
 """Maximum bytes in the log of one target of a batch, and of each of its ranges with its range of numbers."""
 MAX_STORED_BYTES = MAX_OPERATION_BYTES - (64 << 10)
@@ -80,6 +82,10 @@ class BatchError(Exception):
         self.reason = reason
 
 
+class TogetherTooLarge(BatchError):
+    """Messages that are too many, or too large, only together: a part of them is within the limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedBatch:
     """A checked batch, and what later steps need to know about it. ttl_ms / ttls_ms as in fifo.commands.Enqueue."""
@@ -90,14 +96,6 @@ class CheckedBatch:
     ttl_ms: int
     ttls_ms: Sequence[int]
     columns: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedMessages:
-    """Refused messages of an independent batch that follow one another."""
-
-    count: int
-    why: BatchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,9 @@ def _shape(max_messages: int, properties: Limit) -> Shape:
 def _parse(data: bytes, limits: BatchLimits, properties: Limit = PROPERTIES) -> pb.MessageBatch:
     """A batch with as many ends, and properties, as it has messages. Raises BatchError."""
     if len(data) > limits.max_batch_bytes:
-        raise BatchError("batch_too_large", f"a batch of {len(data)} bytes; at most {limits.max_batch_bytes}")
+        raise TogetherTooLarge(
+            "batch_too_large", f"a batch of {len(data)} bytes; at most {limits.max_batch_bytes}"
+        )
     try:
         scan(data, _shape(limits.max_messages, properties), 2 * limits.max_messages + MAX_UNKNOWN)
         batch: pb.MessageBatch = pb.MessageBatch.FromString(data)
@@ -154,7 +154,7 @@ def check(data: bytes, limits: BatchLimits, kept: KeptFields | None, max_field_b
     max_field_bytes: `x-filter-max-in-memory-bytes-per-msg`, -1 for no limit. Raises BatchError.
     """
     batch = _parse(data, limits)
-    sizes = _sizes(batch)
+    sizes = _sizes(batch.body_ends, batch.bodies)
     if sizes.max() > limits.max_message_bytes:
         at = int(np.argmax(sizes))
         raise _too_large(at, int(sizes[at]), limits)
@@ -174,9 +174,8 @@ def check(data: bytes, limits: BatchLimits, kept: KeptFields | None, max_field_b
         else:
             ttls = tuple(each)
     encoded = b"" if kept is None else _columns(batch, kept, max_field_bytes)
-    whole = len(data) + len(encoded) + 8 * len(ttls)
-    if whole > MAX_STORED_BYTES:
-        raise BatchError(
+    if stored_bytes(data, ttls, encoded) > MAX_STORED_BYTES:
+        raise TogetherTooLarge(
             "batch_too_large",
             f"a batch of {len(data)} bytes and {len(encoded)} bytes of filter fields; "
             f"at most {MAX_STORED_BYTES} together",
@@ -184,101 +183,146 @@ def check(data: bytes, limits: BatchLimits, kept: KeptFields | None, max_field_b
     return CheckedBatch(data, batch.count, len(batch.bodies), ttl, ttls, encoded)
 
 
-def check_each(
+def check_independent(
     data: bytes, limits: BatchLimits, kept: KeptFields | None, max_field_bytes: int
-) -> list[CheckedBatch | RefusedMessages]:
-    """Reads a batch of independent messages of which `check` refuses some: the parts that it accepts, and what is
-    refused between them, in order. Raises BatchError if the bytes are no batch of at most MAX_INDEPENDENT messages."""
+) -> CheckedBatch:
+    """`check` for a batch of independent messages. Raises BatchError also if only some of them are wrong."""
+    checked = check(data, limits, kept, max_field_bytes)
+    if checked.count > MAX_INDEPENDENT:
+        raise BatchError(
+            "bad_batch", f"a batch of {checked.count} independent messages; at most {MAX_INDEPENDENT}"
+        )
+    return checked
+
+
+def read_each(data: bytes, limits: BatchLimits) -> StoredBatch:
+    """A batch whose messages are to be checked one by one. Raises BatchError if the bytes are no batch of at most
+    MAX_INDEPENDENT messages, or what all of them share is wrong."""
     allowed = min(limits.max_messages, MAX_INDEPENDENT)
     batch = _parse(data, replace(limits, max_messages=allowed), ALL_PROPERTIES)
-    sizes = _sizes(batch).tolist()
-    stored = StoredBatch(data)
-    found: list[CheckedBatch | RefusedMessages] = []
-    first = 0  # of the messages that are in no part yet
-
-    def end_part(end: int) -> None:
-        if first == end:
-            return
-        builder = BatchBuilder()
-        builder.add(stored, first, end - first)
-        try:
-            found.append(check(builder.build(), limits, kept, max_field_bytes))
-        except BatchError as error:  # together they exceed a limit
-            found.append(RefusedMessages(end - first, error))
-
-    for number, size in enumerate(sizes):
-        try:
-            _check_message(batch, number, size, limits, kept, max_field_bytes)
-        except BatchError as error:
-            end_part(number)
-            found.append(RefusedMessages(1, error))
-            first = number + 1
-    end_part(len(sizes))
-    return found
+    if batch.HasField("shared_properties"):
+        if batch.shared_properties.ByteSize() > MAX_PROPERTIES_BYTES:
+            raise _too_much_metadata("the shared properties", batch.shared_properties)
+        _check_properties(batch.shared_properties)
+    return StoredBatch(batch)
 
 
 def refused_each(
-    data: bytes, limits: BatchLimits, kept: Sequence[tuple[KeptFields | None, int] | None]
+    stored: StoredBatch, limits: BatchLimits, kept: Sequence[tuple[KeptFields | None, int] | None]
 ) -> dict[int, BatchError]:
-    """The messages that `check` would refuse by themselves, and why, by their ordinals. kept: the queue's filter fields
-    and `max_field_bytes` for each message; None if the message is not to be checked. Raises BatchError if the bytes are
-    no batch of at most MAX_INDEPENDENT messages, one for each of `kept`."""
-    allowed = min(limits.max_messages, MAX_INDEPENDENT)
-    batch = _parse(data, replace(limits, max_messages=allowed), ALL_PROPERTIES)
-    if batch.count != len(kept):
-        raise BatchError("bad_batch", f"{len(kept)} routing keys for {batch.count} messages; give one each")
+    """The messages that are wrong by themselves, and why, by their ordinals. kept: the queue's filter fields and
+    `max_field_bytes` for each message; None if the message is not to be checked. Raises BatchError if the ends do not
+    fit the bodies, or `kept` does not fit the messages."""
+    if stored.count != len(kept):
+        raise BatchError("bad_batch", f"{len(kept)} routing keys for {stored.count} messages; give one each")
     refused: dict[int, BatchError] = {}
-    for number, (size, fields) in enumerate(zip(_sizes(batch).tolist(), kept, strict=True)):
+    shared: dict[tuple[KeptFields | None, int], BatchError | None] = {}
+    for number, (size, fields) in enumerate(
+        zip(_sizes(stored.ends, stored.bodies).tolist(), kept, strict=True)
+    ):
         if fields is None:
             continue
         try:
-            _check_message(batch, number, size, limits, *fields)
+            if size > limits.max_message_bytes:
+                raise _too_large(number, size, limits)
+            if stored.each:
+                _check_message(stored.each[number], number, *fields)
+                continue
         except BatchError as error:
             refused[number] = error
+            continue
+        if fields not in shared:
+            shared[fields] = _refused_shared(stored, *fields)
+        if (why := shared[fields]) is not None:
+            refused[number] = why
     return refused
 
 
-def columns_of_messages(
-    stored: StoredBatch, ordinals: Sequence[int], kept: KeptFields, max_field_bytes: int
-) -> bytes:
-    """The filter fields of these messages of a batch for one queue. Raises BatchError."""
-    if not stored.each:
-        row = _reader(kept).read(stored.shared or pb.Properties())
-        _check_row(row, 0, max_field_bytes)
-        return columns.encode_shared(row, len(ordinals))
-    return _encoded_rows([_reader(kept).read(stored.each[ordinal]) for ordinal in ordinals])
+def _refused_shared(stored: StoredBatch, kept: KeptFields | None, max_field_bytes: int) -> BatchError | None:
+    """Why a queue refuses the fields that all messages share."""
+    if stored.shared is None or kept is None:
+        return None
+    try:
+        _check_row(_reader(kept).read(stored.shared), 0, max_field_bytes)
+    except BatchError as error:
+        return error
+    return None
+
+
+def stored_bytes(
+    data: bytes, ttls_ms: Sequence[int], columns: bytes | memoryview = b"", targets: Sequence[Target] = ()
+) -> int:
+    """Maximum bytes in the log of a batch, without its head."""
+    return len(data) + 8 * len(ttls_ms) + len(columns) + sum(map(target_bytes, targets))
+
+
+def target_bytes(target: Target) -> int:
+    return len(target.columns) + TARGET_BYTES * (1 + len(target.ranges))
+
+
+class QueueColumns:
+    """Encodes the filter fields of a batch for one queue after the other."""
+
+    def __init__(self, stored: StoredBatch) -> None:
+        self._stored = stored
+        self._count = 0
+        self._shared: dict[KeptFields, Mapping[str, FieldValue]] = {}
+
+    def of(self, ordinals: Sequence[int], kept: KeptFields) -> bytes:
+        """The fields of these messages for a queue. Raises BatchError, before they are encoded, if the queues so far
+        have too many together."""
+        stored = self._stored
+        if stored.each:
+            rows = [_reader(kept).read(stored.each[ordinal]) for ordinal in ordinals]
+            self._add(len(set().union(*rows)))
+            return _encoded_rows(rows)
+        row = self._shared.get(kept)
+        if row is None:
+            row = self._shared[kept] = _reader(kept).read(stored.shared or pb.Properties())
+        self._add(len(row))
+        return _encoded_shared(row, len(ordinals))
+
+    def _add(self, names: int) -> None:
+        self._count += names
+        if self._count > MAX_BATCH_COLUMNS:
+            raise together(
+                self._stored,
+                "metadata_too_large",
+                f"the queues of a batch keep {self._count} different filter fields, counted for each of them; "
+                f"at most {MAX_BATCH_COLUMNS}",
+            )
+
+
+def together(stored: StoredBatch, reason: str, text: str) -> BatchError:
+    """Messages that exceed a limit together. Those that share properties are not sent in parts, because each part
+    would have a copy of these."""
+    return (TogetherTooLarge if stored.shared is None else BatchError)(reason, text)
 
 
 def _check_message(
-    batch: pb.MessageBatch,
-    number: int,
-    size: int,
-    limits: BatchLimits,
-    kept: KeptFields | None,
-    max_field_bytes: int,
+    properties: pb.Properties, number: int, kept: KeptFields | None, max_field_bytes: int
 ) -> None:
-    """What `check` looks at in a message by itself. Raises BatchError."""
-    if size > limits.max_message_bytes:
-        raise _too_large(number, size, limits)
-    if batch.properties:
-        properties = batch.properties[number]
-        if properties.ByteSize() > MAX_PROPERTIES_BYTES:
-            raise BatchError(
-                "metadata_too_large",
-                f"message {number} of the batch has {properties.ByteSize()} bytes of properties; "
-                f"at most {MAX_PROPERTIES_BYTES}",
-            )
-        _check_properties(properties, number)
-        if kept is not None and max_field_bytes >= 0:
-            _check_row(_reader(kept).read(properties), number, max_field_bytes)
+    """What `check` looks at in the properties of a message by itself. Raises BatchError."""
+    if properties.ByteSize() > MAX_PROPERTIES_BYTES:
+        raise _too_much_metadata(f"message {number} of the batch", properties)
+    _check_properties(properties, number)
+    if kept is not None and max_field_bytes >= 0:
+        _check_row(_reader(kept).read(properties), number, max_field_bytes)
 
 
-def _sizes(batch: pb.MessageBatch) -> NDArray[np.int64]:
+def _too_much_metadata(what: str, properties: pb.Properties) -> BatchError:
+    return BatchError(
+        "metadata_too_large",
+        f"{what}: {properties.ByteSize()} bytes of properties; at most {MAX_PROPERTIES_BYTES}",
+    )
+
+
+def _sizes(body_ends: Sequence[int], bodies: bytes) -> NDArray[np.int64]:
     """Bytes of each body. Raises BatchError where the ends do not fit the bodies."""
-    ends = np.array(batch.body_ends, dtype=np.int64)
-    if ends[-1] != len(batch.bodies):
+    ends = np.array(body_ends, dtype=np.int64)
+    if ends[-1] != len(bodies):
         raise BatchError(
-            "bad_batch", f"the last of body_ends is {ends[-1]}, the bodies are {len(batch.bodies)} bytes"
+            "bad_batch", f"the last of body_ends is {ends[-1]}, the bodies are {len(bodies)} bytes"
         )
     sizes = ends.copy()
     sizes[1:] -= ends[:-1]  # np.diff takes five times as long
@@ -312,7 +356,7 @@ def _check_properties(properties: pb.Properties, number: int | None = None) -> N
 def _check_fields(rows: Sequence[pb.Properties]) -> None:
     count = sum(len(row.application_properties) for row in rows)
     if count > MAX_BATCH_FIELDS:
-        raise BatchError(
+        raise TogetherTooLarge(
             "metadata_too_large",
             f"{count} application properties in a batch; at most {MAX_BATCH_FIELDS}",
         )
@@ -368,7 +412,7 @@ def _columns(batch: pb.MessageBatch, kept: KeptFields, max_bytes: int) -> bytes:
     if not batch.properties:
         row = _reader(kept).read(batch.shared_properties)
         _check_row(row, 0, max_bytes)
-        return columns.encode_shared(row, batch.count)
+        return _encoded_shared(row, batch.count)
     read = _reader(kept).read
     rows = [read(properties) for properties in batch.properties]
     if max_bytes >= 0:
@@ -377,14 +421,22 @@ def _columns(batch: pb.MessageBatch, kept: KeptFields, max_bytes: int) -> bytes:
     return _encoded_rows(rows)
 
 
+def _encoded_shared(row: Mapping[str, FieldValue], count: int) -> bytes:
+    return _encoded(lambda: columns.encode_shared(row, count))
+
+
 def _encoded_rows(rows: Sequence[Mapping[str, FieldValue]]) -> bytes:
     if sum(map(len, rows)) > MAX_BATCH_COLUMNS and (names := len(set().union(*rows))) > MAX_BATCH_COLUMNS:
-        raise BatchError(
+        raise TogetherTooLarge(
             "metadata_too_large",
             f"the messages of a batch have {names} different filter fields; at most {MAX_BATCH_COLUMNS}",
         )
+    return _encoded(lambda: columns.encode(rows))
+
+
+def _encoded(encode: Callable[[], bytes]) -> bytes:
     try:
-        return columns.encode(rows)
+        return encode()
     except ColumnsError as error:
         raise BatchError("metadata_too_large", str(error)) from error
 
@@ -408,8 +460,8 @@ class StoredBatch:
 
     __slots__ = ("_property_ends", "bodies", "count", "each", "ends", "shared", "shared_bytes")
 
-    def __init__(self, data: bytes | memoryview) -> None:
-        batch = pb.MessageBatch.FromString(bytes(data))
+    def __init__(self, data: bytes | memoryview | pb.MessageBatch) -> None:
+        batch = data if isinstance(data, pb.MessageBatch) else pb.MessageBatch.FromString(bytes(data))
         self.count: int = batch.count
         self.bodies: bytes = batch.bodies
         self.ends: list[int] = list(batch.body_ends)

@@ -246,14 +246,16 @@ def _enqueue(x: c.Enqueue) -> bytes:
 
 
 def _target_table(x: c.Enqueue) -> bytes:
-    """Columns that several targets share are written once."""
-    columns: dict[bytes | memoryview, int] = {}
+    """Each target has columns of its own, also if they are equal to another's, because every member reads them for each
+    target: the bytes of an entry limit the work of applying it."""
+    columns: list[bytes | memoryview] = []
     heads: list[tuple[int, int, int]] = []
     ranges: list[tuple[int, int]] = []
     for target in x.targets:
         number = _NO_COLUMNS
         if len(target.columns):
-            number = columns.setdefault(target.columns, len(columns))
+            number = len(columns)
+            columns.append(target.columns)
         heads.append((target.queue, len(target.ranges), number))
         ranges += target.ranges
     return b"".join(

@@ -41,7 +41,7 @@ from quorum.node.leases.leases import Leases
 from quorum.node.queries import Query
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import Replica
-from quorum.node.wire.batches import CheckedBatch, RefusedMessages, check_each
+from quorum.node.wire.batches import BatchError, StoredBatch, refused_each
 from quorum.replication import codec
 from quorum.replication.configuration import State
 from quorum.replication.group import Group
@@ -103,14 +103,10 @@ class GathersInAnyOrder(Gathering):
         super().close(queue)
 
 
-def with_their_neighbours(*arguments: Any) -> list[CheckedBatch | RefusedMessages]:
-    """In the place of batches.check_each: the messages behind a refused one are refused, too."""
-    found: list[CheckedBatch | RefusedMessages] = []
-    for part in check_each(*arguments):
-        before = found[-1] if found else None
-        is_behind = isinstance(part, CheckedBatch) and isinstance(before, RefusedMessages)
-        found.append(RefusedMessages(part.count, before.why) if is_behind else part)
-    return found
+def with_their_neighbours(stored: StoredBatch, *arguments: Any) -> dict[int, BatchError]:
+    """In the place of batches.refused_each: the messages behind a refused one are refused, too."""
+    found = refused_each(stored, *arguments)
+    return dict.fromkeys(range(min(found), stored.count), found[min(found)]) if found else found
 
 
 def first_target_only(*arguments: Any) -> targets.Choice:
