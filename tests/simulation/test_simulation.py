@@ -11,19 +11,22 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from quorum.node.errors import PageUnreadable
+from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from simulator import runner, world
+from simulator.broken import parts
 from simulator.broken.canaries import CANARIES, QUICK_SEEDS, Canary
 from simulator.changes import PART as CHANGES_PART
 from simulator.faults import LANDABLE
 from simulator.machines.node import Node
 from simulator.report import MANY, Outcome, Report
 from simulator.rules.rules import Broken
-from simulator.seed import prepared
+from simulator.seed import fails_by_itself, prepared
 from support.repository import ROOT
 
 SEEDS = 4
@@ -226,6 +229,17 @@ def test_a_broken_build_that_seeds_meet_too_seldom_fails_the_test_that_is_named(
             stack.enter_context(mock.patch(place, value))
         with pytest.raises((AssertionError, pytest.fail.Exception)):
             scene()
+
+
+def test_a_broken_build_that_fails_by_itself_is_not_caught() -> None:
+    """Such as one that asks for a name that the product does not have any more."""
+    fetch: Any = SnapshotBodies.prepare
+    for part, is_own in ((parts.without_bodies, True), (fetch, False)):
+        with pytest.raises(AttributeError) as found:
+            part(None, 1, 1, 1, b"")
+        broken = Broken("said by a node")
+        broken.__cause__ = found.value
+        assert fails_by_itself(found.value) == fails_by_itself(broken) == is_own
 
 
 def test_a_broken_seed_is_named_with_its_story_and_the_status_says_so() -> None:

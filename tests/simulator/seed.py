@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
+import traceback
 import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -15,6 +17,8 @@ import structlog
 from quorum.histories import HistoryError
 from simulator.rules.rules import Broken
 from simulator.world import START_MS, Build, World
+
+BROKEN_PARTS = Path(__file__).parent / "broken"
 
 
 @contextmanager
@@ -52,6 +56,8 @@ def run(seed: int, build: Build | None = None) -> World:
             if wrong:
                 raise Broken(f"said by a node: {wrong[0]}")
         except Exception as error:
+            if fails_by_itself(error):
+                raise
             story = "\n  ".join(world.story)
             at = world.now_ms - START_MS
             what = repr(error) + _history_so_far(world, error)
@@ -61,6 +67,16 @@ def run(seed: int, build: Build | None = None) -> World:
         finally:
             world.bury()
     return world
+
+
+def fails_by_itself(error: BaseException) -> bool:
+    """Whether a broken build has ended by a mistake of its own, such as a name that the product does not have any more:
+    then nothing was noticed."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = list(traceback.walk_tb(error.__traceback__))
+    is_mistake = isinstance(error, AttributeError | NameError | TypeError)
+    return is_mistake and bool(frames) and Path(frames[-1][0].f_code.co_filename).parent == BROKEN_PARTS
 
 
 def _history_so_far(world: World, error: Exception) -> str:

@@ -358,7 +358,7 @@ def without_bodies(
     snapshot_bodies: SnapshotBodies, group: int, index: int, term: int, state: State
 ) -> int | None:
     """In the place of SnapshotBodies.prepare: a snapshot is put in place as it came."""
-    journal = snapshot_bodies._journal(group)
+    journal = snapshot_bodies._replicas[group].raft
     return max(journal.commit_index, journal.last_index if journal.holds(index, term) else 0)
 
 
