@@ -202,11 +202,16 @@ class BitFlips:
 
     async def _noticed(self, place: Place, before: int | None, inode: int, said: int) -> bool:
         """The member has named it, and has put right what it knows; copies of bodies are looked for at the end. False
-        if the file was replaced, as files are, before anybody looked into it: that bit does not count."""
+        if the file was replaced, as files are, before anybody looked into it: that bit does not count. Nor does one in
+        a record without a message if its segment was sealed meanwhile: in a sealed segment nobody needs such records,
+        and only its table and its messages are looked at."""
         deadline = time.monotonic() + NOTICE_LIMIT_S
         while True:
             is_replaced = place.inode() != inode
-            if is_replaced and not self._is_named(place, said):
+            is_needless = (
+                place.kind == "active record" and place.message is None and place.path != self.segments()[-1]
+            )
+            if (is_replaced or is_needless) and not self._is_named(place, said):
                 await asyncio.sleep(SETTLE_S)  # no word about it may be taken for one about the next bit
                 return self._is_named(place, said)
             is_right = is_replaced or place.byte() == before or place.is_in_record
