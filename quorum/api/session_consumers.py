@@ -24,7 +24,7 @@ from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 MAX_CONSUMERS = 1_000
 MAX_RANGES = 10_000
 QUOTED_CHARACTERS = 64
-"""Of a client's tag or name in the text of a refusal: a small request with many wrong tags has no large answer."""
+"""Maximum characters of a client's tag or name that a refusal quotes. So the answer to a small request stays small."""
 
 
 @dataclass(slots=True)

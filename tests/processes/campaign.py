@@ -4,8 +4,8 @@ Run from the repository root. By default 30 rounds of SIGKILL of all members and
 leader, under full load, 31 kills of the drivers of data flows, and 1,000 bits turned over in each kind of file;
 `--rounds N` is the number of leaders killed, and everything else scales with it. `--only WORD` runs the parts whose
 names have this word in them, and `--lane 1/2` every second one, so that two processes can share the work. Every part
-runs on a cluster of its own; a failed one keeps its directory, says where, and the campaign goes on. The last lines are
-totals; the exit status is 0 only if all held.
+runs on a cluster of its own. If a part fails, the campaign keeps the directory of its cluster, prints it, and
+continues. The last lines are totals. The exit status is 0 only if all parts held.
 """
 
 from __future__ import annotations
