@@ -87,6 +87,10 @@ class Hub:
     def submit(self, *items: ev.Input) -> None:
         self._inputs.submit(*items)
 
+    def submit_soon(self, item: ev.Input) -> None:
+        """Submit an input that nobody waits for (RaftInputs.submit_soon)."""
+        self._inputs.submit_soon(item)
+
     # ---- outputs
 
     def on_outputs(self, outputs: list[ev.Output]) -> None:

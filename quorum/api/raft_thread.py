@@ -6,12 +6,17 @@ and the node's own.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any, Protocol
 
 from fifo.commands import UNKNOWN
 from fifo.effects import Deliver, Notify, Reply
 from quorum.node import events as ev
+
+
+MAX_DELAY_S = 0.002
+"""How long an input that nobody waits for may be held here."""
 
 
 class RaftThread(Protocol):
@@ -21,17 +26,39 @@ class RaftThread(Protocol):
 
 
 class RaftInputs:
-    """The queue of inputs. Nothing may be submitted before `attach`."""
+    """The queue of inputs. Nothing may be submitted before `attach`.
+
+    An input that nobody waits for leaves with the next one that somebody waits for. So one step takes both, and the
+    groups one entry: a program that settles a message and publishes the next one costs one entry for each message.
+    """
 
     def __init__(self) -> None:
         self._raft_thread: RaftThread | None = None
+        self._held: list[ev.Input] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     def attach(self, raft_thread: RaftThread) -> None:
         self._raft_thread = raft_thread
 
     def submit(self, *items: ev.Input) -> None:
         assert self._raft_thread is not None
+        if self._held:
+            items = (*self._held, *items)
+            self._held.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._raft_thread.submit(items)
+
+    def submit_soon(self, item: ev.Input) -> None:
+        """Submit with the next input, after MAX_DELAY_S at the latest. The order of all inputs is that of the calls."""
+        self._held.append(item)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(MAX_DELAY_S, self._submit_held)
+
+    def _submit_held(self) -> None:
+        self._timer = None
+        self.submit()
 
 
 class SessionHandler(Protocol):

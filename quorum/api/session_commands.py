@@ -53,10 +53,11 @@ class SessionCommands:
         """The client sends something all the same."""
         self.is_clean = False
 
-    def submit(self, group: int, command: c.Command, token: Token) -> None:
-        """Send a command; `answered` has to follow."""
+    def submit(self, group: int, command: c.Command, token: Token, *, can_wait: bool = False) -> None:
+        """Send a command; `answered` has to follow. can_wait: nobody waits for it."""
         self.under_way += 1
-        self._hub.submit(events.Submit(self.number, group, command, token))
+        submit = self._hub.submit_soon if can_wait else self._hub.submit
+        submit(events.Submit(self.number, group, command, token))
 
     def publish(self, group: int, command: c.Enqueue, token: Token, batch: bytes) -> None:
         """Send a command with its batch, which is not counted here."""

@@ -35,6 +35,16 @@ class Consumer:
     attach: int = 0
     attaching: int = 0
     """requests to attach it that are not answered"""
+    credit_to: int = 0
+    """the highest tag up to which it was given credit"""
+    delivered_to: int = 0
+    """the highest tag that was delivered to it"""
+
+    def raise_credit(self, credit_to: int) -> bool:
+        """Take note of credit. Returns whether it ends a wait: the consumer has used all that it had before."""
+        is_awaited = credit_to > self.credit_to <= self.delivered_to
+        self.credit_to = max(self.credit_to, credit_to)
+        return is_awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,7 @@ class SessionConsumers:
         consumer = known or Consumer(tag, queue.group, queue.id)
         self.by_tag[tag] = consumer
         consumer.attaching += 1
+        consumer.credit_to, consumer.delivered_to = credit_to, 0
         command = c.Attach(queue.id, tag, selector, credit_to)
         self._submit(consumer, command, _Attaching(self, (queue,), request_id, consumer))
 
@@ -172,6 +183,7 @@ class SessionConsumers:
         """The consumer may be delivered tags up to `credit_to`. drain: give back the credit that finds no message."""
         consumer = self.find(request_id, tag)
         if consumer is not None:
+            consumer.raise_credit(credit_to)
             command = c.Credit(consumer.queue, consumer.tag, credit_to, drain)
             self._submit(consumer, command, _Requested(self._commands, request_id))
 
@@ -232,7 +244,8 @@ class SessionConsumers:
     # ---- dispositions
 
     def settle(self, request_id: int, consumer: Consumer, disposition: Disposition) -> None:
-        """Settle, return, discard or modify messages that the consumer holds."""
+        """Settle, return, discard or modify messages that the consumer holds. A settlement can wait for other inputs
+        if no answer is wanted and it brings no credit that the consumer needs now."""
         tags, kind = disposition.tags, disposition.kind
         bad = [pair for pair in tags if pair[0] > pair[1] or pair[0] < 1]
         if kind is None or bad or len(tags) > MAX_RANGES:
@@ -248,18 +261,23 @@ class SessionConsumers:
             self._commands.refuse(request_id, status.invalid("bad_argument", text))
             return
         command = disposition.command(kind, consumer)
-        self._submit(consumer, command, _Requested(self._commands, request_id))
+        is_credit_awaited = consumer.raise_credit(disposition.credit_to)
+        can_wait = kind is c.Settle and not request_id and not is_credit_awaited
+        self._submit(consumer, command, _Requested(self._commands, request_id), can_wait=can_wait)
 
-    def _submit(self, consumer: Consumer, command: c.Command, token: Token) -> None:
+    def _submit(self, consumer: Consumer, command: c.Command, token: Token, *, can_wait: bool = False) -> None:
         self._commands.resume()
-        self._commands.submit(consumer.group, command, token)
+        self._commands.submit(consumer.group, command, token, can_wait=can_wait)
 
     # ---- deliveries
 
     def delivered(self, group: int, deliver: Deliver) -> None:
         """Queue a delivery; its bodies are read when it is its turn."""
         request_id = 0
-        if not deliver.consumer_tag and self._gets.get(deliver.queue):
+        consumer = self.by_tag.get(deliver.consumer_tag)
+        if consumer is not None:
+            consumer.delivered_to = deliver.first_tag + sum(run.count for run in deliver.runs) - 1
+        elif not deliver.consumer_tag and self._gets.get(deliver.queue):
             request_id = self._gets[deliver.queue].popleft()
         self._outbox.deliver(PendingDelivery(group, deliver, request_id))
 

@@ -191,7 +191,7 @@ class Member:
             send,
             self._outputs,
         )
-        self._duties = LeaderDuties(self.heartbeats)
+        self._duties = LeaderDuties(self.heartbeats, self.names)
         self.leader_spread = LeaderSpread(
             self.replicas,
             self.membership,

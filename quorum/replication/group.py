@@ -216,6 +216,16 @@ class Group:
                 self._leadership.has_unsent = False
                 self._replicator.replicate_new()
 
+    def announce_commits_to(self, peers: Iterable[str]) -> None:
+        """For a leader: announce commits at once to these peers only, because nobody waits for them at the others.
+        These hear of a commit with the next entries or heartbeat. Until this is called in a leadership, a commit is
+        announced to all."""
+        self._replicator.announce_commits_to(peers)
+
+    def announce_commits_also_to(self, peer: str) -> None:
+        """For a leader: somebody waits for commits at this peer, too."""
+        self._replicator.announce_commits_also_to(peer)
+
     def flush_early(self) -> None:
         """Send the messages that depend on nothing unsynced, before the log is synced. Appends depend on term and vote
         only: they do not wait for the leader's own disk, which does not count until it is synced (thesis §10.2.1)."""

@@ -8,7 +8,7 @@ is lost, the follower refuses the next heartbeat and says where to begin again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from quorum.log.errors import EntryMissing, LogDamaged
@@ -75,6 +75,9 @@ class Replicator:
         self.lacks_snapshot = False
         """Whether a peer needs a snapshot, and the newest readable one does not reach the journal: a new one has to be
         taken."""
+        self._told_at_once: set[str] | None = None
+        """The peers to which a commit is announced by itself; None: all. The others hear of it with the next entries or
+        heartbeat."""
         self._unreadable: tuple[int, str] | None = None
         self._no_snapshot_before_s = float("-inf")
 
@@ -91,6 +94,7 @@ class Replicator:
 
     def become_leader(self) -> None:
         """Reset everything in flight, because it was sent in another term."""
+        self._told_at_once = None
         for progress in self.progress.values():
             progress.begin_leadership()
 
@@ -145,6 +149,14 @@ class Replicator:
 
     # ---- sending
 
+    def announce_commits_to(self, peers: Iterable[str]) -> None:
+        """See Group.announce_commits_to."""
+        self._told_at_once = set(peers)
+
+    def announce_commits_also_to(self, peer: str) -> None:
+        if self._told_at_once is not None:
+            self._told_at_once.add(peer)
+
     def broadcast_heartbeat(self, *, is_quiet: bool) -> None:
         """Send something to every connected peer: new entries if there are any, else an empty append. is_quiet: the
         message only announces a commit, and needs no answers."""
@@ -157,7 +169,9 @@ class Replicator:
                     progress.end_probe()
                     if progress.outgoing is not None:
                         progress.outgoing.heartbeat()
-                if progress.is_behind or not self._send_more(name, progress):
+                if not progress.is_behind and self._send_more(name, progress):
+                    continue
+                if not is_quiet or self._told_at_once is None or name in self._told_at_once:
                     self._send_append(name, self._engine.next_index(name), [], is_quiet=is_quiet)
 
     def replicate(self) -> None:

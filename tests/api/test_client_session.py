@@ -12,7 +12,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Deliver, Notify, Ok, Refused, Run
 from fifo.limits import PRODUCTION
-from quorum.api import session_consumers
+from quorum.api import raft_thread, session_consumers
 from quorum.api.client_session import ClientSession
 from quorum.api.deliveries import DeliveredBatch
 from quorum.api.filters import SelectorText
@@ -103,6 +103,76 @@ def on_node(scenario: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
         await scenario(Node())
 
     asyncio.run(body())
+
+
+# ---- settlements that nobody waits for
+
+
+async def holding(node: Node, credit_to: int = 10) -> session_consumers.Consumer:
+    """A consumer that holds tags 1 and 2, and has credit up to `credit_to`."""
+    await node.session.consumers.attach(1, "c", "orders", None, credit_to)
+    node.answer(AttachedReply(5))
+    node.deliver("c", 5)
+    node.items.clear()
+    consumer = node.session.consumers.find(0, "c")
+    assert consumer is not None
+    return consumer
+
+
+def test_a_settlement_waits_for_the_next_input() -> None:
+    async def scenario(node: Node) -> None:
+        consumer = await holding(node)
+        node.session.consumers.settle(0, consumer, Disposition(c.Settle, 5, ((1, 1),), 11))
+        assert not node.submitted
+        await independent(node, b"a")
+        assert [type(each.command) for each in node.submitted] == [c.Settle, c.Enqueue]
+
+    on_node(scenario)
+
+
+def test_a_settlement_does_not_wait_long() -> None:
+    async def scenario(node: Node) -> None:
+        consumer = await holding(node)
+        for tag in (1, 2):
+            node.session.consumers.settle(0, consumer, Disposition(c.Settle, 5, ((tag, tag),)))
+        assert not node.submitted
+        await asyncio.sleep(10 * raft_thread.MAX_DELAY_S)
+        assert [each.command for each in node.submitted] == [
+            c.Settle(7, "c", 5, ((1, 1),), 0),
+            c.Settle(7, "c", 5, ((2, 2),), 0),
+        ]
+
+    on_node(scenario)
+
+
+def test_a_session_that_ends_has_settled_before() -> None:
+    async def scenario(node: Node) -> None:
+        consumer = await holding(node)
+        node.session.consumers.settle(0, consumer, Disposition(c.Settle, 5, ((1, 2),)))
+        node.session.release()
+        assert [type(each) for each in node.items] == [ev.Submit, ev.EndSession]
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("request_id", "disposition", "why"),
+    [
+        (3, Disposition(c.Settle, 5, ((1, 1),)), "its answer is awaited"),
+        (0, Disposition(c.Settle, 5, ((1, 1),), 3), "the consumer has no credit until then"),
+        (0, Disposition(c.Return, 5, ((1, 1),)), "another consumer may wait for the message"),
+        (0, Disposition(c.Discard, 5, ((1, 1),)), "its dead letter may be awaited"),
+    ],
+)
+def test_a_disposition_that_somebody_waits_for_leaves_at_once(
+    request_id: int, disposition: Disposition, why: str
+) -> None:
+    async def scenario(node: Node) -> None:
+        consumer = await holding(node, credit_to=2)
+        node.session.consumers.settle(request_id, consumer, disposition)
+        assert len(node.submitted) == 1, why
+
+    on_node(scenario)
 
 
 # ---- publishing

@@ -222,6 +222,7 @@ def test_time_to_live_runs_on_without_traffic(cluster: Cluster) -> None:
     session = Session(cluster, "n1")
     session.publish(group, queue, b"x", b"y")
     confirm(cluster, session, 2)
+    cluster.run(150)
     assert queries.info(cluster.members["n3"].queue_machine(group), queue).ready == 2
     cluster.run(1_500)
     assert {

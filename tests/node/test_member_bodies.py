@@ -480,8 +480,8 @@ def test_a_replica_goes_back_to_an_older_snapshot_where_the_newest_is_damaged_wi
     machine = member.queue_machine(group)
     for number in machine.queues[queue].messages.blocks.numbers():
         machine.queues[queue].messages.blocks.get(number).columns = None
-    taker = Session(cluster, "n2")
-    taker.send(group, c.Attach(queue, "one", canonical.encode(jms.parse("n = 99")), 1), "attach")
+    for taker in (Session(cluster, "n2"), Session(cluster, name)):  # one here, so that it hears of it at once
+        taker.send(group, c.Attach(queue, "one", canonical.encode(jms.parse("n = 99")), 1), "attach")
     cluster.until(lambda: replica.blocked_on_index > 0, "it has gone back")
     base = older if how_many == 1 else 0
     assert replica.raft.snapshot_index == base

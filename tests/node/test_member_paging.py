@@ -58,6 +58,7 @@ def test_messages_go_through_all_four_states() -> None:
     group, queue = cluster.declare("orders")
     producer = Session(cluster, "n1")
     publish(cluster, producer, group, queue, 100, 1)
+    cluster.settle()
     assert all((each.alpha, total(each)) == (100, 100) for each in storages(cluster, group, queue))
     publish(cluster, Session(cluster, "n2"), group, queue, 5_000, 4)
     cluster.run(300)

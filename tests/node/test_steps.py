@@ -36,10 +36,52 @@ def test_a_lone_publish_takes_few_steps_ticks_and_syncs(ticks: list[str]) -> Non
     ticks.clear()
     load.publish(100)
     assert counts.syncs == 300, "one on each member"
-    assert counts.steps <= 800
+    assert counts.steps <= 650, "the member without sessions applies the message with the next one"
     assert len(ticks) <= 350, (
         "the leader's, when it has something to commit; followers have nothing to tick for"
     )
+
+
+def test_only_members_with_sessions_hear_of_a_commit_at_once() -> None:
+    load = Load()
+    cluster = load.cluster
+    assert load.leader is not None
+    session = load.session
+    [third] = set(cluster.names) - {load.leader, session.name}
+
+    def applied(name: str) -> int:
+        return cluster.members[name].replicas[load.group].raft.applied_index
+
+    first = session.publish(load.group, load.queue, b"x")
+    cluster.run_events(3)
+    assert first in session.replies
+    assert applied(third) < applied(session.name) == applied(load.leader)
+    cluster.run_events(120)
+    assert applied(third) == applied(load.leader), "with the next heartbeat"
+
+    other = Session(cluster, third)
+    first = other.publish(load.group, load.queue, b"y")
+    cluster.run_events(5)
+    assert first in other.replies, "from its first operation on"
+    cluster.run_events(150)
+    session.publish(load.group, load.queue, b"z")
+    cluster.run_events(3)
+    assert applied(third) == applied(load.leader)
+
+
+def test_a_new_leader_announces_commits_to_all() -> None:
+    load = Load()
+    cluster = load.cluster
+    replica = cluster.members[load.session.name].replicas[load.group]
+    assert load.leader is not None
+    old = cluster.members[load.leader].replicas[load.group]
+    assert old.raft.transfer_leadership(load.session.name)
+    cluster.until(lambda: replica.raft.leader_ready, "the session's node leads")
+    session = load.session
+    first = session.publish(load.group, load.queue, b"x")
+    cluster.run_events(3)
+    assert first in session.replies
+    assert len({each.replicas[load.group].raft.applied_index for each in cluster.members.values()}) == 1
 
 
 def test_members_with_nothing_to_do_step_with_their_leaders_heartbeats(ticks: list[str]) -> None:

@@ -119,7 +119,7 @@ class Load:
         self.group, self.queue = cluster.declare("q")
         cluster.run_events(3_000)
         self.leader = cluster.leader(self.group)
-        self._session = Session(cluster, next(name for name in cluster.names if name != self.leader))
+        self.session = Session(cluster, next(name for name in cluster.names if name != self.leader))
         self.publish(20)
 
     def publish(self, messages: int = MESSAGES) -> None:
@@ -129,7 +129,7 @@ class Load:
             self.cluster.run_events(3)
 
     def begin_publish(self) -> None:
-        self._session.publish(self.group, self.queue, b"x" * 256)
+        self.session.publish(self.group, self.queue, b"x" * 256)
 
     def idle(self) -> None:
         self.cluster.run_events(IDLE_MS)
