@@ -383,7 +383,7 @@ class Client(_Settling):
         return self._loop.run(self._client.rebalance_leaders(timeout_ms=timeout_ms))
 
 
-def connect(url: str, **options: int) -> Client:
+def connect(url: str, **options: Any) -> Client:
     """A connected blocking client for quorum://host:port,host:port. Options as for `quorum.connect`."""
     return Client(url, **options)
 

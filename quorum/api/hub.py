@@ -88,7 +88,7 @@ class Hub:
         self._inputs.submit(*items)
 
     def submit_soon(self, item: ev.Input) -> None:
-        """Submit an input that nobody waits for (RaftInputs.submit_soon)."""
+        """See RaftInputs.submit_soon."""
         self._inputs.submit_soon(item)
 
     # ---- outputs

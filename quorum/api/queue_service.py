@@ -1,4 +1,4 @@
-"""quorum.v1.Queue: Session, Publish, Get, Browse."""
+"""quorum.v1.Queue: Session, Publish, Get, FindLeader, Browse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quorum.api.request_filters import filter_of
 from quorum.api.session_service import SessionCall
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.errors import BodyUnreadable
-from quorum.node.queries import BrowseReady
+from quorum.node.queries import BrowseReady, LeaderEndpoint
 from quorum.node.wire import batches
 from quorum.v1 import queue_pb2 as pb
 from quorum.v1 import queue_pb2_grpc
@@ -123,6 +123,18 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 return found
             found += 1
         return count
+
+    @unary
+    async def FindLeader(
+        self,
+        request: pb.FindLeaderRequest,
+        context: grpc.aio.ServicerContext[pb.FindLeaderRequest, pb.FindLeaderResponse],
+    ) -> pb.FindLeaderResponse:
+        queue = await self._hub.requests.queue(request.queue)
+        leader = await self._hub.requests.query(LeaderEndpoint(queue.group))
+        if leader is None:
+            return pb.FindLeaderResponse()
+        return pb.FindLeaderResponse(node=leader.id, address=leader.address)
 
     @streaming
     async def Browse(

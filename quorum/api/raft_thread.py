@@ -16,7 +16,7 @@ from quorum.node import events as ev
 
 
 MAX_DELAY_S = 0.002
-"""How long an input that nobody waits for may be held here."""
+"""How long an input whose outcome no caller awaits may be held here."""
 
 
 class RaftThread(Protocol):
@@ -28,7 +28,7 @@ class RaftThread(Protocol):
 class RaftInputs:
     """The queue of inputs. Nothing may be submitted before `attach`.
 
-    An input that nobody waits for leaves with the next one that somebody waits for. So one step takes both, and the
+    An input whose outcome no caller awaits leaves with the next other one. So one step takes both, and the
     groups one entry: a program that settles a message and publishes the next one costs one entry for each message.
     """
 

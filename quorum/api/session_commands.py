@@ -54,7 +54,7 @@ class SessionCommands:
         self.is_clean = False
 
     def submit(self, group: int, command: c.Command, token: Token, *, can_wait: bool = False) -> None:
-        """Send a command; `answered` has to follow. can_wait: nobody waits for it."""
+        """Send a command; `answered` has to follow. can_wait: no caller awaits its outcome."""
         self.under_way += 1
         submit = self._hub.submit_soon if can_wait else self._hub.submit
         submit(events.Submit(self.number, group, command, token))

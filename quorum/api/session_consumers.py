@@ -265,7 +265,9 @@ class SessionConsumers:
         can_wait = kind is c.Settle and not request_id and not is_credit_awaited
         self._submit(consumer, command, _Requested(self._commands, request_id), can_wait=can_wait)
 
-    def _submit(self, consumer: Consumer, command: c.Command, token: Token, *, can_wait: bool = False) -> None:
+    def _submit(
+        self, consumer: Consumer, command: c.Command, token: Token, *, can_wait: bool = False
+    ) -> None:
         self._commands.resume()
         self._commands.submit(consumer.group, command, token, can_wait=can_wait)
 

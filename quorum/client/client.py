@@ -94,6 +94,7 @@ class Client(PolicyCalls):
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         silence_ms: int = SILENCE_MS,
+        near_leader: bool = True,
         channels: OpenChannel = open_channel,
         clock_s: Callable[[], float] = boottime_s,
     ) -> None:
@@ -102,6 +103,7 @@ class Client(PolicyCalls):
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._silence_ms = silence_ms
+        self._near_leader = near_leader
         self._open_channel = channels
         self._clock_s = clock_s
         self._session: Session | None = None
@@ -114,7 +116,12 @@ class Client(PolicyCalls):
         if self._session is None:
             self._require_not_closed()
             session = Session(
-                self._endpoints, self._silence_ms, self._timeout_ms, self._open_channel, self._clock_s
+                self._endpoints,
+                self._silence_ms,
+                self._timeout_ms,
+                self._open_channel,
+                self._clock_s,
+                self._find_leader if self._near_leader else None,
             )
             try:
                 await session.open(self._connect_timeout_ms)
@@ -177,7 +184,9 @@ class Client(PolicyCalls):
         self, queue: str, message: Message, timeout_ms: int | None, outcome: asyncio.Future[Any] | Answer
     ) -> None:
         """`publish` without waiting: the outcome is set when it is known. The blocking client uses this."""
-        self._live().publisher.publish(queue, message, self._limit(timeout_ms), outcome)
+        session = self._live()
+        session.use(queue)
+        session.publisher.publish(queue, message, self._limit(timeout_ms), outcome)
 
     async def publish_batch(
         self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
@@ -207,7 +216,9 @@ class Client(PolicyCalls):
         """Publish without waiting for the confirm. Returns a future of it as soon as the window has room."""
         prepared = _prepare(batch)
         route = queue if isinstance(queue, str) else tuple(queue)
-        return await self._live().publisher.admit(route, prepared, self._limit(timeout_ms))
+        session = self._live()
+        session.use(route if isinstance(route, str) else next(iter(route), ""))
+        return await session.publisher.admit(route, prepared, self._limit(timeout_ms))
 
     # ---- consuming
 
@@ -429,6 +440,15 @@ class Client(PolicyCalls):
 
     # ---- inside
 
+    async def _find_leader(self, queue: str) -> tuple[str, str]:
+        """Session.FindLeader, asked at the session's endpoint."""
+        stub = queue_pb2_grpc.QueueStub(self._channel(0))
+        try:
+            found = await stub.FindLeader(queue_pb2.FindLeaderRequest(queue=queue))
+        except grpc.aio.AioRpcError as problem:
+            raise from_rpc_error(problem, f"finding the leader of queue {queue!r}") from problem
+        return found.node, found.address
+
     async def _look_up(self, name: str, method: str, timeout_ms: int) -> admin_pb2.QueueInfo:
         """The queue that has the name now; its id serves all tries of this method's call."""
         request = admin_pb2.DescribeQueueRequest(queue=name)
@@ -506,13 +526,21 @@ def connect(
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     silence_ms: int = SILENCE_MS,
+    near_leader: bool = True,
 ) -> Client:
     """A client for quorum://host:port,host:port; open it with `async with` or `await`.
 
     timeout_ms: default deadline of every call. silence_ms: if no answer arrives for this time while one is due, the
-    session moves to the next endpoint.
+    session moves to the next endpoint. near_leader: when its first queue is used, the session moves to the endpoint
+    whose node leads that queue's group, if it is in the URL; otherwise it stays where it was opened.
     """
-    return Client(url, timeout_ms=timeout_ms, connect_timeout_ms=connect_timeout_ms, silence_ms=silence_ms)
+    return Client(
+        url,
+        timeout_ms=timeout_ms,
+        connect_timeout_ms=connect_timeout_ms,
+        silence_ms=silence_ms,
+        near_leader=near_leader,
+    )
 
 
 def messages_of(delivery: Delivery) -> list[DeliveredMessage]:

@@ -5,6 +5,9 @@ than any before. Then it reads, writes and watches until one of the three ends. 
 ConnectionLost, all messages that consumers hold become void, and the next endpoint is tried after a jittered pause. On
 the new stream consumers are attached again and undecided publishes are resent in order.
 
+A session that has not been used yet moves once to the node that leads the group of its first queue (`use`): there, a
+message needs no hop to the leader and no hop back. Until then nothing of the first queue is sent.
+
 The writer sends requests first, then dispositions (merged until that moment), then publishes. A settlement therefore
 never waits behind megabytes of publishes.
 
@@ -25,7 +28,7 @@ import asyncio
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -52,6 +55,7 @@ from quorum.client.requests import Requests, within
 from quorum.v1 import queue_pb2, queue_pb2_grpc
 
 OPEN_TIMEOUT_S = 3.0
+FIND_LEADER_S = 0.5
 PAUSE_FIRST_S, PAUSE_LIMIT_S = 0.02, 0.5
 ATTACH_PAUSE_S = 0.1
 WATCH_S = 0.25
@@ -68,6 +72,13 @@ PRODUCER_FORGOTTEN = ("EXPIRED", "SESSION_EXPIRED", "PRODUCER_EXPIRED")
 CURED_BY_EPOCH = ("FENCED", "SESSION_FENCED", "GAP", "NOT_REGISTERED")
 NOT_ATTACHED = "NOT_ATTACHED"
 
+FindLeader = Callable[[str], Awaitable[tuple[str, str]]]
+"""(node, endpoint) of the leader of a queue's group; empty if none is known. Raises QuorumError."""
+
+
+class _Moves(QuorumError):
+    """The stream is ended to go on at another endpoint."""
+
 
 class Session:
     """Implements consumer.ConsumerLink over reconnecting streams."""
@@ -79,7 +90,9 @@ class Session:
         timeout_ms: int,
         channels: OpenChannel = open_channel,
         clock_s: Callable[[], float] = boottime_s,
+        find_leader: FindLeader | None = None,
     ) -> None:
+        """find_leader: None if the session does not move to the leader."""
         self.endpoint = endpoints[0]
         self.timeout_ms = timeout_ms
         self.node = ""
@@ -88,6 +101,12 @@ class Session:
         self._endpoints = endpoints
         self._open_channel = channels
         self._place = 0
+        self._find_leader = find_leader if len(endpoints) > 1 else None
+        self._moving: asyncio.Task[None] | None = None
+        self._is_moved = asyncio.Event()
+        """The session is where it stays, as long as its stream lasts."""
+        if self._find_leader is None:
+            self._is_moved.set()
         self._silence_s = silence_ms / 1000
         self._producer_id = secrets.token_bytes(16)
         self._epoch = 0
@@ -145,7 +164,7 @@ class Session:
             if self.publisher.is_idle:
                 self._send(close=queue_pb2.Close())
             await self._half_close()
-        tasks = [self._task, *self._attaching.values()]
+        tasks = [self._task, *self._attaching.values(), *([self._moving] if self._moving else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -164,6 +183,26 @@ class Session:
             finally:
                 up.cancel()
                 failed.cancel()
+
+    # ---- the move to the leader
+
+    def use(self, queue: str) -> None:
+        """The session is about to be used for this queue. If it is the first one, the session moves to its leader."""
+        if self._moving is None and self._find_leader is not None:
+            self._moving = asyncio.create_task(self._move(queue, self._find_leader))
+
+    async def _move(self, queue: str, find_leader: FindLeader) -> None:
+        """End the stream if another endpoint is the leader's. If that is not found out soon, the session stays."""
+        try:
+            async with asyncio.timeout(FIND_LEADER_S):
+                node, endpoint = await find_leader(queue)
+        except (QuorumError, TimeoutError):
+            node = endpoint = ""
+        if self._is_up.is_set() and node != self.node and endpoint in self._endpoints:
+            self._place = self._endpoints.index(endpoint)
+            self._is_up.clear()
+        self._is_moved.set()
+        self._wake_writer()
 
     # ---- requests (consumer.ConsumerLink)
 
@@ -235,6 +274,8 @@ class Session:
 
         A get is repeated after a lost connection unless `settled`: those messages may be lost with the connection.
         """
+        self.use(queue)
+        await self._is_moved.wait()
         async with self._get_lock:
             while True:
                 await self.stream()
@@ -275,6 +316,9 @@ class Session:
             error = await self._one_stream(self._endpoints[self._place])
             if self._is_closing:
                 return
+            if isinstance(error, _Moves):
+                self.reconnect_count -= 1  # nothing was lost with it
+                continue
             was_up = self._is_up.is_set()
             self._lost(error)
             self.publisher.give_up_old()
@@ -297,7 +341,10 @@ class Session:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 opened = await self._open_stream(call)
             self._opened(endpoint, call, opened)
-            tasks = [asyncio.create_task(job) for job in (self._read(call), self._write(call), self._watch())]
+            jobs = [self._read(call), self._write(call), self._watch()]
+            if not self._is_moved.is_set():
+                jobs.append(self._leave())
+            tasks = [asyncio.create_task(job) for job in jobs]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done() and not task.cancelled() and (error := task.exception()) is not None:
@@ -381,6 +428,13 @@ class Session:
                 continue
             await call.write(request)
 
+    async def _leave(self) -> None:
+        """Raise _Moves if the session moves; else wait for the stream's end."""
+        await self._is_moved.wait()
+        if not self._is_up.is_set():
+            raise _Moves(f"the session moves from {self.endpoint} to {self._endpoints[self._place]}")
+        await asyncio.Event().wait()
+
     async def _watch(self) -> None:
         """Raise ConnectionLost when the service owes an answer and has been silent too long. It counts its own ticks
         instead of the clock, because a pause of this process is no silence of the service."""
@@ -401,6 +455,8 @@ class Session:
     def _next_request(self) -> Any:
         if self._control:
             return self._control.popleft()
+        if not self._is_moved.is_set():
+            return None
         return self._next_turn() or self.publisher.next_request()
 
     def _next_turn(self) -> Any:
@@ -509,6 +565,8 @@ class Session:
     async def _attach(self, consumer: Consumer) -> None:
         """Retry the attachment until it succeeds or is refused for good. Errors go to the consumer, not to this task's
         caller."""
+        self.use(consumer.queue)
+        await self._is_moved.wait()
         while not consumer.is_ended:
             try:
                 await self.stream()
@@ -562,6 +620,7 @@ class Session:
         for consumer in list(self._consumers.values()):
             consumer.end(ended)
         self._consumers.clear()
+        self._is_moved.set()
         self._failed.set()
 
     async def _half_close(self) -> None:

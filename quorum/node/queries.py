@@ -265,6 +265,11 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderEndpoint(GroupQuery[Endpoint | None]):
+    """The member that leads the group; None if this node knows of none that clients can use."""
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionDescription:
     subscription: SubscriptionInfo
     index: int

@@ -217,13 +217,12 @@ class Group:
                 self._replicator.replicate_new()
 
     def announce_commits_to(self, peers: Iterable[str]) -> None:
-        """For a leader: announce commits at once to these peers only, because nobody waits for them at the others.
-        These hear of a commit with the next entries or heartbeat. Until this is called in a leadership, a commit is
-        announced to all."""
+        """For a leader: announce commits at once to these peers only. The others hear of a commit with the next entries
+        or heartbeat. Until this is called in a leadership, a commit is announced to all."""
         self._replicator.announce_commits_to(peers)
 
     def announce_commits_also_to(self, peer: str) -> None:
-        """For a leader: somebody waits for commits at this peer, too."""
+        """For a leader: announce commits at once to this peer, too."""
         self._replicator.announce_commits_also_to(peer)
 
     def flush_early(self) -> None:

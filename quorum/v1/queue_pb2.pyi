@@ -437,6 +437,20 @@ class GetResponse(_message.Message):
     messages: _containers.RepeatedCompositeFieldContainer[StoredMessage]
     def __init__(self, messages: _Optional[_Iterable[_Union[StoredMessage, _Mapping]]] = ...) -> None: ...
 
+class FindLeaderRequest(_message.Message):
+    __slots__ = ("queue",)
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    def __init__(self, queue: _Optional[str] = ...) -> None: ...
+
+class FindLeaderResponse(_message.Message):
+    __slots__ = ("node", "address")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    address: str
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
 class BrowseRequest(_message.Message):
     __slots__ = ("queue", "start_sequence", "limit", "selector", "property_filter")
     QUEUE_FIELD_NUMBER: _ClassVar[int]

@@ -49,6 +49,11 @@ class QueueStub:
                 request_serializer=quorum_dot_v1_dot_queue__pb2.GetRequest.SerializeToString,
                 response_deserializer=quorum_dot_v1_dot_queue__pb2.GetResponse.FromString,
                 _registered_method=True)
+        self.FindLeader = channel.unary_unary(
+                '/quorum.v1.Queue/FindLeader',
+                request_serializer=quorum_dot_v1_dot_queue__pb2.FindLeaderRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_queue__pb2.FindLeaderResponse.FromString,
+                _registered_method=True)
         self.Browse = channel.unary_stream(
                 '/quorum.v1.Queue/Browse',
                 request_serializer=quorum_dot_v1_dot_queue__pb2.BrowseRequest.SerializeToString,
@@ -105,6 +110,14 @@ class QueueServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindLeader(self, request, context):
+        """Names the node that leads the queue's group, as the answering node sees it. Any node serves any session, but one
+        there saves a message two hops between nodes. A client that is about to use a queue may open its session there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Browse(self, request, context):
         """Reads the ready messages in order and removes nothing; checked-out messages are skipped. The filter may use every
         field, not only the queue's filter fields.
@@ -130,6 +143,11 @@ def add_QueueServicer_to_server(servicer, server):
                     servicer.Get,
                     request_deserializer=quorum_dot_v1_dot_queue__pb2.GetRequest.FromString,
                     response_serializer=quorum_dot_v1_dot_queue__pb2.GetResponse.SerializeToString,
+            ),
+            'FindLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindLeader,
+                    request_deserializer=quorum_dot_v1_dot_queue__pb2.FindLeaderRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_queue__pb2.FindLeaderResponse.SerializeToString,
             ),
             'Browse': grpc.unary_stream_rpc_method_handler(
                     servicer.Browse,
@@ -218,6 +236,33 @@ class Queue:
             '/quorum.v1.Queue/Get',
             quorum_dot_v1_dot_queue__pb2.GetRequest.SerializeToString,
             quorum_dot_v1_dot_queue__pb2.GetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Queue/FindLeader',
+            quorum_dot_v1_dot_queue__pb2.FindLeaderRequest.SerializeToString,
+            quorum_dot_v1_dot_queue__pb2.FindLeaderResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,6 +15,7 @@ from quorum.node.queries import QueueCounts
 from quorum.node.replica import state_hashes
 from support.cluster import Cluster, Session
 
+HEARTBEAT_MS = 150
 WITHIN_MS = 5_000
 """By when a member has got another state from a leader."""
 
@@ -49,8 +50,12 @@ def part(cluster: Cluster, name: str, group: int, queue: int) -> None:
 
 
 def flood(cluster: Cluster, name: str, group: int, queue: int, count: int = 25) -> list[str]:
-    """Publishes, one message an entry; the members whose states have parted meanwhile."""
+    """Publishes, one message an entry; the members whose states have parted meanwhile, or with the next heartbeat."""
     session, before = Session(cluster, name), parted(cluster, group)
+
+    def found() -> list[str]:
+        return [each for each in parted(cluster, group) if each not in before]
+
     for _ in range(count):
         if session.name in cluster.members:
             session.publish(group, queue, b"m")
@@ -58,7 +63,11 @@ def flood(cluster: Cluster, name: str, group: int, queue: int, count: int = 25) 
             cluster.now_ms += 1
             cluster.step(each)
         cluster.now_ms += 4
-    return [each for each in parted(cluster, group) if each not in before]
+    for _ in range(HEARTBEAT_MS):
+        if not found():
+            cluster.run(1)
+    cluster.run(2)  # another one, for the same reason
+    return found()
 
 
 def parted(cluster: Cluster, group: int) -> list[str]:

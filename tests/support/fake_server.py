@@ -88,6 +88,8 @@ class FakeProducer:
 class FakeCluster:
     def __init__(self) -> None:
         self.queues: dict[str, FakeQueue] = {}
+        self.leaders: dict[str, FakeNode] = {}
+        """by queue, where clients can find one out"""
         self.policies: dict[str, Any] = {}
         self.producers: dict[bytes, FakeProducer] = {}
         self.selectors: dict[str, Predicate] = {}
@@ -480,6 +482,12 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         stream = FakeStream(self)
         self.streams.append(stream)
         await stream.run(requests, context)
+
+    async def FindLeader(self, request: Any, context: Any) -> Any:
+        leader = self.cluster.leaders.get(request.queue)
+        if leader is None:
+            return queue_pb2.FindLeaderResponse()
+        return queue_pb2.FindLeaderResponse(node=leader.name, address=leader.address)
 
     async def Browse(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._gate(context)

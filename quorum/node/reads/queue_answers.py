@@ -52,6 +52,7 @@ class QueueAnswers:
         table.add(q.ReadReservation, self._read_reservation)
         table.add(q.DescribeSubscription, self._describe_subscription)
         table.add(q.DescribeForBulk, self._describe_for_bulk)
+        table.add(q.LeaderEndpoint, self._leader_endpoint)
 
     def _machine(self, query: q.GroupQuery[Any]) -> GroupMachine:
         return self._replicas.queue_machine(query.group)
@@ -177,6 +178,9 @@ class QueueAnswers:
             return None
         runs = _ends(machine, query.queue, info.next_sequence, query.end_messages)
         return q.BulkDescription(info, machine.index, self._endpoints(query.group), runs)
+
+    def _leader_endpoint(self, query: q.LeaderEndpoint, now_ms: int) -> q.Endpoint | None:
+        return next((each for each in self._endpoints(query.group) if each.is_leader), None)
 
     def _endpoints(self, group: int) -> tuple[q.Endpoint, ...]:
         """The members that are not drained and that this node can reach, itself included, by name."""

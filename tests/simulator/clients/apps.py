@@ -96,6 +96,7 @@ class App(Process):
                 url,
                 timeout_ms=TIMEOUT_MS,
                 silence_ms=SILENCE_MS,
+                near_leader=False,
                 channels=self.channel,
                 clock_s=asyncio.get_running_loop().time,
             )
