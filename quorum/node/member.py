@@ -472,9 +472,11 @@ class Member:
     # ---- regular work
 
     def _review(self, now_ms: int) -> None:
-        """Scans for damage, and retries writes of node.json that a full disk refused."""
+        """Scans for damage, retries writes of node.json that a full disk refused, and looks at the members' versions."""
         self.damage.scan()
         self.membership.save_again()
+        if self._node_state.is_established and not self.disk_monitor.is_silent:
+            self.versions.turn(now_ms)
         for peer in sorted(self.peers.connected - self._node_state.known_incarnations.keys()):
             self.membership.meet(peer, self._network.incarnation_of(peer))
         self._snapshotter.replace_damaged(self.replicas.values(), now_ms)
@@ -488,7 +490,6 @@ class Member:
         self._follow_lease_times(now_ms)
         if self._node_state.is_established:
             self.membership.advance(now_ms)
-            self.versions.turn(now_ms)
             self.leader_spread.turn(now_ms)
         for replica in self.replicas.values():
             replica.look_at_timers()
@@ -521,16 +522,19 @@ class Member:
 
     def _watch_disks(self, now_ms: int) -> None:
         self.disk_monitor.look(now_ms, self.replicas.values())
-        member_directory = self.membership.member_directory
-        voters = {
-            number: [member_directory.number(voter) for voter in replica.raft.configuration.voters]
-            for number, replica in self.replicas.items()
-        }
-        news = self.disk_monitor.low_groups(now_ms, voters)
+        news = self.disk_monitor.low_groups(now_ms, self._voters)
         if news is not None:
             self._outputs.emit(news)
         if self.disk_monitor.disks.own.is_low:
             self._snapshotter.make_room(self.replicas.values(), now_ms)
+
+    def _voters(self) -> dict[int, list[int]]:
+        """The numbers of the members that vote in each group."""
+        directory = self.membership.member_directory
+        return {
+            number: [directory.number(voter) for voter in replica.raft.configuration.voters]
+            for number, replica in self.replicas.items()
+        }
 
     # ---- what others may ask
 

@@ -139,12 +139,14 @@ class DiskMonitor:
         if before.is_slow and not now.is_slow:
             self._logger.info("the disk is fast again", sync_p99_us=now.sync_p99_us)
 
-    def low_groups(self, now_ms: int, voters: Mapping[int, Iterable[int]]) -> DisksLow | None:
-        """The groups that must get no publishes, if they have changed. voters: group -> the nodes that vote in it."""
+    def low_groups(self, now_ms: int, voters: Callable[[], Mapping[int, Iterable[int]]]) -> DisksLow | None:
+        """The groups that must get no publishes, if they have changed. voters(): group -> the nodes that vote in it."""
         low = self.disks.low(now_ms)
+        if not low and not self._told:
+            return None
         found = {
             group: nodes
-            for group, members in voters.items()
+            for group, members in voters().items()
             if (nodes := tuple(node for node in low if node in members))
         }
         if found == self._told:

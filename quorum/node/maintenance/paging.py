@@ -94,6 +94,10 @@ class Pager:
     def __init__(self, target_bytes: int) -> None:
         self.target_bytes = target_bytes
         self._paces: dict[tuple[int, int], Pace] = {}
+        self._busy: dict[tuple[int, int], Pace] = {}
+        """those of the queues that have changed within twice IDLE_S"""
+        self._seen: list[tuple[int, int, int]] = []
+        """group, machine and number of queues, at the last turn"""
         self._plan: list[tuple[float, int, int, int]] = []
         """(wait, group, queue, block) of the blocks to page out next, the next one last"""
         self._next_plan_ms = 0
@@ -116,15 +120,22 @@ class Pager:
                 pace = self._paces.get((group, queue))
                 if pace is None:
                     pace = self._paces[group, queue] = Pace(now_ms, now_ms)
+                self._busy[group, queue] = pace
                 pace.observe(now_ms, scan_positions(queue_machine))
                 self._measure_tail(queue_machine)
                 loads -= self._prefetch(queue_machine, pace, loads)
-        for key in [key for key in self._paces if not _is_there(machines, *key)]:
-            del self._paces[key]  # an installed snapshot may be without queues that were there before
+        seen = [(group, id(machine), len(machine.queues)) for group, machine in machines.items()]
+        if seen != self._seen:  # an installed snapshot may be without queues that were there before
+            self._seen = seen
+            for paces in (self._paces, self._busy):
+                for key in [key for key in paces if not _is_there(machines, *key)]:
+                    del paces[key]
+        idle = [key for key, pace in self._busy.items() if now_ms - pace.touched_ms > 2 * IDLE_S * 1000]
+        for key in idle:
+            del self._busy[key]
         try:
-            for (group, queue), pace in self._paces.items():
-                if now_ms - pace.touched_ms <= 2 * IDLE_S * 1000:
-                    self._write_idle(machines[group], queue, pace, now_ms)
+            for (group, queue), pace in self._busy.items():
+                self._write_idle(machines[group], queue, pace, now_ms)
             self._make_room(now_ms, machines)
         except LogFull:
             self._plan.clear()  # a full disk: everything stays where it is
