@@ -213,3 +213,32 @@ def test_long_arguments_do_not_reach_the_catalog() -> None:
         assert last_entries(api.cluster) == before
 
     with_api(run, queues=1, size=1)
+
+
+def test_a_client_is_told_who_leads_its_queues_group() -> None:
+    async def run(api: Api) -> None:
+        cluster = api.cluster
+        found = cluster.members["n1"].catalog.queue("q00000")
+        assert found is not None
+
+        async def leader(queue: str) -> tuple[str, str]:
+            request = queue_pb2.FindLeaderRequest(queue=queue)
+            answer = await api.call(api.queues.FindLeader(request, Context()))  # type: ignore[arg-type]
+            return answer.node, answer.address
+
+        for name in cluster.names:
+            cluster.members[cluster.leader(found.group) or ""].replicas[found.group].raft.transfer_leadership(
+                name
+            )
+            cluster.until(lambda name=name: cluster.leader(found.group) == name, f"{name} leads")  # type: ignore[misc]
+            cluster.settle()
+            assert await leader("q00000") == (name, f"{name}:2")
+        cluster.crash("n3")
+        cluster.until(lambda: cluster.members["n1"].replicas[found.group].raft.leader != "n3", "n3 is away")
+        cluster.ready()
+        assert (await leader("q00000"))[0] != "n3"
+        with pytest.raises(Aborted) as refused:
+            await leader("unknown")
+        assert refused.value.args[0].name == "NOT_FOUND"
+
+    with_api(run, 1)
