@@ -472,7 +472,7 @@ class Member:
     # ---- regular work
 
     def _review(self, now_ms: int) -> None:
-        """Scans for damage, retries writes of node.json that a full disk refused, and looks at the members' versions."""
+        """Scans for damage, retries writes of node.json that failed, and looks at the members' versions."""
         self.damage.scan()
         self.membership.save_again()
         if self._node_state.is_established and not self.disk_monitor.is_silent:

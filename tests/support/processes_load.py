@@ -191,11 +191,14 @@ class Recorder:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
+    @staticmethod
+    def _connect(url: str) -> quorum.Client:
+        """Sessions stay at different nodes, not all at the leader's."""
+        return quorum.connect(url, connect_timeout_ms=CONNECT_LIMIT_MS, near_leader=False)
+
     async def _produce(self, name: str, first_node: int) -> None:
         room = asyncio.Semaphore(UNDER_WAY)
-        async with quorum.connect(
-            self._url or url_from(self.cluster, first_node), connect_timeout_ms=CONNECT_LIMIT_MS
-        ) as client:
+        async with self._connect(self._url or url_from(self.cluster, first_node)) as client:
             number = 0
             while not self._stop_producing.is_set():
                 await room.acquire()
@@ -212,9 +215,7 @@ class Recorder:
         """The messages of a batch, each by itself and from a task of its own, at the pace of the light load."""
         most = UNDER_WAY * self.load.batch
         room, publishing = asyncio.Semaphore(most), set[asyncio.Task[None]]()
-        async with quorum.connect(
-            self._url or url_from(self.cluster, first_node), connect_timeout_ms=CONNECT_LIMIT_MS
-        ) as client:
+        async with self._connect(self._url or url_from(self.cluster, first_node)) as client:
             number = 0
             while not self._stop_producing.is_set():
                 for _ in range(self.load.batch):
@@ -245,9 +246,7 @@ class Recorder:
         record_publish(self.history, self.queue, sent, error)
 
     async def _consume(self, name: str, first_node: int) -> None:
-        async with quorum.connect(
-            url_from(self.cluster, first_node), connect_timeout_ms=CONNECT_LIMIT_MS
-        ) as client:
+        async with self._connect(url_from(self.cluster, first_node)) as client:
             consumer = client.consume(
                 self.queue, prefetch=200, consumer_tag=name, timeout_ms=CONNECT_LIMIT_MS
             )
