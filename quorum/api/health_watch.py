@@ -11,8 +11,7 @@ from quorum.api.hub import Hub
 from quorum.node.queries import STANDINGS, CheckHealth
 
 STARTING_POLL_S, SERVING_POLL_S = 0.05, 0.5
-"""Interval between two health queries, before this node serves and while it serves. An idle member makes a step for
-each query."""
+"""Interval between two health queries, before this node serves and while it serves."""
 UNANSWERED_S = 1.0
 """Time after which an unanswered query means NOT_SERVING: the Raft thread is stuck, for example in a write to a disk
 that does not return. A step of a busy member takes milliseconds."""
@@ -32,10 +31,11 @@ async def watch_health(hub: Hub, service: HealthService) -> None:
     - a lease has lapsed, which needs no answer of the Raft thread
     - the member names another reason to leave
     """
-    standing = ""
+    standing, is_ready = "", False
     logger = structlog.get_logger()
     while True:
-        query = asyncio.ensure_future(hub.requests.query(CheckHealth()))
+        ask = hub.requests.query_at_leisure if is_ready else hub.requests.query
+        query = asyncio.ensure_future(ask(CheckHealth()))
         while not query.done():
             await asyncio.wait({query}, timeout=UNANSWERED_S)
             hub.check_leases()
@@ -47,7 +47,8 @@ async def watch_health(hub: Hub, service: HealthService) -> None:
             if standing != "member":
                 logger.warning("not serving", standing=standing, meaning=STANDINGS[standing])
                 hub.leave(standing)
-        service.set_serving(health.is_ready)
+        is_ready = health.is_ready
+        service.set_serving(is_ready)
         if health.reason_to_leave:
             hub.leave(health.reason_to_leave)
-        await asyncio.sleep(SERVING_POLL_S if health.is_ready else STARTING_POLL_S)
+        await asyncio.sleep(SERVING_POLL_S if is_ready else STARTING_POLL_S)

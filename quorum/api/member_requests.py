@@ -51,6 +51,12 @@ class MemberRequests:
             future, ev.RunQuery(query, future), (), ANSWER_WAIT_S if query.groups else None
         )
 
+    async def query_at_leisure(self, query: Query[T]) -> T:
+        """The same for a query of no group, with the member's next step: an idle member makes none for it."""
+        future: asyncio.Future[T] = self._future()
+        self._inputs.leave(ev.RunQuery(query, future))
+        return await future
+
     async def query_current(self, query: Query[T]) -> T:
         """The same, and the answer shows everything that was answered on any member before the call. UNAVAILABLE if one
         of the groups has no leader."""

@@ -23,6 +23,10 @@ class RaftThread(Protocol):
 
     def submit(self, items: tuple[ev.Input, ...]) -> None: ...
 
+    def leave(self, item: ev.Input) -> None:
+        """Submit without a wake-up: for the next turn, which an idle thread makes several times a second."""
+        ...
+
 
 class RaftInputs:
     """The queue of inputs. Nothing may be submitted before `attach`.
@@ -48,6 +52,11 @@ class RaftInputs:
             self._timer.cancel()
             self._timer = None
         self._raft_thread.submit(items)
+
+    def leave(self, item: ev.Input) -> None:
+        """See RaftThread.leave. Inputs that are submitted earlier or later may overtake it."""
+        assert self._raft_thread is not None
+        self._raft_thread.leave(item)
 
     def submit_soon(self, item: ev.Input) -> None:
         """Submit with the next input, after MAX_DELAY_S at the latest. The order of all inputs is that of the calls."""

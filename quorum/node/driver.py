@@ -68,6 +68,10 @@ class Driver:
             self._waits = False
             self._network.wake()
 
+    def leave(self, item: Input) -> None:
+        """As `submit`, but the thread does not wake for it: its next turn takes it, within MAX_WAIT_S."""
+        self._inputs.append(item)
+
     def stop(self) -> None:
         self._stopping = True
         self._network.wake()

@@ -370,11 +370,15 @@ class Member:
             self.repairer.tick()
         if self.body_client.under_way:
             self.body_client.tick(self.now_ms)
-        self._network.flush()
+        # what is sent while nothing waits for it, neither the disk nor entries, leaves with the rest of the step
+        is_busy = self.log.last_lsn > self.log.synced_lsn or any(replica.can_apply for replica in active)
+        if is_busy:
+            self._network.flush()
         self.disk_monitor.sync()
         for replica in active:
             replica.raft.flush()
-        self._network.flush()
+        if is_busy:
+            self._network.flush()
         if self.body_client.under_way:
             self.body_client.settle()
 

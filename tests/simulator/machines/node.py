@@ -209,6 +209,9 @@ class Node(Process):
         self._inputs.extend(items)
         self.world.wake(self)
 
+    def leave(self, item: ev.Input) -> None:
+        self._inputs.append(item)
+
     def receive(self, frame: Frame) -> None:
         self._frames.append(frame)
         self.world.wake(self)
