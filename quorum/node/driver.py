@@ -101,10 +101,12 @@ class Driver:
             self._outputs(outputs)
 
     def _gather(self, frames: list[Frame]) -> None:
-        """Wait for the other frames of an idle member's step, or for an input. The thread does not wake for each
-        frame: a wake-up costs more than its step has to do."""
-        self._network.pause(GATHER_S)
-        frames += self._receive(0.0)
+        """Wait for the other frames of an idle member's step, until something arrives that cannot wait."""
+        end_s = boottime_s() + GATHER_S
+        while (left_s := end_s - boottime_s()) > 0:
+            frames += self._receive(left_s)
+            if self._inputs or not self.member.may_gather(frames):
+                return
 
     def _receive(self, wait_s: float) -> list[Frame]:
         return [Frame(peer, kind, data) for peer, kind, data in self._network.poll(wait_s)]

@@ -24,7 +24,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
-import select
 import selectors
 import socket
 import threading
@@ -189,8 +188,6 @@ class PeerNetwork:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._wake_only = select.poll()
-        self._wake_only.register(self._wake_read, select.POLLIN)
         self._listener = listener or _listen(members[me])
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -271,10 +268,6 @@ class PeerNetwork:
             os.write(self._wake_write, b"w")
         except BlockingIOError:
             pass  # a full pipe wakes as well
-
-    def pause(self, timeout: float) -> None:
-        """Wait for at most timeout seconds, or until `wake`. Whatever peers send stays where it is."""
-        self._wake_only.poll(timeout * 1000)
 
     def poll(self, timeout: float) -> list[tuple[str, int, bytes]]:
         """Wait for at most timeout seconds, then return (peer, kind, frame) of all complete frames, each peer's in
