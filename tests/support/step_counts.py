@@ -111,15 +111,16 @@ def counted_calls(counts: Counts) -> Iterator[None]:
 
 
 class Load:
-    """A cluster with a queue, and a session at a member that does not lead it."""
+    """A cluster with a queue, and a session at a member that does not lead it, or at the leader."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_leader: bool = False) -> None:
         cluster = self.cluster = Stepped()
         cluster.ready()
         self.group, self.queue = cluster.declare("q")
         cluster.run_events(3_000)
         self.leader = cluster.leader(self.group)
-        self.session = Session(cluster, next(name for name in cluster.names if name != self.leader))
+        at = next(name for name in cluster.names if (name == self.leader) == at_leader)
+        self.session = Session(cluster, at)
         self.publish(20)
 
     def publish(self, messages: int = MESSAGES) -> None:
@@ -140,12 +141,13 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     args = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    load = Load()
-    cluster = load.cluster
-    for what, count, work in (
-        ("one publish", MESSAGES, load.publish),
-        ("one idle second", IDLE_MS // 1000, load.idle),
+    apart, together = Load(), Load(at_leader=True)
+    for what, count, load, work in (
+        ("one publish at a follower", MESSAGES, apart, apart.publish),
+        ("one publish at the leader", MESSAGES, together, together.publish),
+        ("one idle second", IDLE_MS // 1000, apart, apart.idle),
     ):
+        cluster = load.cluster
         if args.profile:
             profile = cProfile.Profile()
             profile.runcall(work)
