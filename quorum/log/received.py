@@ -2,8 +2,10 @@
 
 The name has the snapshot's index, term, size and CRC, as its sender gives them. So bytes received of another snapshot
 are never taken for this one. A chunk is written only when it is complete, with its CRC; shorter pieces wait in memory.
-A process that finds such a file checks its chunks, one at a time, and continues after the last good one. The file gets
-a snapshot's name only when it is complete, its CRC is right, and everything is synced.
+A process that finds such a file checks its chunks, one at a time, and continues after the last good one. It writes each
+good chunk again: if a sync of the earlier process has failed, the chunk may only be in the kernel's cache, where no later
+sync would find it changed. The file gets a snapshot's name only when it is complete, its CRC is right, and everything is
+synced.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from quorum.log.errors import LogFull
 from quorum.log.files import File, Files, write_fully
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.log.snapshot_files import CHUNK_BYTES, SnapshotFile, encode_footer
@@ -80,6 +83,7 @@ class ReceivedSnapshot:
         except FileNotFoundError:
             return self._create()
         if file.pread(len(self._header), 0) == self._header:
+            self._write(lambda: write_fully(file, [self._header], 0))
             return file
         file.close()
         return self._create()
@@ -103,7 +107,7 @@ class ReceivedSnapshot:
         return made[0]
 
     def check(self) -> bool:
-        """Check one chunk that an earlier process has left; True once none is left to check."""
+        """Check one chunk that an earlier process has left, and write it again; True once none is left to check."""
         if not self._is_checked:
             size = min(CHUNK_BYTES, self.size - self._good)
             try:
@@ -112,7 +116,11 @@ class ReceivedSnapshot:
                 data = b""  # to be written again
             chunk = data[4:]
             if size and len(chunk) == size and crc32c(chunk) == int.from_bytes(data[:4], "little"):
-                self._count(chunk)
+                try:
+                    self._write(lambda: write_fully(self._file, [data], self._place()))
+                    self._count(chunk)
+                except LogFull:
+                    self._is_checked = True  # it is received again, once there is room
             else:
                 self._is_checked = True
         return self._is_checked

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorum.log import Log, LogFull
+from quorum.log import Log, LogFailed, LogFull
 from quorum.log.received import ReceivedSnapshot
 from quorum.log.record import crc32c
 from quorum.log.snapshot_files import CHUNK_BYTES
@@ -116,6 +116,31 @@ def test_a_damaged_chunk_and_all_behind_it_are_received_again() -> None:
     assert received.received == CHUNK_BYTES
     send(received)
     assert received.finish()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_failed_sync_has_left_in_the_cache_only_is_written_again(seed: int) -> None:
+    """A failed sync leaves the bytes in the cache, where the next process reads them, but no later sync writes them."""
+    disk = SimDisk(seed)
+    log = opened(disk)
+    received = begun(log)
+    assert received.check()
+    send(received)
+    disk.fail_at = {len(disk.operations) + 1: errno.EIO}
+    with pytest.raises(LogFailed):
+        received.finish()
+    assert disk.operations[-1] == "sync"
+    disk.restart()
+    log = opened(disk)
+    received = begun(log)
+    while not received.check():
+        pass
+    send(received)
+    assert received.finish()
+    received.keep()
+    log.close()
+    disk.power_cut(seed)
+    assert opened(disk).journal(GROUP).load_snapshot() == (9, 3, STATE)
 
 
 def test_a_power_cut_at_any_write_leaves_what_can_be_gone_on_with() -> None:

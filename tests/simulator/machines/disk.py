@@ -32,6 +32,8 @@ class FaultyDisk(SimDisk):
         self.refused = self._is_found_full
         self.is_rotten = False
         """a bit of what it had synced has turned"""
+        self.has_failed = False
+        """an operation of this process has failed"""
         self.is_saving_snapshot = False
         self.has_saved_snapshot = False
         """in this step"""
@@ -77,6 +79,7 @@ class FaultyDisk(SimDisk):
                 node.world.faults.land_once("disk slow", node)
             self._remember(do)
         if number in self.fail_at:
+            self.has_failed = True
             node.world.faults.land("disk error", node)
         elif number == self.crash_at:
             node.world.faults.land("power cut in a write", node)
@@ -100,7 +103,7 @@ class FaultyDisk(SimDisk):
 
     def restart(self) -> None:
         super().restart()
-        self.is_saving_snapshot = False
+        self.is_saving_snapshot = self.has_failed = False
 
     def fill(self, is_full: bool) -> None:
         self.is_full = is_full
@@ -116,7 +119,7 @@ class FaultyDisk(SimDisk):
             return True
         if self.is_rotten and isinstance(error, LogDamaged):
             return True
-        return bool(self.fail_at) and isinstance(error, LogError | OSError)
+        return self.has_failed and isinstance(error, LogError | OSError)
 
     def arm(self, after: int, error: bool) -> None:
         """The n-th changing operation from now fails, or is the last."""
