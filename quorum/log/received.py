@@ -2,9 +2,9 @@
 
 The name has the snapshot's index, term, size and CRC, as its sender gives them. So bytes received of another snapshot
 are never taken for this one. A chunk is written only when it is complete, with its CRC; shorter pieces wait in memory.
-A process that finds such a file checks its chunks, one at a time, and continues after the last good one. It writes each
-good chunk again: if a sync of the earlier process has failed, the chunk may only be in the kernel's cache, where no later
-sync would find it changed. The file gets a snapshot's name only when it is complete, its CRC is right, and everything is
+A process that finds such a file checks its chunks, one at a time, and continues after the last good one. It writes
+each good chunk again: after a failed sync of the earlier process the chunk may be in the kernel's cache only, and a later
+sync would not write it. The file gets a snapshot's name only when it is complete, its CRC is right, and everything is
 synced.
 """
 
