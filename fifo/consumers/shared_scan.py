@@ -19,7 +19,8 @@ from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.lookup_costs import LookupCosts
 
 CAUGHT_UP = 1 << 62
-"""The scan position of a group that takes part in the shared scan. A snapshot adds the distance to the end."""
+"""The scan position of a group that takes part in the shared scan. A snapshot stores CAUGHT_UP plus the
+distance from the shared scan position to the end of the queue."""
 
 
 class SharedScan:
@@ -41,7 +42,8 @@ class SharedScan:
     # ---- the groups that share it
 
     def join(self, group: SelectorGroup, entry: Entry) -> bool:
-        """Lets a group share the scan. False if its selector costs too much, or if the shared scan is behind."""
+        """Lets a group share the scan. False if the cost of all selectors together would be too high (from
+        version 2 on), or if the shared scan is behind."""
         if self.behind is not None:
             return False
         self._costs.add(group.selector, group.decoded.filed)
@@ -90,7 +92,7 @@ class SharedScan:
     # ---- in a snapshot
 
     def encode(self, front: int) -> int:
-        """A group's scan position as a number of the snapshot."""
+        """A selector group's scan position as the number that a snapshot stores."""
         return front if front != CAUGHT_UP else CAUGHT_UP + self._messages.next_sequence - self.place
 
     def decode(self, group: SelectorGroup, front: int) -> None:

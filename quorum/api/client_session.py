@@ -26,17 +26,17 @@ PRODUCER_BYTES = 16
 MAX_UNSENT = 10_000
 """Outcomes that wait to be sent: past it, no further request is taken from a client that does not read."""
 MAX_UNSENT_BYTES = 1 << 20
-"""Bytes of those outcomes, deliveries apart."""
+"""Maximum bytes of those outcomes, without deliveries."""
 TURN_BYTES = 1 << 20
-"""Of the outcomes that are sent together: one more may come on top."""
+"""Maximum bytes of a turn; one more outcome may be added."""
 TURN_RECORDS = 512
-"""Of the outcomes that are sent together, as `weigh` counts them: 256 deliveries of one range each, or some
-milliseconds. One more outcome may come on top."""
+"""Maximum records of a turn, as `weigh` counts them: 256 deliveries of one range each, which take some milliseconds.
+One more outcome may be added."""
 MAX_UNDECIDED_ROWS = 10_000
-"""Ranges of messages that their groups have not decided, as their answers may have them: past it, no further request is
+"""Maximum number of ranges that the answers to undecided batches may have: past it, no further request is
 taken. A client that keeps to its window of ranges has at most 8,192."""
 MAX_UNDER_WAY = 10_000
-"""Requests that their group has not answered yet, publishing apart: past it, no further request is taken."""
+"""Requests that their group has not answered yet, without publishes: past it, no further request is taken."""
 
 
 class ClientSession:
@@ -62,7 +62,7 @@ class ClientSession:
     def open(self, producer: bytes, epoch: int, owner: int, first_new: int = 0) -> None:
         """producer: 16 bytes that name the client's producer; its epoch grows with each session. owner: as in
         RegisterProducer. first_new: client sequences from there on were sent in no earlier session; 0: not told.
-        StatusError if this node opens no session."""
+        StatusError if an argument is wrong, or if this node opens no session."""
         if len(producer) != PRODUCER_BYTES:
             raise status.invalid(
                 "bad_session", f"producer_id has {len(producer)} bytes; it must have {PRODUCER_BYTES}"
@@ -76,11 +76,13 @@ class ClientSession:
         self._commands.open(self, producer, epoch, owner)
 
     def client_closes(self) -> None:
-        """The client says that it sends nothing again. The session ends cleanly if everything was decided by then."""
+        """The client says that it sends nothing again. The session ends cleanly if by then everything is decided, and
+        the client was sent every decision."""
         self._commands.close(is_clean=not (self.publisher.undecided or self.outbox.has_decisions))
 
     def input_over(self, error: BaseException | None) -> None:
-        """No request comes any more. error: the reason, if that is wrong; `outcomes` raises it."""
+        """No request comes any more. error: what ended the requests, if they did not end in order; `outcomes` raises
+        it."""
         self._is_input_over, self._input_error = True, error
         self._commands.work.set()
 
@@ -109,8 +111,8 @@ class ClientSession:
 
     async def outcomes(self, *, together: bool = True) -> AsyncIterator[list[Outcome]]:
         """What to tell the client, in turns. A turn is what is ready at one moment, about TURN_BYTES and TURN_RECORDS
-        of it at most; without `together` it is one outcome. It has to be sent at once, because a delivery may be sent
-        now.
+        of it at most; without `together` it is one outcome. Send it at once: the lease for its
+        deliveries was checked only for this moment.
 
         The turns end when the requests are over and everything is decided and told. StatusError if the service ends
         the session, and the error of `input_over`."""

@@ -44,7 +44,7 @@ def add(address: AddressArgument, url: UrlOption = None, wait: WaitOption = WAIT
 def replace(
     name: NameArgument, address: AddressArgument, url: UrlOption = None, wait: WaitOption = WAIT_S
 ) -> None:
-    """Replace a member that has lost its data directory by a running node of the same name."""
+    """Put a running node of the same name in the place of a member that has lost its data directory."""
     _join(address, name, url, wait)
 
 
@@ -69,8 +69,8 @@ def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> N
 
 
 def ask(address: str) -> ClusterStatus | None:
-    """The cluster's status from the node at this address; None if it does not answer. It needs no session, because a
-    drained node, or one that is not a member, opens none."""
+    """The cluster's status from the node at this address; None if it does not answer. The call uses no session, because
+    a drained node, or one that is not a member, opens none."""
     import grpc
 
     from quorum.client.records import ClusterStatus
@@ -129,7 +129,8 @@ def remove(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S)
 
 
 def drain(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
-    """Drain a member, for work on its machine: until undrain it leads no group and serves no sessions."""
+    """Drain a member, for work on its machine: until undrain it serves no sessions, and leads a group only if no
+    other member can."""
     with connect(url) as client:
         client.drain_member(name)
 
@@ -140,7 +141,8 @@ def drain(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) 
 
 
 def undrain(name: NameArgument, url: UrlOption = None) -> None:
-    """Let a drained member work again. It gets groups to lead by itself; `rebalance` moves them at once."""
+    """Let a drained member work again. Within half a minute the cluster gives it groups to lead; `rebalance` does
+    so at once."""
     with connect(url) as client:
         client.drain_member(name, drained=False)
     print(f"{name} works again")
@@ -181,8 +183,8 @@ def lease_times(
     url: UrlOption = None,
     wait: WaitOption = WAIT_S,
 ) -> None:
-    """Show or change the cluster's lease times. A longer lease is granted once every member has adopted the longer
-    wait.
+    """Show or change the cluster's lease times. A longer lease is granted only when every member, as a new leader,
+    would wait for it to end.
     """
     with connect(url) as client:
         now = client.cluster_status().lease_times

@@ -46,7 +46,7 @@ from quorum.replication.configuration import unwrap_state
 from quorum.replication.errors import WireError
 
 MAX_LISTED = 5
-"""Most ranges of missing entries that a report names."""
+"""Maximum number of ranges of missing entries that a report names."""
 
 REPLACE = "do not start this member again: replace it while the others are well (docs/operations.md, A damaged member)"
 KEEP = "nothing: the member uses the older snapshot, and removes this one when it takes the next"
@@ -56,7 +56,7 @@ NOT_SERVED = "these messages cannot be read from this member"
 
 
 class CannotCheck(OperatorError):
-    """The directory is in use, or holds nothing that can be checked."""
+    """The directory is in use, its format is unknown, or it holds nothing that can be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ class _Group:
 
 
 def check(directory: Path) -> Report:
-    """Checks all of this member's data directory. Raises CannotCheck if there is nothing to check, or a process uses
-    it."""
+    """Checks all of this member's data directory. Raises CannotCheck if there is nothing to check, a process uses
+    it, or its format is unknown."""
     files = RealFiles()
     log = directory / "log"
     if not log.is_dir():

@@ -1,7 +1,7 @@
 """Applies committed entries to the machines here, and carries out the effects that they decided.
 
-A machine that needs an unreadable body restarts from its snapshot once the body is repaired (healer.py). Effects that
-were carried out before are not carried out again.
+If a machine needs an unreadable body, it is rebuilt from its snapshot at once. It applies entries again once the body
+is repaired (repair/repairer.py). Effects that were carried out before are not carried out again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from quorum.node.wire.operations import Command
 from quorum.replication.configuration import State
 
 APPLY_BYTES = 4 << 20
-"""Entries applied in one step: bounds how long heartbeats wait."""
+"""Maximum bytes of entries applied in one step of the member, so that heartbeats do not wait long."""
 APPLY_STEPS = 1 << 16
-"""The same in steps of evaluation: a member that lags behind applies costly entries one at a time."""
+"""Maximum number of evaluation steps in one step of the member: one that lags behind applies costly entries one by one."""
 
 
 class Comparison(Protocol):
@@ -74,7 +74,7 @@ class Applier:
         self._entries = entries
 
     def apply(self, replica: Replica, now_ms: int) -> None:
-        """A bounded slice of what is committed."""
+        """Applies a limited number of committed entries."""
         if replica.parted:
             return
         if replica.blocked_on_index:
@@ -169,8 +169,8 @@ class Applier:
         self._know_departed(replica)
 
     def installed(self, replica: Replica, state: State) -> None:
-        """Installs a leader's snapshot while running. If it replaces a wrong or lost state, older data is removed, and
-        applying restarts after it."""
+        """Installs a leader's snapshot while running. If the snapshot replaces a wrong or lost state, the older
+        snapshots are removed. Applying continues after the installed snapshot."""
         if replica.wants_state:
             self._log.journal(replica.number).remove_snapshots_before(replica.raft.applied_index)
         replica.install(state)
