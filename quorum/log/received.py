@@ -3,9 +3,9 @@
 The name has the snapshot's index, term, size and CRC, as its sender gives them. So bytes received of another snapshot
 are never taken for this one. A chunk is written only when it is complete, with its CRC; shorter pieces wait in memory.
 A process that finds such a file checks its chunks, one at a time, and continues after the last good one. It writes
-each good chunk again: after a failed sync of the earlier process, the chunk may be only in the kernel's cache, and a
-later sync would not write it. The file gets a snapshot's name only when it is complete, its CRC is right, and everything
-is synced.
+each good chunk again: after a failed sync of the earlier process, the chunk may be in the kernel's cache only, and a
+later sync would not write it. The file gets a snapshot's name only when it is complete, its CRC is right, and
+everything is synced.
 """
 
 from __future__ import annotations

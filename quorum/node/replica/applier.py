@@ -29,7 +29,8 @@ from quorum.replication.configuration import State
 APPLY_BYTES = 4 << 20
 """Maximum bytes of entries applied in one step of the member, so that heartbeats do not wait long."""
 APPLY_STEPS = 1 << 16
-"""Maximum number of evaluation steps in one step of the member: one that lags behind applies costly entries one by one."""
+"""Maximum number of evaluation steps in one step of the member. A member that lags behind applies costly entries one by
+one."""
 
 
 class Comparison(Protocol):
