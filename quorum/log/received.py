@@ -83,7 +83,7 @@ class ReceivedSnapshot:
         except FileNotFoundError:
             return self._create()
         if file.pread(len(self._header), 0) == self._header:
-            self._write(lambda: write_fully(file, [self._header], 0))
+            self._write_again(file, self._header, 0)
             return file
         file.close()
         return self._create()
@@ -106,6 +106,14 @@ class ReceivedSnapshot:
         self._is_checked = True
         return made[0]
 
+    def _write_again(self, file: File, data: bytes, place: int) -> None:
+        """Write what is there already, so that the next sync writes it."""
+
+        def put() -> None:
+            write_fully(file, [data], place)
+
+        self._write(put)
+
     def check(self) -> bool:
         """Check one chunk that an earlier process has left, and write it again; True once none is left to check."""
         if not self._is_checked:
@@ -117,7 +125,7 @@ class ReceivedSnapshot:
             chunk = data[4:]
             if size and len(chunk) == size and crc32c(chunk) == int.from_bytes(data[:4], "little"):
                 try:
-                    self._write(lambda: write_fully(self._file, [data], self._place()))
+                    self._write_again(self._file, data, self._place())
                     self._count(chunk)
                 except LogFull:
                     self._is_checked = True  # it is received again, once there is room
