@@ -196,13 +196,14 @@ class Session:
         try:
             async with asyncio.timeout(FIND_LEADER_S):
                 node, endpoint = await find_leader(queue)
+            if self._is_up.is_set() and node != self.node and endpoint in self._endpoints:
+                self._place = self._endpoints.index(endpoint)
+                self._is_up.clear()
         except (QuorumError, TimeoutError):
-            node = endpoint = ""
-        if self._is_up.is_set() and node != self.node and endpoint in self._endpoints:
-            self._place = self._endpoints.index(endpoint)
-            self._is_up.clear()
-        self._is_moved.set()
-        self._wake_writer()
+            pass  # any node serves the session
+        finally:
+            self._is_moved.set()
+            self._wake_writer()
 
     # ---- requests (consumer.ConsumerLink)
 

@@ -107,7 +107,7 @@ class ReceivedSnapshot:
         return made[0]
 
     def _write_again(self, file: File, data: bytes, place: int) -> None:
-        """Write what is there already, so that the next sync writes it."""
+        """Write bytes that the file already has. The next sync then writes them to the disk."""
 
         def put() -> None:
             write_fully(file, [data], place)

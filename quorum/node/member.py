@@ -74,11 +74,12 @@ AnswerT = TypeVar("AnswerT")
 
 UPKEEP_MS = 100
 PATIENCE_MS = 150
-"""How long the node's heartbeats, and its upkeep, wait for a step that has another reason."""
+"""How long the node's heartbeats, and its upkeep, wait for a step that has another reason.
+
+Regular work is done in the first step after it is due. The member makes a step for it alone only this much later. So
+the members of an idle cluster fall into step with their leader's heartbeats."""
 BEAT_BYTES = 64
 """A frame of a Raft group has at most this many bytes if it brings no entry."""
-"""Regular work is done in the first step after it is due. The member makes a step for it alone only this much later. So
-the members of an idle cluster fall into step with their leader's heartbeats."""
 REVIEW_MS = 500
 """Interval between two scans for damage."""
 

@@ -154,6 +154,7 @@ class Replicator:
         self._told_at_once = set(peers)
 
     def announce_commits_also_to(self, peer: str) -> None:
+        """See Group.announce_commits_also_to."""
         if self._told_at_once is not None:
             self._told_at_once.add(peer)
 
