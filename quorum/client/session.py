@@ -76,7 +76,7 @@ FindLeader = Callable[[str], Awaitable[tuple[str, str]]]
 """(node, endpoint) of the leader of a queue's group; empty if none is known. Raises QuorumError."""
 
 
-class _Moves(QuorumError):
+class _Moves(ConnectionLost):
     """The stream is ended to go on at another endpoint."""
 
 
@@ -97,7 +97,7 @@ class Session:
         self.timeout_ms = timeout_ms
         self.node = ""
         self.publisher = Publisher(self._wake_writer, clock_s)
-        self.reconnect_count = -1  # the first connection is no reconnect
+        self.reconnect_count = 0
         self._endpoints = endpoints
         self._open_channel = channels
         self._place = 0
@@ -115,6 +115,10 @@ class Session:
         self._wake = asyncio.Event()
         self._flushed = asyncio.Event()
         self._is_up = asyncio.Event()
+        self._is_between = False
+        """The session has left its stream for the leader's endpoint, where none has been opened yet."""
+        self._is_reconnecting = False
+        """A stream was lost, and none has been opened since."""
         self._requests = Requests()
         self._consumers: dict[str, Consumer] = {}
         self._attaching: dict[str, asyncio.Task[None]] = {}
@@ -151,10 +155,13 @@ class Session:
         """Wait for open publishes, then end the stream so that the service still reads everything written."""
         if self._task is None:
             return
-        if self._failure is None and timeout_ms and self._is_up.is_set():
+        if self._moving is not None:
+            self._moving.cancel()
+            self._stay()
+        if self._failure is None and timeout_ms and self._has_stream:
             self.publisher.gathering.close_all()
             deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-            while self._is_up.is_set() and not (self.publisher.is_idle and self._is_flushed()):
+            while self._has_stream and not (self.publisher.is_idle and self._is_flushed()):
                 if asyncio.get_running_loop().time() >= deadline:
                     break
                 await asyncio.sleep(0.005)
@@ -170,6 +177,11 @@ class Session:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._task = None
         self._give_up(closed)
+
+    @property
+    def _has_stream(self) -> bool:
+        """Whether a stream is up, or is being opened at the leader's endpoint."""
+        return self._is_up.is_set() or self._is_between
 
     async def stream(self) -> None:
         """Wait until a stream is up. Raises if the session has failed for good."""
@@ -199,11 +211,16 @@ class Session:
             if self._is_up.is_set() and node != self.node and endpoint in self._endpoints:
                 self._place = self._endpoints.index(endpoint)
                 self._is_up.clear()
+                self._is_between = True
         except (QuorumError, TimeoutError):
             pass  # any node serves the session
         finally:
-            self._is_moved.set()
-            self._wake_writer()
+            self._stay()
+
+    def _stay(self) -> None:
+        """From now on the session is where it stays."""
+        self._is_moved.set()
+        self._wake_writer()
 
     # ---- requests (consumer.ConsumerLink)
 
@@ -318,14 +335,15 @@ class Session:
             if self._is_closing:
                 return
             if isinstance(error, _Moves):
-                self.reconnect_count -= 1  # nothing was lost with it
+                self._drop_requests(error)  # nothing else was sent
                 continue
             was_up = self._is_up.is_set()
+            self._is_reconnecting |= was_up
             self._lost(error)
             self.publisher.give_up_old()
             if self.publisher.decided_batches > decided:
                 self._refusals = self._silent_losses = 0
-            if not self._may_go_on(error, was_up):
+            if not self._may_go_on(error):
                 self._give_up(error)
                 return
             pause = PAUSE_FIRST_S if was_up and self._refusals == 0 else min(pause * 2, PAUSE_LIMIT_S)
@@ -383,7 +401,8 @@ class Session:
 
     def _opened(self, endpoint: str, call: Any, opened: Any) -> None:
         self.endpoint, self.node, self._call = endpoint, opened.node, call
-        self.reconnect_count += 1
+        self.reconnect_count += self._is_reconnecting
+        self._is_reconnecting = self._is_between = False
         self.publisher.limits = Limits(
             opened.window_bytes,
             opened.max_message_bytes,
@@ -454,6 +473,8 @@ class Session:
                 raise ConnectionLost(f"{self.endpoint} was silent for {silent_s:.1f} s")
 
     def _next_request(self) -> Any:
+        if self._is_between:
+            return None
         if self._control:
             return self._control.popleft()
         if not self._is_moved.is_set():
@@ -587,10 +608,10 @@ class Session:
     def _lost(self, error: QuorumError) -> None:
         """Reset everything that belongs to the stream, because it has ended."""
         self._is_up.clear()
+        self._is_between = False
         self._last_error = error
-        self._control.clear()
+        self._drop_requests(error)
         self._dirty.clear()
-        self._requests.lost(error)
         for holder in self._get_holders.values():
             holder.void()
         self._get_holders.clear()
@@ -600,7 +621,12 @@ class Session:
                 consumer.end(None)
                 del self._consumers[consumer.consumer_tag]
 
-    def _may_go_on(self, error: QuorumError, was_up: bool) -> bool:
+    def _drop_requests(self, error: QuorumError) -> None:
+        """Fail the requests that the stream has not answered."""
+        self._control.clear()
+        self._requests.lost(error)
+
+    def _may_go_on(self, error: QuorumError) -> bool:
         """Whether another stream may succeed after this error."""
         if error.reason in PRODUCER_FORGOTTEN:
             self.publisher.begin_again(error)
@@ -610,7 +636,8 @@ class Session:
         if not isinstance(error, RefusedError) or error.reason in CURED_BY_EPOCH:
             return True
         self._refusals += 1
-        return (was_up or self.reconnect_count >= 0) and self._refusals < REFUSALS_BEFORE_GIVING_UP
+        was_ever_open = bool(self.node)
+        return was_ever_open and self._refusals < REFUSALS_BEFORE_GIVING_UP
 
     def _give_up(self, error: QuorumError) -> None:
         if self._failure is None:

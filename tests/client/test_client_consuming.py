@@ -434,7 +434,7 @@ async def test_a_get_under_way_when_the_stream_breaks_is_repeated(world: World) 
         await filled(client, 2)
         world.cluster.holds_gets = True
         getting = asyncio.create_task(client.get("q", 2))
-        await eventually(lambda: "get" in world.nodes[0].streams[0].requests, "asked")
+        await eventually(lambda: "get" in world.nodes[0].requests, "asked")
         world.cluster.holds_gets = False
         world.nodes[0].cut()
         assert [message.sequence for message in await getting] == [1, 2]

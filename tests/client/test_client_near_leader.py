@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from google.rpc import code_pb2
+
 import quorum
-from support.fake_server_harness import World, on_cluster
+from support.fake_server import Refusal
+from support.fake_server_harness import World, eventually, on_cluster
 
 
 def requests(world: World, number: int) -> list[str]:
-    """What the sessions at a node were asked for."""
-    return [kind for stream in world.nodes[number].streams for kind in stream.requests if kind != "open"]
+    """The requests of all sessions at a node, but for those that open one."""
+    return [kind for kind in world.nodes[number].requests if kind != "open"]
 
 
 @on_cluster()
@@ -74,3 +79,54 @@ async def test_a_leader_that_is_gone_is_passed_over(world: World) -> None:
         await client.publish("q", b"one")
         assert client.node == "n3"
     assert world.cluster.queues["q"].arrived == [b"one"]
+
+
+@on_cluster(nodes=3)
+async def test_a_leader_that_refuses_the_session_is_passed_over(world: World) -> None:
+    world.cluster.leaders["q"] = world.nodes[1]
+    world.nodes[1].refuses_sessions = Refusal(code_pb2.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS", "no place")
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"one")
+        assert client.node == "n3"
+        assert client.reconnect_count == 0
+        assert await client.get("q")
+    assert world.cluster.queues["q"].arrived == [b"one"]
+
+
+@on_cluster()
+async def test_closing_waits_for_what_is_published_during_the_move(world: World) -> None:
+    world.cluster.leaders["q"] = world.nodes[1]
+    world.nodes[1].opens.clear()
+    client = await quorum.connect(world.url)
+    outcome = await client.send_batch("q", [b"one"])
+    await eventually(lambda: bool(world.nodes[1].streams), "the session has moved")
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0.05)
+    world.nodes[1].opens.set()
+    await closing
+    assert await outcome == 1
+    assert world.cluster.queues["q"].arrived == [b"one"]
+
+
+@on_cluster()
+async def test_a_session_that_is_closed_at_once_does_not_move(world: World) -> None:
+    world.cluster.leaders["q"] = world.nodes[1]
+    client = await quorum.connect(world.url)
+    outcome = await client.send_batch("q", [b"one"])
+    await client.close()
+    assert await outcome == 1
+    assert not requests(world, 1)
+
+
+@on_cluster()
+async def test_a_request_that_the_old_node_has_not_answered_is_not_waited_for(world: World) -> None:
+    world.cluster.leaders["q"] = world.nodes[1]
+    async with quorum.connect(world.url, silence_ms=60_000) as client:
+        world.nodes[0].muted = True
+        consumer = client.consume("q")
+        starting = asyncio.create_task(consumer.start())
+        for _ in range(3):  # until the leader is asked for
+            await asyncio.sleep(0)
+        await consumer.cancel(timeout_ms=10_000)
+        await asyncio.gather(starting, return_exceptions=True)
+        await eventually(lambda: client.node == "n2", "the session has moved")

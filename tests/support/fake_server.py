@@ -227,7 +227,6 @@ class FakeStream:
         self.epoch = 0
         self.consumers: dict[str, FakeConsumer] = {}
         self.getters: dict[str, FakeConsumer] = {}
-        self.requests: list[str] = []
         self._out: asyncio.Queue[Any] = asyncio.Queue()
         self._end: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
@@ -289,7 +288,7 @@ class FakeStream:
         }
         async for request in requests:
             kind = request.WhichOneof("request")
-            self.requests.append(kind)
+            self.node.requests.append(kind)
             try:
                 handlers[kind](getattr(request, kind))
             except Refusal as refusal:
@@ -455,6 +454,11 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         self.unavailable_calls = 0  # so many unary calls answer UNAVAILABLE first
         self.losing: Callable[[], None] | None = None
         self.streams: list[FakeStream] = []
+        self.requests: list[str] = []
+        """the kinds of all requests of sessions"""
+        self.opens = asyncio.Event()
+        """sessions are opened once it is set"""
+        self.opens.set()
         self._server: Any = None
 
     async def start(self) -> FakeNode:
@@ -481,6 +485,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
     async def Session(self, requests: AsyncIterator[Any], context: Any) -> None:
         stream = FakeStream(self)
         self.streams.append(stream)
+        await self.opens.wait()
         await stream.run(requests, context)
 
     async def FindLeader(self, request: Any, context: Any) -> Any:
