@@ -82,9 +82,17 @@ class ReceivedSnapshot:
             file = self._files.open(self.path, writable=True)
         except FileNotFoundError:
             return self._create()
-        if file.pread(len(self._header), 0) == self._header:
-            self._write_again(file, self._header, 0)
-            return file
+
+        def write_again() -> None:
+            write_fully(file, [self._header], 0)
+
+        try:
+            if file.pread(len(self._header), 0) == self._header:
+                self._write(write_again)
+                return file
+        except (OSError, LogFull):
+            file.close()
+            raise
         file.close()
         return self._create()
 
@@ -106,14 +114,6 @@ class ReceivedSnapshot:
         self._is_checked = True
         return made[0]
 
-    def _write_again(self, file: File, data: bytes, place: int) -> None:
-        """Write bytes that the file already has. The next sync then writes them to the disk."""
-
-        def put() -> None:
-            write_fully(file, [data], place)
-
-        self._write(put)
-
     def check(self) -> bool:
         """Check one chunk that an earlier process has left, and write it again; True once none is left to check."""
         if not self._is_checked:
@@ -125,8 +125,7 @@ class ReceivedSnapshot:
             chunk = data[4:]
             if size and len(chunk) == size and crc32c(chunk) == int.from_bytes(data[:4], "little"):
                 try:
-                    self._write_again(self._file, data, self._place())
-                    self._count(chunk)
+                    self._write_chunk(chunk)
                 except LogFull:
                     self._is_checked = True  # it is received again, once there is room
             else:
@@ -155,17 +154,19 @@ class ReceivedSnapshot:
             self._put(bytes(self._begun[:CHUNK_BYTES]))
 
     def _put(self, chunk: bytes) -> None:
-        def put() -> None:
+        self._write_chunk(chunk)
+        del self._begun[: len(chunk)]
+
+    def _write_chunk(self, chunk: bytes) -> None:
+        """Write the next chunk, and sync the file if some chunks are unsynced."""
+
+        def write() -> None:
             write_fully(self._file, [crc32c(chunk).to_bytes(4, "little"), chunk], self._place())
             if self._unsynced + 1 >= SYNC_CHUNKS:
                 self._file.sync_data()
 
-        self._write(put)
+        self._write(write)
         self._unsynced = (self._unsynced + 1) % SYNC_CHUNKS
-        self._count(chunk)
-        del self._begun[: len(chunk)]
-
-    def _count(self, chunk: bytes) -> None:
         self._good_crc = extend_crc32c(self._good_crc, chunk)
         self._good += len(chunk)
 

@@ -29,7 +29,7 @@ from members, votes and acknowledgements only from voters.
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from quorum.log.errors import LogFull
 from quorum.replication import codec
@@ -221,9 +221,15 @@ class Group:
         or heartbeat. Until this is called in a leadership, a commit is announced to all."""
         self._replicator.announce_commits_to(peers)
 
-    def announce_commits_also_to(self, peer: str) -> None:
-        """For a leader: announce commits at once to this peer, too."""
-        self._replicator.announce_commits_also_to(peer)
+    def announce_commits_also_to(self, peers: Iterable[str]) -> None:
+        """For a leader: announce commits at once to these peers, too, until `announce_commits_to` has been called
+        twice."""
+        self._replicator.announce_commits_also_to(peers)
+
+    @property
+    def peers(self) -> Collection[str]:
+        """The other members."""
+        return self._engine.others
 
     def flush_early(self) -> None:
         """Send the messages that depend on nothing unsynced, before the log is synced. Appends depend on term and vote

@@ -78,6 +78,8 @@ class Replicator:
         self._told_at_once: set[str] | None = None
         """The peers to which a commit is announced by itself; None: all. The others hear of it with the next entries or
         heartbeat."""
+        self._listening: set[str] = set()
+        """peers that hear of commits at once, for as long as `announce_commits_to` has not been called twice"""
         self._unreadable: tuple[int, str] | None = None
         self._no_snapshot_before_s = float("-inf")
 
@@ -95,6 +97,7 @@ class Replicator:
     def become_leader(self) -> None:
         """Reset everything in flight, because it was sent in another term."""
         self._told_at_once = None
+        self._listening.clear()
         for progress in self.progress.values():
             progress.begin_leadership()
 
@@ -151,12 +154,14 @@ class Replicator:
 
     def announce_commits_to(self, peers: Iterable[str]) -> None:
         """See Group.announce_commits_to."""
-        self._told_at_once = set(peers)
+        self._told_at_once = self._listening.union(peers)
+        self._listening.clear()
 
-    def announce_commits_also_to(self, peer: str) -> None:
+    def announce_commits_also_to(self, peers: Iterable[str]) -> None:
         """See Group.announce_commits_also_to."""
+        self._listening.update(peers)
         if self._told_at_once is not None:
-            self._told_at_once.add(peer)
+            self._told_at_once.update(peers)
 
     def broadcast_heartbeat(self, *, is_quiet: bool) -> None:
         """Send something to every connected peer: new entries if there are any, else an empty append. is_quiet: the

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from quorum.log import Log, LogFailed, LogFull
-from quorum.log.received import ReceivedSnapshot
+from quorum.log.received import SYNC_CHUNKS, ReceivedSnapshot
 from quorum.log.record import crc32c
 from quorum.log.snapshot_files import CHUNK_BYTES
-from support.disk import SimDisk
+from support.disk import SimDisk, SimFile
 
 GROUP = 1
 PIECE = 256 << 10
@@ -210,3 +210,49 @@ def test_without_room_it_waits_and_goes_on_where_it_was(monkeypatch: pytest.Monk
     assert received.finish()
     received.keep()
     assert log.journal(GROUP).load_snapshot() == (9, 3, STATE)
+
+
+def test_without_room_for_the_header_no_file_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk()
+    log = opened(disk)
+    received = begun(log)
+    assert received.check()
+    send(received, to=CHUNK_BYTES)
+    log.close()
+    disk.restart()
+    log = opened(disk)
+    handles: list[SimFile] = []
+    open_file = SimDisk.open
+
+    def noted(disk: SimDisk, path: Path, *, writable: bool = False) -> SimFile:
+        handles.append(open_file(disk, path, writable=writable))
+        return handles[-1]
+
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(SimDisk, "open", noted)
+    monkeypatch.setattr("quorum.log.received.write_fully", no_room)
+    monkeypatch.setattr(type(log), "release_reserve", lambda log: False)
+    with pytest.raises(LogFull):
+        begun(log)
+    [handle] = handles
+    with pytest.raises(OSError, match="the handle is closed"):
+        handle.size()
+
+
+def test_chunks_that_are_written_again_are_synced_a_few_at_a_time() -> None:
+    disk = SimDisk()
+    state = bytes((SYNC_CHUNKS + 1) * CHUNK_BYTES)
+    log = opened(disk)
+    received = begun(log, state)
+    assert received.check()
+    send(received, state)
+    log.close()
+    disk.restart()
+    received = begun(opened(disk), state)
+    before = disk.syncs
+    while not received.check():
+        pass
+    assert received.is_whole
+    assert disk.syncs == before + 1

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from fifo.group_machine import GroupMachine
+from quorum.catalog.commands import DeclareQueue
+from quorum.node import events as ev
 from quorum.node.cluster.heartbeats import KIND_HEARTBEAT
-from quorum.node.member import BEAT_BYTES
+from quorum.node.member import BEAT_BYTES, UPKEEP_MS
+from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.frames import Frame
 from quorum.replication.engine import RaftEngine
@@ -67,6 +71,43 @@ def test_only_members_with_sessions_hear_of_a_commit_at_once() -> None:
     session.publish(load.group, load.queue, b"z")
     cluster.run_events(3)
     assert applied(third) == applied(load.leader)
+
+
+def test_a_first_operation_is_answered_at_once_whenever_the_leaders_upkeep_comes() -> None:
+    load = Load()
+    cluster = load.cluster
+    assert load.leader is not None
+    [third] = set(cluster.names) - {load.leader, load.session.name}
+    for phase_ms in range(UPKEEP_MS):
+        cluster.run_events(2 * UPKEEP_MS + 1)
+        other = Session(cluster, third)
+        first = other.publish(load.group, load.queue, b"x")
+        cluster.run_events(10)
+        assert first in other.replies, f"phase {phase_ms}"
+        cluster.submit(third, ev.EndSession(other.number, True))
+
+
+def test_a_declared_queue_is_heard_of_at_once_everywhere() -> None:
+    load = Load()
+    cluster = load.cluster
+    for number in range(12):
+        cluster.run_events(137)  # another phase of heartbeats and upkeep each time
+        Session(cluster, "n1").call(SYSTEM_GROUP, DeclareQueue(f"queue-{number}", ()))
+        queue = cluster.members["n1"].catalog.queue(f"queue-{number}")
+        assert queue is not None
+
+        def here(name: str | None, group: int = queue.group, queue: int = queue.id) -> bool:
+            assert name is not None
+            machine = cluster.members[name].replicas[group].machine
+            assert isinstance(machine, GroupMachine)
+            return machine.has_queue(queue)
+
+        for _ in range(2 * UPKEEP_MS):
+            if here(cluster.leader(queue.group)):
+                break
+            cluster.run_events(1)
+        cluster.run_events(3)
+        assert all(map(here, cluster.names))
 
 
 def test_a_new_leader_announces_commits_to_all() -> None:

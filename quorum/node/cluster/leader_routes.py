@@ -57,4 +57,4 @@ class LeaderRoutes:
         if replica is None or not replica.raft.is_leader or self._disk_watch.is_silent:
             return  # its sender will hear of the leader and send again
         replica.proposals.add(forwarding.operations(view))
-        replica.raft.announce_commits_also_to(peer)
+        replica.raft.announce_commits_also_to((peer,))

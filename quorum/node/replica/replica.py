@@ -307,8 +307,9 @@ class Replica:
         self.ready_term = -1
 
     def propose_internal(self, command: c.Command | CatalogCommand) -> None:
-        """A leader's own, unnumbered operation."""
+        """A leader's own, unnumbered operation. Callers at any node may wait for it."""
         self.proposals.pending.append(encode(command, None))
+        self.raft.announce_commits_also_to(self.raft.peers)
 
     def propose(self, now_ms: int, wall_clocks: Callable[[int], list[int]]) -> None:
         """Packs pending operations into entries. The entries carry the new commit index. Otherwise the leader sends it
