@@ -21,8 +21,8 @@ from quorum.replication.configuration import Configuration
 from quorum.replication.journal_view import JournalView
 from quorum.replication.library import LibraryNode, Owner, Peer, RaftState, Timing
 
-_FOLLOWER, _LEADER = RaftState.FOLLOWER.value, RaftState.LEADER.value
-"""Plain numbers, because they are compared several times in each turn."""
+_FOLLOWER = RaftState.FOLLOWER.value
+"""A plain number, because it is compared with each message."""
 
 
 class RaftEngine:
@@ -38,6 +38,7 @@ class RaftEngine:
         "_node",
         "_view",
         "connected",
+        "is_leader",
         "is_tick_due",
         "learners",
         "me",
@@ -65,6 +66,8 @@ class RaftEngine:
         self.learners: tuple[str, ...] = ()
         """The other learners."""
         self.connected: set[str] = set()
+        self.is_leader = False
+        """Whether this member leads. The library tells each change of its role (`role_changed`)."""
         self.is_tick_due = False
         """Whether the next tick has work and should come at once."""
         self._view = view
@@ -93,10 +96,6 @@ class RaftEngine:
         return self._node._SyncObj__raftCurrentTerm
 
     @property
-    def is_leader(self) -> bool:
-        return self._node._SyncObj__raftState == _LEADER
-
-    @property
     def leader(self) -> str | None:
         """The leader as far as known here; it may no longer be the leader."""
         peer = self._node._SyncObj__raftLeader
@@ -119,6 +118,10 @@ class RaftEngine:
             self.restart_election_timer()
         if commit_index > node._SyncObj__raftCommitIndex:
             node._SyncObj__raftCommitIndex = min(commit_index, self._view.last_index)
+
+    def role_changed(self, old: int, new: int) -> None:
+        """For the library: note the new role, before any other part hears of it."""
+        self.is_leader = new == RaftState.LEADER
 
     def forget_leader(self) -> None:
         self._node._SyncObj__raftLeader = None

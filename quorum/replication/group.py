@@ -128,7 +128,7 @@ class Group:
             log_space=log_space,
             quarantine=quarantine,
         )
-        engine.begin(Owner(self.campaign, self._installer, self._leadership, self._messages))
+        engine.begin(Owner(engine, self.campaign, self._installer, self._leadership, self._messages))
         self._members.follow_log()
 
     # ---- start

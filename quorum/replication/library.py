@@ -80,6 +80,10 @@ class Timing(Protocol):
     def leader_fallback_s(self) -> float: ...
 
 
+class _Engine(Protocol):
+    def role_changed(self, old: int, new: int) -> None: ...
+
+
 class _Campaign(Protocol):
     def should_campaign(self) -> bool: ...
     def role_changed(self, old: int, new: int) -> None: ...
@@ -104,12 +108,14 @@ class _Messages(Protocol):
 class Owner:
     """The parts of the group that the library calls."""
 
+    engine: _Engine
     campaign: _Campaign
     installer: _Installer
     leadership: _Leadership
     messages: _Messages
 
     def role_changed(self, old: int, new: int) -> None:
+        self.engine.role_changed(old, new)
         self.campaign.role_changed(old, new)
         self.leadership.role_changed(old, new)
 
