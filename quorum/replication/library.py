@@ -8,6 +8,7 @@ why:
     applyLogEntries           notes the commit index, which the owner may hold back (a lone voter's own disk); entries
                               are applied by us, between ticks, in slices
     sendAppendEntries         ours: window, one frame for many entries, bodies read when sent, snapshots (replicator.py)
+    getCurrentLogIndex        the end of the journal, which the library asks for all the time, without making an entry
     connectedToAnyone         asked before an election: True once a pre-vote has a majority (elections.py)
     loadDumpFile              ours: an unreadable or failing snapshot stops the replica, never runs on empty
     tryLogCompaction          ours, outside the tick (Group.save_snapshot)
@@ -133,6 +134,7 @@ class LibraryNode:
     _SyncObj__raftCurrentTerm: int
     _SyncObj__raftElectionDeadline: float
     _SyncObj__raftLastApplied: int
+    _SyncObj__raftLog: JournalView
     _SyncObj__raftLeader: Peer | None
     _SyncObj__raftMatchIndex: dict[Peer, int]
     _SyncObj__raftNextIndex: dict[Peer, int]
@@ -162,6 +164,9 @@ class LibraryNode:
 
     def _SyncObj__sendAppendEntries(self) -> None:
         self.owner.leadership.replicate()
+
+    def _SyncObj__getCurrentLogIndex(self) -> int:
+        return self._SyncObj__raftLog.last_index
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         return self.owner.campaign.should_campaign()
