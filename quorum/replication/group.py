@@ -254,6 +254,11 @@ class Group:
         return self._applied.index
 
     @property
+    def has_unapplied(self) -> bool:
+        """Whether take_committed has not returned all committed entries."""
+        return self._applied.index < self._engine.commit_index
+
+    @property
     def heard_beat(self) -> bool:
         """Whether the leader's heartbeat has come, without news, since the last tick."""
         return self._messages.heard_beat
