@@ -235,7 +235,9 @@ class Group:
         """After log.sync(): count the acknowledgements that waited for this node's disk, and send all waiting
         messages."""
         with self._call:
-            self._recovery.end_if_recovered(self._view.note_synced())
+            durable = self._view.note_synced()
+            if self.quarantine.is_on:
+                self._recovery.end_if_recovered(durable)
             if self._messages.count_synced() or self._leadership.awaits_own_commit:
                 self._tick()
         self._outbox.send_ready()

@@ -211,8 +211,11 @@ class Messages:
 
     def count_synced(self) -> bool:
         """Count the acknowledgements that waited for this node's disk; returns whether there were any for a leader."""
-        waiting = self._guard.take_waiting_acks()
-        if not waiting or not self._engine.is_leader:
+        guard = self._guard
+        if not guard.acks_awaiting_local_sync:
+            return False
+        waiting = guard.take_waiting_acks()
+        if not self._engine.is_leader:
             return False
         for peer, index in waiting.items():
             if peer in self._engine.others:
