@@ -142,8 +142,8 @@ class Campaign:
             return True
         if self.rounds.begin_if_due(term, self._clock()):
             engine.forget_leader()
-            last = self._view.last_index
-            request = codec.PreVoteRequest(term + 1, self.rounds.number, last, self._view.term_at(last))
+            view = self._view
+            request = codec.PreVoteRequest(term + 1, self.rounds.number, view.last_index, view.last_term)
             for voter in engine.voters:
                 self._outbox.queue(voter, request)
         return False

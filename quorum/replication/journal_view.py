@@ -107,8 +107,8 @@ class JournalView:
         self.log = log
         self.group = group
         self.journal = log.journal(group)
-        self.base = self.last_index = 0
-        """The first index whose term is known, and the end of the journal; `look_at_journal` sets both."""
+        self.base = self.last_index = self.last_term = 0
+        """The first index whose term is known, and index and term of the last entry; `look_at_journal` sets them."""
         found = self._load_snapshot()
         self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
         self.snapshot_state: bytes | None = None if found is None else found[2]
@@ -172,16 +172,18 @@ class JournalView:
 
     def look_at_journal(self) -> None:
         """Note where the journal begins and ends now. To be called after each change of it."""
-        self.base = max(1, self.journal.first_index - 1)
-        self.last_index = self.journal.last_index
+        journal = self.journal
+        self.base = max(1, journal.first_index - 1)
+        self.last_index = journal.last_index
+        self.last_term = journal.term_at(self.last_index)
 
     def term_at(self, index: int) -> int:
         """The term of an entry from base to last_index."""
-        return self.journal.term_at(index)
+        return self.last_term if index == self.last_index else self.journal.term_at(index)
 
     def entry(self, index: int) -> ViewEntry:
         """The entry at an index, from base to last_index."""
-        return LazyBody(self, index), index, self.journal.term_at(index)
+        return LazyBody(self, index), index, self.term_at(index)
 
     def length_at(self, index: int) -> int:
         """The length of an entry's body; 0 for the one just before the journal's first."""
@@ -193,10 +195,11 @@ class JournalView:
 
     def note_synced(self) -> int:
         """Move durable_index to what the log has synced; returns the new value."""
-        synced = self.log.synced_lsn
         unsynced = self._unsynced
-        while unsynced and unsynced[0][1] <= synced:
-            self.durable_index = unsynced.popleft()[0]
+        if unsynced:
+            synced = self.log.synced_lsn
+            while unsynced and unsynced[0][1] <= synced:
+                self.durable_index = unsynced.popleft()[0]
         return self.durable_index
 
     # ---- snapshots

@@ -153,7 +153,7 @@ class Messages:
         return (
             not m.entries
             and m.prev_index == view.last_index
-            and view.term_at(m.prev_index) == m.prev_term
+            and m.prev_term == view.last_term
             and self._engine.follows(peer, m.term)
         )
 
