@@ -101,6 +101,13 @@ class RaftEngine:
         peer = self._node._SyncObj__raftLeader
         return None if peer is None else peer.id
 
+    @property
+    def leader_and_term(self) -> tuple[str | None, int]:
+        """`leader` and `term`."""
+        node = self._node
+        peer = node._SyncObj__raftLeader
+        return None if peer is None else peer.id, node._SyncObj__raftCurrentTerm
+
     def follows(self, name: str, term: int) -> bool:
         """Whether this member is a follower of that leader in this term, as it knows already."""
         node = self._node
@@ -149,7 +156,8 @@ class RaftEngine:
     @property
     def has_committed_in_term(self) -> bool:
         """Whether this leader has committed the first entry of its term."""
-        return self.commit_index >= (self._node._SyncObj__noopIDx or 0)
+        node = self._node
+        return node._SyncObj__raftCommitIndex >= (node._SyncObj__noopIDx or 0)
 
     def move_commit_to(self, index: int) -> None:
         """Note that a snapshot at this index is in place: the entries it covers are committed and are not applied."""

@@ -212,7 +212,7 @@ class Group:
     def send_appends(self) -> None:
         """Send new entries to the followers now, without a tick."""
         with self._call:
-            if self.is_leader:
+            if self._engine.is_leader:
                 self._leadership.has_unsent = False
                 self._replicator.replicate_new()
 
@@ -256,6 +256,11 @@ class Group:
         return self._applied.index
 
     @property
+    def leader_and_term(self) -> tuple[str | None, int]:
+        """`leader` and `term`."""
+        return self._engine.leader_and_term
+
+    @property
     def has_unapplied(self) -> bool:
         """Whether take_committed has not returned all committed entries."""
         return self._applied.index < self._engine.commit_index
@@ -275,7 +280,7 @@ class Group:
         shows."""
         if self._engine.is_tick_due or self._leadership.reads.wants_round:
             return AT_ONCE
-        if self.is_leader:
+        if self._engine.is_leader:
             return AT_ONCE if self._replicator.has_more else self._engine.next_append_s
         if self.quarantine.is_on:
             return self._clock() + self.config.election_max_s
@@ -415,7 +420,7 @@ class Group:
     @property
     def configuration(self) -> Configuration:
         """The members of the group, as this node's log has them; see `is_settled`."""
-        return self._members.configuration
+        return self._view.configurations.current
 
     @property
     def is_settled(self) -> bool:
@@ -488,7 +493,7 @@ class Group:
     @property
     def lacks_snapshot(self) -> bool:
         """Whether a follower needs a newer snapshot than the one that is here."""
-        return self.is_leader and self._replicator.lacks_snapshot
+        return self._engine.is_leader and self._replicator.lacks_snapshot
 
     def pinned_snapshots(self) -> set[int]:
         """The indices of snapshots that are being sent to followers: their bodies are still to be fetched."""

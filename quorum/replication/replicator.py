@@ -78,7 +78,8 @@ class Replicator:
         self._told_at_once: set[str] | None = None
         """The peers to which a commit is announced by itself; None: all. The others hear of it with the next entries or
         heartbeat."""
-        self._unreadable: tuple[int, str] | None = None
+        self.unreadable: tuple[int, str] | None = None
+        """An entry that a peer needs and that could not be read here, and the reason."""
         self._no_snapshot_before_s = float("-inf")
 
     # ---- members, leadership and connections
@@ -251,7 +252,7 @@ class Replicator:
             try:
                 body = view.read(index)
             except (EntryMissing, LogDamaged) as error:
-                self._unreadable = index, str(error)
+                self.unreadable = index, str(error)
                 break
             entries.append(Entry(view.term_at(index), body))
             size += len(body)
@@ -280,11 +281,6 @@ class Replicator:
             is_quiet,
         )
         self._outbox.queue_dependent(name, message)
-
-    def take_unreadable(self) -> tuple[int, str] | None:
-        """An entry that a peer needs and that could not be read here since the last call, and the reason."""
-        found, self._unreadable = self._unreadable, None
-        return found
 
     # ---- snapshots
 

@@ -84,7 +84,9 @@ class Applier:
             replica.resume()
         if not self._apply_some(replica, now_ms):
             return
-        self._look_for_unreadable(replica, now_ms)
+        unreadable = replica.raft.take_unreadable()
+        if unreadable is not None:
+            self._note_unreadable(replica, *unreadable, now_ms)
         replica.note_caught_up()
         replica.continue_work(now_ms)
         self._snapshotter.save_due(replica, now_ms)
@@ -129,11 +131,7 @@ class Applier:
             self._comparison.report(replica, claim)
         return not replica.parted
 
-    def _look_for_unreadable(self, replica: Replica, now_ms: int) -> None:
-        unreadable = replica.raft.take_unreadable()
-        if unreadable is None:
-            return
-        index, term, reason = unreadable
+    def _note_unreadable(self, replica: Replica, index: int, term: int, reason: str, now_ms: int) -> None:
         self._repairer.note(replica.number, index, term, reason)
         if index > replica.raft.commit_index:
             replica.raft.step_down()  # no member can be asked for it, and others may not need it

@@ -243,7 +243,7 @@ class Replica:
         sessions' nodes resend the operations that were pending or in flight here."""
         self.touched = False
         self.raft.tick()
-        now = (self.raft.leader, self.raft.term)
+        now = self.raft.leader_and_term
         if now == self.seen:
             return False
         self.seen = now

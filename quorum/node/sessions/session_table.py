@@ -197,8 +197,11 @@ class SessionTable:
         self._push(group, now_ms)
 
     def resend_overdue(self, group: int, now_ms: int) -> None:
-        for conversation in self._conversations(group):
-            if conversation.sent_count and now_ms - conversation.sent_at_ms > RESEND_AFTER_MS:
+        for session in self.by_number.values():
+            conversation = session.conversations.get(group)
+            if conversation is None or not conversation.sent_count:
+                continue
+            if now_ms - conversation.sent_at_ms > RESEND_AFTER_MS:
                 self._rewind(conversation)
         self._push(group, now_ms)
 
