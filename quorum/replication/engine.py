@@ -43,6 +43,7 @@ class RaftEngine:
         "learners",
         "me",
         "others",
+        "term",
         "voters",
     )
 
@@ -68,6 +69,8 @@ class RaftEngine:
         self.connected: set[str] = set()
         self.is_leader = False
         """Whether this member leads. The library tells each change of its role (`role_changed`)."""
+        self.term = 0
+        """The current term. The library tells each new one (`term_changed`)."""
         self.is_tick_due = False
         """Whether the next tick has work and should come at once."""
         self._view = view
@@ -77,6 +80,7 @@ class RaftEngine:
     def begin(self, owner: Owner) -> None:
         """Make the library's object, once, before anything else is asked of the engine. It does nothing yet."""
         node = self._node = self._build(owner)
+        self.term = node._SyncObj__raftCurrentTerm
         # the library changes these in place and never replaces them
         self._match_index = node._SyncObj__raftMatchIndex
         self._next_index = node._SyncObj__raftNextIndex
@@ -92,10 +96,6 @@ class RaftEngine:
     # ---- term and state
 
     @property
-    def term(self) -> int:
-        return self._node._SyncObj__raftCurrentTerm
-
-    @property
     def leader(self) -> str | None:
         """The leader as far as known here; it may no longer be the leader."""
         peer = self._node._SyncObj__raftLeader
@@ -104,16 +104,15 @@ class RaftEngine:
     @property
     def leader_and_term(self) -> tuple[str | None, int]:
         """`leader` and `term`."""
-        node = self._node
-        peer = node._SyncObj__raftLeader
-        return None if peer is None else peer.id, node._SyncObj__raftCurrentTerm
+        peer = self._node._SyncObj__raftLeader
+        return None if peer is None else peer.id, self.term
 
     def follows(self, name: str, term: int) -> bool:
         """Whether this member is a follower of that leader in this term, as it knows already."""
         node = self._node
         return (
             node._SyncObj__raftState == _FOLLOWER
-            and node._SyncObj__raftCurrentTerm == term
+            and self.term == term
             and node._SyncObj__raftLeader == self._known.get(name, 0)
         )
 
@@ -129,6 +128,10 @@ class RaftEngine:
     def role_changed(self, old: int, new: int) -> None:
         """For the library: note the new role, before any other part hears of it."""
         self.is_leader = new == RaftState.LEADER
+
+    def term_changed(self, term: int) -> None:
+        """For the library: note the current term, when it is in the journal."""
+        self.term = term
 
     def forget_leader(self) -> None:
         self._node._SyncObj__raftLeader = None

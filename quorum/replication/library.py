@@ -9,6 +9,7 @@ why:
                               are applied by us, between ticks, in slices
     sendAppendEntries         ours: window, one frame for many entries, bodies read when sent, snapshots (replicator.py)
     getCurrentLogIndex        the end of the journal, which the library asks for all the time, without making an entry
+    setCurrentTerm            does the same, and tells our engine
     connectedToAnyone         asked before an election: True once a pre-vote has a majority (elections.py)
     loadDumpFile              ours: an unreadable or failing snapshot stops the replica, never runs on empty
     tryLogCompaction          ours, outside the tick (Group.save_snapshot)
@@ -82,6 +83,7 @@ class Timing(Protocol):
 
 
 class _Engine(Protocol):
+    def term_changed(self, term: int) -> None: ...
     def role_changed(self, old: int, new: int) -> None: ...
 
 
@@ -148,7 +150,6 @@ class LibraryNode:
     _SyncObj__onMessageReceived: Callable[[Peer, dict[str, Any]], None]
     _SyncObj__onNodeConnected: Callable[[Peer], None]
     _SyncObj__onNodeDisconnected: Callable[[Peer], None]
-    _SyncObj__setCurrentTerm: Callable[[int, str | None], None]
     _SyncObj__setState: Callable[[int], None]
     doTick: Callable[[float], None]
 
@@ -167,6 +168,12 @@ class LibraryNode:
 
     def _SyncObj__getCurrentLogIndex(self) -> int:
         return self._SyncObj__raftLog.last_index
+
+    def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        self._SyncObj__raftCurrentTerm = term
+        self._SyncObj__votedForNodeId = votedForNodeId
+        self._SyncObj__raftLog.setCurrentTerm(term, votedForNodeId)
+        self.owner.engine.term_changed(term)
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         return self.owner.campaign.should_campaign()
