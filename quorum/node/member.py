@@ -371,7 +371,7 @@ class Member:
         if self.body_client.under_way:
             self.body_client.tick(self.now_ms)
         # what is sent while nothing waits for it, neither the disk nor entries, leaves with the rest of the step
-        is_busy = self.log.last_lsn > self.log.synced_lsn or any(replica.can_apply for replica in active)
+        is_busy = not self.log.is_synced or any(replica.can_apply for replica in active)
         if is_busy:
             self._network.flush()
         self.disk_monitor.sync()

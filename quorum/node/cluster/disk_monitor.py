@@ -77,7 +77,7 @@ class DiskMonitor:
     def sync(self) -> None:
         """Syncs the log and notes how long that took."""
         log = self._log
-        if log.synced_lsn == log.last_lsn:
+        if log.is_synced:
             log.sync()  # it writes nothing, and says whether the disk has failed
             return
         count, started = log.stats.syncs, self._clock()

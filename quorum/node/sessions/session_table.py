@@ -105,9 +105,10 @@ class SessionTable:
     def send_submitted(self, now_ms: int) -> None:
         """Sends what the inputs of a step have brought: one frame for each group, with the operations of all
         sessions."""
-        for group in self._submitted:
-            self._push(group, now_ms)
-        self._submitted.clear()
+        if self._submitted:
+            for group in self._submitted:
+                self._push(group, now_ms)
+            self._submitted.clear()
 
     def withdraw(self, item: ev.Withdraw, now_ms: int) -> None:
         session = self.by_number.get(item.session)
