@@ -171,7 +171,8 @@ class RaftEngine:
 
     def match_index(self, name: str) -> int:
         """The index up to which this member is known to have everything; 0 for one that is not followed."""
-        return self._match_index.get(self._peer(name), 0)
+        peer = self.others.get(name)
+        return 0 if peer is None else self._match_index.get(peer, 0)
 
     def forget_match(self, name: str) -> None:
         """Forget this member's acknowledgements: they no longer count."""

@@ -165,10 +165,9 @@ class Group:
         which nothing is due is not run."""
         with self._call:
             self._messages.heard_beat = False
+            self._view.snapshot_state = None  # the owner has taken it over
             if self._has_tick_work():
                 self._tick()
-            else:
-                self._view.drop_state()
 
     def _has_tick_work(self) -> bool:
         """Whether a tick now can have any effect: a timer is due, or something has asked for it (`tick_soon`)."""
@@ -180,7 +179,6 @@ class Group:
         return self._clock() >= engine.election_deadline_s
 
     def _tick(self) -> None:
-        self._view.drop_state()
         self._leadership.begin_tick()
         self._engine.tick()
         self._leadership.end_tick()

@@ -112,7 +112,7 @@ class JournalView:
         found = self._load_snapshot()
         self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
         self.snapshot_state: bytes | None = None if found is None else found[2]
-        """The snapshot's state, until the group has taken it."""
+        """The snapshot's state, until the group's first tick."""
         self.durable_index = self.last_index
         self.last_lsn = log.last_lsn
         self._founders = Configuration()
@@ -130,10 +130,6 @@ class JournalView:
         if self.snapshot_state is not None:
             first, self.snapshot_state = unwrap_state(self.snapshot_state)
         self._find_configurations(first)
-
-    def drop_state(self) -> None:
-        """Drop the snapshot's state, because the group has taken it."""
-        self.snapshot_state = None
 
     def _find_configurations(self, first: Configuration) -> None:
         """first: the configuration in the snapshot, or the one that the group began with."""

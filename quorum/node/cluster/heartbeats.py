@@ -157,7 +157,8 @@ class Heartbeats:
         leader, voters = self._member_directory.number(raft.leader), _voters(replica, self._member_directory)
         granted = self.leases.held_until(number, leader, raft.term, voters)
         until = self.lease_until.get(number, 0)
-        is_of_other_voters = raft.is_leader and self._own_voters.get(number, voters) != voters
+        is_leader = raft.is_leader
+        is_of_other_voters = is_leader and self._own_voters.get(number, voters) != voters
         if granted > now_ms and (granted > until or is_of_other_voters):
             self.lease_until[number] = granted
             if not replica.disputed:
@@ -165,7 +166,7 @@ class Heartbeats:
         elif until and is_of_other_voters:
             self.lease_until[number] = 0
             self._outputs.emit(ev.LeaseLapsed(number))
-        if raft.is_leader:
+        if is_leader:
             self._own_voters[number] = voters
         else:
             self._own_voters.pop(number, None)
