@@ -93,18 +93,22 @@ class Applier:
 
     def _apply_some(self, replica: Replica, now_ms: int) -> bool:
         """False if an entry cannot be applied now."""
-        machine = replica.machine
-        size = steps = 0
-        for _ in range(self._entries):
-            taken = replica.raft.take_committed(1, 1)
-            for index, term, body in taken:
-                replica.proposals.taken(index)
-                if body and not self._apply_entry(replica, index, term, body, now_ms):
-                    return False
-                size += len(body)
-                steps += machine.last_steps if body and isinstance(machine, GroupMachine) else 0
-            if not taken or not replica.can_apply or size >= APPLY_BYTES or steps >= APPLY_STEPS:
-                break
+        machine, raft = replica.machine, replica.raft
+        entries = size = steps = 0
+        while (
+            raft.has_unapplied
+            and entries < self._entries
+            and size < APPLY_BYTES
+            and steps < APPLY_STEPS
+            and (taken := raft.take_committed(1, 1))
+        ):
+            index, term, body = taken[0]
+            replica.proposals.taken(index)
+            if body and not self._apply_entry(replica, index, term, body, now_ms):
+                return False
+            entries += 1
+            size += len(body)
+            steps += machine.last_steps if body and isinstance(machine, GroupMachine) else 0
         return True
 
     def _apply_entry(
