@@ -108,7 +108,8 @@ class JournalView:
         self.group = group
         self.journal = log.journal(group)
         self.base = self.last_index = self.last_term = 0
-        """The first index whose term is known, and index and term of the last entry; `look_at_journal` sets them."""
+        """The first index whose term is known, and index and term of the last entry; each change of the journal sets
+        them."""
         found = self._load_snapshot()
         self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
         self.snapshot_state: bytes | None = None if found is None else found[2]
@@ -167,7 +168,7 @@ class JournalView:
     # ---- for this package
 
     def look_at_journal(self) -> None:
-        """Note where the journal begins and ends now. To be called after each change of it."""
+        """Note where the journal begins and ends. To be called after each change of it but an append."""
         journal = self.journal
         self.base = max(1, journal.first_index - 1)
         self.last_index = journal.last_index
@@ -273,7 +274,7 @@ class JournalView:
     def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> None:
         """Append an entry."""
         self.last_lsn = lsn = self.journal.append(parts, index, term)
-        self.look_at_journal()
+        self.last_index, self.last_term = index, term
         self._unsynced.append((index, lsn))
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
