@@ -124,7 +124,8 @@ class Messages:
             return False
         self._guard.one_leader_a_term(peer, term)
         self._guard.heard_leader_s = self._clock()
-        self._rounds.cancel()
+        if self._rounds.term is not None:
+            self._rounds.cancel()
         self._answers.begin(peer, term, seq)
         return True
 
