@@ -116,12 +116,12 @@ class RaftEngine:
             and node._SyncObj__raftLeader == self._known.get(name, 0)
         )
 
-    def hear_leader(self, commit_index: int) -> None:
-        """Note that the leader followed is alive, and that everything up to this index is committed. The library does
-        the same with an append that matches the end of the log and has no entries."""
+    def hear_leader(self, commit_index: int, now_s: float) -> None:
+        """Note that the leader followed is alive now, and that everything up to this index is committed. The library
+        does the same with an append that matches the end of the log and has no entries."""
         node = self._node
         if not node._SyncObj__transferInProgress:
-            self.restart_election_timer()
+            node._SyncObj__raftElectionDeadline = now_s + node._SyncObj__generateRaftTimeout()
         if commit_index > node._SyncObj__raftCommitIndex:
             node._SyncObj__raftCommitIndex = min(commit_index, self._view.last_index)
 

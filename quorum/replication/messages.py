@@ -140,7 +140,7 @@ class Messages:
         )
         if self._is_beat(peer, m):
             self.heard_beat = not m.is_quiet
-            self._engine.hear_leader(m.commit_index)
+            self._engine.hear_leader(m.commit_index, self._guard.heard_leader_s)
             self._acknowledge(m.prev_index + 1)
         else:
             self._pass_on(peer, m)
