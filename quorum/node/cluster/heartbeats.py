@@ -119,10 +119,12 @@ class Heartbeats:
 
     def turn(self, now_ms: int) -> None:
         """Answers heartbeats, sends those that are due, and reports new leases."""
-        for peer, heartbeat in self._answers_due:
+        if self._answers_due:
             groups = {number: self._view(replica, now_ms) for number, replica in self._replicas.items()}
-            self._send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(heartbeat.sent_ms, groups).encode()])
-        self._answers_due.clear()
+            for peer, heartbeat in self._answers_due:
+                answer = HeartbeatAnswer(heartbeat.sent_ms, groups)
+                self._send(peer, KIND_HEARTBEAT_ANSWER, [answer.encode()])
+            self._answers_due.clear()
         if now_ms >= self.next_ms:
             self.next_ms = now_ms + self._interval_ms
             disks = self._disk_watch.disks

@@ -107,7 +107,7 @@ class Membership:
         seen = (
             members.by_id,
             members.removed[-1:],
-            *(replica.raft.configuration for replica in replicas),
+            *[replica.raft.configuration for replica in replicas],
             self.is_leaving,
             [replica.parted > 0 for replica in replicas],
         )

@@ -290,8 +290,9 @@ class Replica:
 
     def note_caught_up(self) -> None:
         """A leader that has applied everything of earlier terms may propose."""
-        if self.raft.leader_ready and self.raft.applied_index == self.raft.commit_index:
-            self.ready_term = self.raft.term
+        raft = self.raft
+        if raft.leader_ready and self.ready_term != raft.term and raft.applied_index == raft.commit_index:
+            self.ready_term = raft.term
 
     def continue_work(self, now_ms: int) -> None:
         """The leader proposes a Wake in its next step if a budget has ended the machine's work. While proposals are
