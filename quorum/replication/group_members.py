@@ -43,11 +43,12 @@ class GroupMembers:
     def follow_log(self) -> None:
         """Make engine and replicator use the log's present configuration."""
         now = self._view.configurations.current
-        if now != self._in_force:
-            self._in_force = now
-            self._engine.set_members(now)
-            self._replicator.follow_members()
-            self._engine.tick_soon()
+        if now is self._in_force or now == self._in_force:
+            return
+        self._in_force = now
+        self._engine.set_members(now)
+        self._replicator.follow_members()
+        self._engine.tick_soon()
 
     @property
     def is_settled(self) -> bool:
