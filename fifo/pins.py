@@ -156,6 +156,8 @@ class Pins:
         for pin in list(self.by_number.values()):
             if pin.expires_ms <= entry.now_ms:
                 self._end(pin)
+        if not self.ended:
+            return True
         left = entry.budget(self.messages.queue).left
         while self.ended and left.copies < entry.limits.block_budget:
             pin = self.ended[0]

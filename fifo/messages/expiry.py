@@ -28,6 +28,8 @@ def expire_block(messages: Messages, entry: Entry, block: Block, *, spares_new: 
 def remove_expired(messages: Messages, entry: Entry) -> None:
     """Removes the expired messages of the blocks that are due, the earliest first, as far as the budget allows."""
     expiries = messages.expiries
+    if not expiries:
+        return
     left = entry.budget(messages.queue).left
     while expiries and expiries[0][0] <= entry.now_ms and left.blocks:
         expire_block(messages, entry, messages.blocks.get(expiries[0][1]), spares_new=False)

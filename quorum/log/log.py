@@ -303,6 +303,12 @@ class Log:
         return self._writer.synced_lsn
 
     @property
+    def is_synced(self) -> bool:
+        """Whether everything that was appended is synced."""
+        writer = self._writer
+        return writer.synced_lsn == writer.last_lsn
+
+    @property
     def stats(self) -> LogStats:
         """Counts since the log was opened."""
         return self._writer.stats

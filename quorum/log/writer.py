@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from quorum.log.errors import DiskFull, LogError, LogFailed, LogFull
 from quorum.log.files import NO_ROOM, Files, write_fully
@@ -59,6 +60,31 @@ def failure_of(error: OSError, doing: str) -> LogFailed:
     """The final failure that a disk error means."""
     kind = DiskFull if error.errno in NO_ROOM else LogFailed
     return kind(f"could not {doing}: {error}; the log refuses every later call")
+
+
+class Final:
+    """Context of a step of a writer that cannot be undone: after any error the log refuses everything."""
+
+    __slots__ = ("_doing", "_writer")
+
+    def __init__(self, writer: Writer, doing: str) -> None:
+        self._writer = writer
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        """Nothing to do before the step."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, LogError):
+            return
+        if isinstance(error, OSError):
+            self._writer.failure = failure_of(error, self._doing)
+            raise self._writer.failure from error
+        interrupted = LogFailed(f"interrupted: could not {self._doing}; the log refuses every later call")
+        interrupted.__cause__ = error
+        self._writer.failure = interrupted
 
 
 class Writer:
@@ -266,17 +292,6 @@ class Writer:
                 raise
             raise LogFull(f"no room on the disk to {doing}: {error}") from error
 
-    @contextmanager
-    def final(self, doing: str) -> Iterator[None]:
-        """Context of a step that cannot be undone: after any error the log refuses everything."""
-        try:
-            yield
-        except LogError:
-            raise
-        except OSError as error:
-            self.failure = failure_of(error, doing)
-            raise self.failure from error
-        except BaseException as error:
-            self.failure = LogFailed(f"interrupted: could not {doing}; the log refuses every later call")
-            self.failure.__cause__ = error
-            raise
+    def final(self, doing: str) -> Final:
+        """See Final."""
+        return Final(self, doing)

@@ -335,14 +335,13 @@ class Member:
 
     def _active(self) -> list[Replica]:
         """The groups for which this step has anything to do."""
-        now_ms = self.now_ms
-        replicas = self.replicas.values()
-        for replica in replicas:
-            if replica.raft.heard_beat or (replica.due_ms <= now_ms and replica.raft.is_leader):
-                for each in replicas:
+        active = self.replicas.active(self.now_ms)
+        for replica in active:
+            if replica.calls_heartbeats(self.now_ms):
+                for each in self.replicas.values():
                     each.join_heartbeat()
-                break
-        return [replica for replica in replicas if replica.is_active(now_ms)]
+                return self.replicas.active(self.now_ms)
+        return active
 
     def _receive(self, takes_part: bool, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> None:
         now_ms = self.now_ms
@@ -372,7 +371,7 @@ class Member:
         if self.body_client.under_way:
             self.body_client.tick(self.now_ms)
         # what is sent while nothing waits for it, neither the disk nor entries, leaves with the rest of the step
-        is_busy = self.log.last_lsn > self.log.synced_lsn or any(replica.can_apply for replica in active)
+        is_busy = not self.log.is_synced or any(replica.can_apply for replica in active)
         if is_busy:
             self._network.flush()
         self.disk_monitor.sync()
@@ -406,12 +405,16 @@ class Member:
             return min(self.heartbeats.next_ms, self._upkeep_due.next_ms)
         if self.read_indexes.is_due or self.questions.is_due or self.reconciler.goes_on_at_once:
             return self.now_ms
-        due = min(replica.next_due_ms for replica in self.replicas.values())
+        due = min([replica.next_due_ms for replica in self.replicas.values()])
         if not due:
             return self.now_ms
-        due = min(due, self.heartbeats.next_ms + PATIENCE_MS, self._upkeep_due.next_ms + PATIENCE_MS)
-        bodies = (self.body_client.next_due_ms(), self.body_server.next_due_ms())
-        return min((due, *(each for each in bodies if each is not None)))
+        return min(
+            due,
+            self.heartbeats.next_ms + PATIENCE_MS,
+            self._upkeep_due.next_ms + PATIENCE_MS,
+            self.body_client.next_due_ms(),
+            self.body_server.next_due_ms(),
+        )
 
     def may_gather(self, frames: Iterable[Frame]) -> bool:
         """Whether a step may wait a few milliseconds for more frames: these are no more than heartbeats, and nobody

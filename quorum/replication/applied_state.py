@@ -61,8 +61,8 @@ class AppliedState:
 
     def take_unreadable(self) -> tuple[int, int, str] | None:
         """See Group.take_unreadable."""
-        of_a_follower = self._replicator.take_unreadable()
-        found, self._unreadable = self._unreadable or of_a_follower, None
+        found = self._unreadable or self._replicator.unreadable
+        self._unreadable = self._replicator.unreadable = None
         if found is None or not self._view.base < found[0] <= self._view.last_index:
             return None
         index, reason = found

@@ -7,6 +7,7 @@ the replica, except those in which a call changes nothing.
 from __future__ import annotations
 
 from types import TracebackType
+from typing import NoReturn
 
 from quorum.replication.errors import ReentryError, ReplicationFailed
 
@@ -16,31 +17,36 @@ class CallGuard:
 
     def __init__(self, group: int) -> None:
         self._group = group
-        self._is_inside = False
         self._is_started = False
+        self._is_free = False
+        """Whether the group is started, and no call is inside."""
         self.failure: BaseException | None = None
 
     def start(self) -> None:
         """Let calls in from now on."""
-        self._is_started = True
+        self._is_started = self._is_free = True
 
     def check(self) -> None:
         """Raise the error that entering would raise."""
+        if self.failure is not None or not self._is_free:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
         if self.failure is not None:
             raise ReplicationFailed(f"group {self._group} has stopped: {self.failure}") from self.failure
-        if self._is_inside:
+        if self._is_started:
             raise ReentryError(f"group {self._group} was called from inside one of its calls")
-        if not self._is_started:
-            raise ValueError(f"group {self._group} is not started")
+        raise ValueError(f"group {self._group} is not started")
 
     def __enter__(self) -> None:
-        self.check()
-        self._is_inside = True
+        if self.failure is not None or not self._is_free:
+            self._refuse()
+        self._is_free = False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_inside = False
+        self._is_free = True
         if error is not None:
             self.failure = error
 

@@ -44,40 +44,41 @@ class PreVoteRounds:
         self._engine = engine
         self._retry_s = retry_s
         self.number = 0
-        self._term: int | None = None
+        self.term: int | None = None
+        """The term from which an election is asked for; None while no round is under way."""
         self._granted: set[str] = set()
         self._began_s = 0.0
 
     def cancel(self) -> None:
         """End the round: a leader was heard, or a vote given."""
-        self._term = None
+        self.term = None
         self._granted.clear()
 
     def begin_if_due(self, term: int, now_s: float) -> bool:
         """True if a new round begins now, for an election from this term; its number is then to be sent to all
         voters."""
-        if self._term == term and now_s < self._began_s + self._retry_s:
+        if self.term == term and now_s < self._began_s + self._retry_s:
             return False
         self.number += 1
-        self._term = term
+        self.term = term
         self._granted.clear()
         self._began_s = now_s
         return True
 
     def take(self, peer: str, number: int) -> None:
         """Count a peer that would vote."""
-        if self._term is not None and number == self.number:
+        if self.term is not None and number == self.number:
             self._granted.add(peer)
 
     def is_won(self, term: int) -> bool:
         """Whether a majority, this member included, would elect it from this term."""
         voters = self._engine.voters
         granted = sum(voter in self._granted for voter in voters)
-        return self._term == term and granted + 1 >= majority(len(voters) + 1)
+        return self.term == term and granted + 1 >= majority(len(voters) + 1)
 
     def next_due(self, term: int, deadline_s: float, now_s: float) -> float:
         """When the election timer is due; AT_ONCE means now, whatever the clock shows."""
-        if self._term != term or now_s <= deadline_s:
+        if self.term != term or now_s <= deadline_s:
             return deadline_s
         return AT_ONCE if self.is_won(term) else self._began_s + self._retry_s
 
@@ -116,8 +117,10 @@ class Campaign:
 
     def next_due(self) -> float:
         """When the election timer is due."""
-        deadline = self._engine.election_deadline_s + self.election_delay_s
-        return self.rounds.next_due(self._engine.term, deadline, self._clock())
+        deadline_s = self._engine.election_deadline_s + self.election_delay_s
+        if self.rounds.term is None:
+            return deadline_s
+        return self.rounds.next_due(self._engine.term, deadline_s, self._clock())
 
     def should_campaign(self) -> bool:
         """For the library, when the election timeout has passed: whether a pre-vote is won. Only voters of the last
@@ -139,8 +142,8 @@ class Campaign:
             return True
         if self.rounds.begin_if_due(term, self._clock()):
             engine.forget_leader()
-            last = self._view.last_index
-            request = codec.PreVoteRequest(term + 1, self.rounds.number, last, self._view.term_at(last))
+            view = self._view
+            request = codec.PreVoteRequest(term + 1, self.rounds.number, view.last_index, view.last_term)
             for voter in engine.voters:
                 self._outbox.queue(voter, request)
         return False

@@ -21,8 +21,8 @@ from quorum.replication.configuration import Configuration
 from quorum.replication.journal_view import JournalView
 from quorum.replication.library import LibraryNode, Owner, Peer, RaftState, Timing
 
-_FOLLOWER, _LEADER = RaftState.FOLLOWER.value, RaftState.LEADER.value
-"""Plain numbers, because they are compared several times in each turn."""
+_FOLLOWER = RaftState.FOLLOWER.value
+"""A plain number, because it is compared with each message."""
 
 
 class RaftEngine:
@@ -38,10 +38,12 @@ class RaftEngine:
         "_node",
         "_view",
         "connected",
+        "is_leader",
         "is_tick_due",
         "learners",
         "me",
         "others",
+        "term",
         "voters",
     )
 
@@ -65,6 +67,10 @@ class RaftEngine:
         self.learners: tuple[str, ...] = ()
         """The other learners."""
         self.connected: set[str] = set()
+        self.is_leader = False
+        """Whether this member leads. The library tells each change of its role (`role_changed`)."""
+        self.term = 0
+        """The current term. The library tells each new one (`term_changed`)."""
         self.is_tick_due = False
         """Whether the next tick has work and should come at once."""
         self._view = view
@@ -74,6 +80,7 @@ class RaftEngine:
     def begin(self, owner: Owner) -> None:
         """Make the library's object, once, before anything else is asked of the engine. It does nothing yet."""
         node = self._node = self._build(owner)
+        self.term = node._SyncObj__raftCurrentTerm
         # the library changes these in place and never replaces them
         self._match_index = node._SyncObj__raftMatchIndex
         self._next_index = node._SyncObj__raftNextIndex
@@ -89,36 +96,42 @@ class RaftEngine:
     # ---- term and state
 
     @property
-    def term(self) -> int:
-        return self._node._SyncObj__raftCurrentTerm
-
-    @property
-    def is_leader(self) -> bool:
-        return self._node._SyncObj__raftState == _LEADER
-
-    @property
     def leader(self) -> str | None:
         """The leader as far as known here; it may no longer be the leader."""
         peer = self._node._SyncObj__raftLeader
         return None if peer is None else peer.id
+
+    @property
+    def leader_and_term(self) -> tuple[str | None, int]:
+        """`leader` and `term`."""
+        peer = self._node._SyncObj__raftLeader
+        return None if peer is None else peer.id, self.term
 
     def follows(self, name: str, term: int) -> bool:
         """Whether this member is a follower of that leader in this term, as it knows already."""
         node = self._node
         return (
             node._SyncObj__raftState == _FOLLOWER
-            and node._SyncObj__raftCurrentTerm == term
+            and self.term == term
             and node._SyncObj__raftLeader == self._known.get(name, 0)
         )
 
-    def hear_leader(self, commit_index: int) -> None:
-        """Note that the leader followed is alive, and that everything up to this index is committed. The library does
-        the same with an append that matches the end of the log and has no entries."""
+    def hear_leader(self, commit_index: int, now_s: float) -> None:
+        """Note that the leader followed is alive now, and that everything up to this index is committed. The library
+        does the same with an append that matches the end of the log and has no entries."""
         node = self._node
         if not node._SyncObj__transferInProgress:
-            self.restart_election_timer()
+            node._SyncObj__raftElectionDeadline = now_s + node._SyncObj__generateRaftTimeout()
         if commit_index > node._SyncObj__raftCommitIndex:
             node._SyncObj__raftCommitIndex = min(commit_index, self._view.last_index)
+
+    def role_changed(self, old: int, new: int) -> None:
+        """For the library: note the new role, before any other part hears of it."""
+        self.is_leader = new == RaftState.LEADER
+
+    def term_changed(self, term: int) -> None:
+        """For the library: note the current term, when it is in the journal."""
+        self.term = term
 
     def forget_leader(self) -> None:
         self._node._SyncObj__raftLeader = None
@@ -146,7 +159,8 @@ class RaftEngine:
     @property
     def has_committed_in_term(self) -> bool:
         """Whether this leader has committed the first entry of its term."""
-        return self.commit_index >= (self._node._SyncObj__noopIDx or 0)
+        node = self._node
+        return node._SyncObj__raftCommitIndex >= (node._SyncObj__noopIDx or 0)
 
     def move_commit_to(self, index: int) -> None:
         """Note that a snapshot at this index is in place: the entries it covers are committed and are not applied."""
@@ -157,7 +171,8 @@ class RaftEngine:
 
     def match_index(self, name: str) -> int:
         """The index up to which this member is known to have everything; 0 for one that is not followed."""
-        return self._match_index.get(self._peer(name), 0)
+        peer = self.others.get(name)
+        return 0 if peer is None else self._match_index.get(peer, 0)
 
     def forget_match(self, name: str) -> None:
         """Forget this member's acknowledgements: they no longer count."""

@@ -128,7 +128,7 @@ class Group:
             log_space=log_space,
             quarantine=quarantine,
         )
-        engine.begin(Owner(self.campaign, self._installer, self._leadership, self._messages))
+        engine.begin(Owner(engine, self.campaign, self._installer, self._leadership, self._messages))
         self._members.follow_log()
 
     # ---- start
@@ -165,10 +165,9 @@ class Group:
         which nothing is due is not run."""
         with self._call:
             self._messages.heard_beat = False
+            self._view.snapshot_state = None  # the owner has taken it over
             if self._has_tick_work():
                 self._tick()
-            else:
-                self._view.drop_state()
 
     def _has_tick_work(self) -> bool:
         """Whether a tick now can have any effect: a timer is due, or something has asked for it (`tick_soon`)."""
@@ -180,7 +179,6 @@ class Group:
         return self._clock() >= engine.election_deadline_s
 
     def _tick(self) -> None:
-        self._view.drop_state()
         self._leadership.begin_tick()
         self._engine.tick()
         self._leadership.end_tick()
@@ -212,7 +210,7 @@ class Group:
     def send_appends(self) -> None:
         """Send new entries to the followers now, without a tick."""
         with self._call:
-            if self.is_leader:
+            if self._engine.is_leader:
                 self._leadership.has_unsent = False
                 self._replicator.replicate_new()
 
@@ -241,7 +239,9 @@ class Group:
         """After log.sync(): count the acknowledgements that waited for this node's disk, and send all waiting
         messages."""
         with self._call:
-            self._recovery.end_if_recovered(self._view.note_synced())
+            durable = self._view.note_synced()
+            if self.quarantine.is_on:
+                self._recovery.end_if_recovered(durable)
             if self._messages.count_synced() or self._leadership.awaits_own_commit:
                 self._tick()
         self._outbox.send_ready()
@@ -260,6 +260,16 @@ class Group:
         return self._applied.index
 
     @property
+    def leader_and_term(self) -> tuple[str | None, int]:
+        """`leader` and `term`."""
+        return self._engine.leader_and_term
+
+    @property
+    def has_unapplied(self) -> bool:
+        """Whether take_committed has not returned all committed entries."""
+        return self._applied.index < self._engine.commit_index
+
+    @property
     def heard_beat(self) -> bool:
         """Whether the leader's heartbeat has come, without news, since the last tick."""
         return self._messages.heard_beat
@@ -274,7 +284,7 @@ class Group:
         shows."""
         if self._engine.is_tick_due or self._leadership.reads.wants_round:
             return AT_ONCE
-        if self.is_leader:
+        if self._engine.is_leader:
             return AT_ONCE if self._replicator.has_more else self._engine.next_append_s
         if self.quarantine.is_on:
             return self._clock() + self.config.election_max_s
@@ -414,7 +424,7 @@ class Group:
     @property
     def configuration(self) -> Configuration:
         """The members of the group, as this node's log has them; see `is_settled`."""
-        return self._members.configuration
+        return self._view.configurations.current
 
     @property
     def is_settled(self) -> bool:
@@ -487,7 +497,7 @@ class Group:
     @property
     def lacks_snapshot(self) -> bool:
         """Whether a follower needs a newer snapshot than the one that is here."""
-        return self.is_leader and self._replicator.lacks_snapshot
+        return self._engine.is_leader and self._replicator.lacks_snapshot
 
     def pinned_snapshots(self) -> set[int]:
         """The indices of snapshots that are being sent to followers: their bodies are still to be fetched."""

@@ -42,16 +42,13 @@ class GroupMembers:
 
     def follow_log(self) -> None:
         """Make engine and replicator use the log's present configuration."""
-        now = self.configuration
-        if now != self._in_force:
-            self._in_force = now
-            self._engine.set_members(now)
-            self._replicator.follow_members()
-            self._engine.tick_soon()
-
-    @property
-    def configuration(self) -> Configuration:
-        return self._view.configurations.current
+        now = self._view.configurations.current
+        if now is self._in_force or now == self._in_force:
+            return
+        self._in_force = now
+        self._engine.set_members(now)
+        self._replicator.follow_members()
+        self._engine.tick_soon()
 
     @property
     def is_settled(self) -> bool:
@@ -60,9 +57,9 @@ class GroupMembers:
 
     def check(self, wanted: Configuration) -> None:
         """ValueError if more than one voter changes, or if this node would remove itself."""
-        me = self._engine.me
-        if not wanted.may_follow(self.configuration) or me not in wanted.voters:
-            raise ValueError(f"{me} cannot change {self.configuration} into {wanted}")
+        me, now = self._engine.me, self._view.configurations.current
+        if not wanted.may_follow(now) or me not in wanted.voters:
+            raise ValueError(f"{me} cannot change {now} into {wanted}")
 
     def change(self, wanted: Configuration) -> int | None:
         """Append a configuration; see Group.change_members."""

@@ -116,8 +116,7 @@ class Guard:
         """Reduce an append for which this node's log has no space: it only shows that the leader is alive. Nothing is
         cut, and no more is acknowledged than what is committed here, so nothing is skipped either. Changes the
         message."""
-        last = self.view.last_index
-        m.prev_index, m.prev_term, m.entries = last, self.view.term_at(last), []
+        m.prev_index, m.prev_term, m.entries = self.view.last_index, self.view.last_term, []
         m.commit_index = self.acknowledge_to = self.engine.commit_index
         return m
 
@@ -251,8 +250,7 @@ class Guard:
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Raft §5.4.1: whether a log with this end is at least as far as this one."""
-        own = self.view.term_at(self.view.last_index), self.view.last_index
-        return (last_term, last_index) >= own
+        return (last_term, last_index) >= (self.view.last_term, self.view.last_index)
 
     # ---- messages that never reach the library
 

@@ -36,20 +36,18 @@ KEPT_STEP_BYTES = 1 << 20
 class LazyBody:
     """An entry's body that is still in the log."""
 
-    __slots__ = ("_log", "group", "index", "length")
+    __slots__ = ("_view", "index")
 
-    def __init__(self, log: NodeLog, group: int, index: int, length: int) -> None:
-        self._log = log
-        self.group = group
+    def __init__(self, view: JournalView, index: int) -> None:
+        self._view = view
         self.index = index
-        self.length = length
 
     def __len__(self) -> int:
-        return self.length
+        return self._view.length_at(self.index)
 
     def read(self) -> bytes:
         """The bytes, the type byte first."""
-        return self._log.read(self.group, self.index)
+        return self._view.read(self.index)
 
 
 ViewEntry = tuple[LazyBody, int, int]
@@ -109,11 +107,14 @@ class JournalView:
         self.log = log
         self.group = group
         self.journal = log.journal(group)
-        found = self.journal.load_snapshot()
+        self.base = self.last_index = self.last_term = 0
+        """The first index whose term is known, and index and term of the last entry; each change of the journal sets
+        them."""
+        found = self._load_snapshot()
         self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
         self.snapshot_state: bytes | None = None if found is None else found[2]
-        """The snapshot's state, until the group has taken it."""
-        self.durable_index = self.journal.last_index
+        """The snapshot's state, until the group's first tick."""
+        self.durable_index = self.last_index
         self.last_lsn = log.last_lsn
         self._founders = Configuration()
         self.configurations = Configurations(Configuration())
@@ -130,10 +131,6 @@ class JournalView:
         if self.snapshot_state is not None:
             first, self.snapshot_state = unwrap_state(self.snapshot_state)
         self._find_configurations(first)
-
-    def drop_state(self) -> None:
-        """Drop the snapshot's state, because the group has taken it."""
-        self.snapshot_state = None
 
     def _find_configurations(self, first: Configuration) -> None:
         """first: the configuration in the snapshot, or the one that the group began with."""
@@ -170,24 +167,24 @@ class JournalView:
 
     # ---- for this package
 
-    @property
-    def base(self) -> int:
-        """The first index whose term is known."""
-        return max(1, self.journal.first_index - 1)
-
-    @property
-    def last_index(self) -> int:
-        return self.journal.last_index
+    def look_at_journal(self) -> None:
+        """Note where the journal begins and ends. To be called after each change of it but an append."""
+        journal = self.journal
+        self.base = max(1, journal.first_index - 1)
+        self.last_index = journal.last_index
+        self.last_term = journal.term_at(self.last_index)
 
     def term_at(self, index: int) -> int:
         """The term of an entry from base to last_index."""
-        return self.journal.term_at(index)
+        return self.last_term if index == self.last_index else self.journal.term_at(index)
 
     def entry(self, index: int) -> ViewEntry:
         """The entry at an index, from base to last_index."""
-        journal = self.journal
-        length = journal.length_at(index) if index >= journal.first_index else 0
-        return LazyBody(self.log, self.group, index, length), index, journal.term_at(index)
+        return LazyBody(self, index), index, self.term_at(index)
+
+    def length_at(self, index: int) -> int:
+        """The length of an entry's body; 0 for the one just before the journal's first."""
+        return self.journal.length_at(index) if index >= self.journal.first_index else 0
 
     def read(self, index: int) -> bytes:
         """The body of an entry, type byte included; also below base while the log has it."""
@@ -195,18 +192,26 @@ class JournalView:
 
     def note_synced(self) -> int:
         """Move durable_index to what the log has synced; returns the new value."""
-        synced = self.log.synced_lsn
         unsynced = self._unsynced
-        while unsynced and unsynced[0][1] <= synced:
-            self.durable_index = unsynced.popleft()[0]
+        if unsynced:
+            synced = self.log.synced_lsn
+            while unsynced and unsynced[0][1] <= synced:
+                self.durable_index = unsynced.popleft()[0]
         return self.durable_index
 
     # ---- snapshots
 
+    def _load_snapshot(self) -> tuple[int, int, bytes] | None:
+        """Load the newest readable snapshot. The journal may begin and end elsewhere then, because it follows the
+        snapshot."""
+        found = self.journal.load_snapshot()
+        self.look_at_journal()
+        return found
+
     def load_again(self) -> bytes | None:
         """Load the newest readable snapshot, which may be older than the last one kept or installed. The view uses it
         from now on. Returns its state; None if there is no snapshot: everything is in the journal."""
-        found = self.journal.load_snapshot()
+        found = self._load_snapshot()
         self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
         first, state = self._founders, None
         if found is not None:
@@ -228,6 +233,7 @@ class JournalView:
         keep_from = min(keep_from, self.snapshot_index, self.last_index)
         if keep_from > self.journal.first_index:
             self.last_lsn = self.journal.compact_to(keep_from, self.term_at(keep_from))
+            self.look_at_journal()
 
     def install_snapshot(
         self,
@@ -247,6 +253,7 @@ class JournalView:
             self.last_lsn = self.journal.reset_to_snapshot(
                 index, term, keep_bodies_to=min(index, max(commit_index, proven_index))
             )
+            self.look_at_journal()
             self._unsynced.clear()
             self._unsynced.append((index, self.last_lsn))
             self.durable_index = min(self.durable_index, commit_index)
@@ -267,6 +274,7 @@ class JournalView:
     def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> None:
         """Append an entry."""
         self.last_lsn = lsn = self.journal.append(parts, index, term)
+        self.last_index, self.last_term = index, term
         self._unsynced.append((index, lsn))
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
@@ -275,6 +283,7 @@ class JournalView:
         if index > self.last_index:
             return
         self.last_lsn = self.journal.truncate_from(index)
+        self.look_at_journal()
         self.configurations.cut(index)
         self._forget_unread(index, max(self.unread, default=0))
         while self._unsynced and self._unsynced[-1][0] >= index:

@@ -8,6 +8,8 @@ why:
     applyLogEntries           notes the commit index, which the owner may hold back (a lone voter's own disk); entries
                               are applied by us, between ticks, in slices
     sendAppendEntries         ours: window, one frame for many entries, bodies read when sent, snapshots (replicator.py)
+    getCurrentLogIndex        the end of the journal, which the library asks for all the time, without making an entry
+    setCurrentTerm            does the same, and tells our engine
     connectedToAnyone         asked before an election: True once a pre-vote has a majority (elections.py)
     loadDumpFile              ours: an unreadable or failing snapshot stops the replica, never runs on empty
     tryLogCompaction          ours, outside the tick (Group.save_snapshot)
@@ -80,6 +82,11 @@ class Timing(Protocol):
     def leader_fallback_s(self) -> float: ...
 
 
+class _Engine(Protocol):
+    def term_changed(self, term: int) -> None: ...
+    def role_changed(self, old: int, new: int) -> None: ...
+
+
 class _Campaign(Protocol):
     def should_campaign(self) -> bool: ...
     def role_changed(self, old: int, new: int) -> None: ...
@@ -104,12 +111,14 @@ class _Messages(Protocol):
 class Owner:
     """The parts of the group that the library calls."""
 
+    engine: _Engine
     campaign: _Campaign
     installer: _Installer
     leadership: _Leadership
     messages: _Messages
 
     def role_changed(self, old: int, new: int) -> None:
+        self.engine.role_changed(old, new)
         self.campaign.role_changed(old, new)
         self.leadership.role_changed(old, new)
 
@@ -127,6 +136,7 @@ class LibraryNode:
     _SyncObj__raftCurrentTerm: int
     _SyncObj__raftElectionDeadline: float
     _SyncObj__raftLastApplied: int
+    _SyncObj__raftLog: JournalView
     _SyncObj__raftLeader: Peer | None
     _SyncObj__raftMatchIndex: dict[Peer, int]
     _SyncObj__raftNextIndex: dict[Peer, int]
@@ -140,7 +150,6 @@ class LibraryNode:
     _SyncObj__onMessageReceived: Callable[[Peer, dict[str, Any]], None]
     _SyncObj__onNodeConnected: Callable[[Peer], None]
     _SyncObj__onNodeDisconnected: Callable[[Peer], None]
-    _SyncObj__setCurrentTerm: Callable[[int, str | None], None]
     _SyncObj__setState: Callable[[int], None]
     doTick: Callable[[float], None]
 
@@ -156,6 +165,15 @@ class LibraryNode:
 
     def _SyncObj__sendAppendEntries(self) -> None:
         self.owner.leadership.replicate()
+
+    def _SyncObj__getCurrentLogIndex(self) -> int:
+        return self._SyncObj__raftLog.last_index
+
+    def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        self._SyncObj__raftCurrentTerm = term
+        self._SyncObj__votedForNodeId = votedForNodeId
+        self._SyncObj__raftLog.setCurrentTerm(term, votedForNodeId)
+        self.owner.engine.term_changed(term)
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         return self.owner.campaign.should_campaign()

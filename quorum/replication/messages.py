@@ -124,7 +124,8 @@ class Messages:
             return False
         self._guard.one_leader_a_term(peer, term)
         self._guard.heard_leader_s = self._clock()
-        self._rounds.cancel()
+        if self._rounds.term is not None:
+            self._rounds.cancel()
         self._answers.begin(peer, term, seq)
         return True
 
@@ -139,7 +140,7 @@ class Messages:
         )
         if self._is_beat(peer, m):
             self.heard_beat = not m.is_quiet
-            self._engine.hear_leader(m.commit_index)
+            self._engine.hear_leader(m.commit_index, self._guard.heard_leader_s)
             self._acknowledge(m.prev_index + 1)
         else:
             self._pass_on(peer, m)
@@ -153,7 +154,7 @@ class Messages:
         return (
             not m.entries
             and m.prev_index == view.last_index
-            and view.term_at(m.prev_index) == m.prev_term
+            and m.prev_term == view.last_term
             and self._engine.follows(peer, m.term)
         )
 
@@ -211,8 +212,11 @@ class Messages:
 
     def count_synced(self) -> bool:
         """Count the acknowledgements that waited for this node's disk; returns whether there were any for a leader."""
-        waiting = self._guard.take_waiting_acks()
-        if not waiting or not self._engine.is_leader:
+        guard = self._guard
+        if not guard.acks_awaiting_local_sync:
+            return False
+        waiting = guard.take_waiting_acks()
+        if not self._engine.is_leader:
             return False
         for peer, index in waiting.items():
             if peer in self._engine.others:

@@ -61,6 +61,7 @@ class Progress:
     __slots__ = (
         "_state_from",
         "_state_until_s",
+        "asked_for_state",
         "catch_up",
         "inflights",
         "is_behind",
@@ -85,6 +86,8 @@ class Progress:
         """For a quarantined follower: the process for which this leadership has reset its progress."""
         self.catch_up: CatchUp | None = None
         """A learner's progress, measured since the members or the leadership changed."""
+        self.asked_for_state = False
+        """Whether it has asked for a snapshot in this leadership, because it had lost its state."""
         self._state_from = 0
         self._state_until_s = float("-inf")
 
@@ -109,6 +112,7 @@ class Progress:
     def want_state(self, from_index: int, until_s: float) -> None:
         """Note that the follower has lost its state: a snapshot at this index or later can replace it. While it needs
         one, it asks again before until_s."""
+        self.asked_for_state = True
         self._state_from, self._state_until_s = from_index, until_s
 
     def wants_state(self, now_s: float) -> bool:
@@ -126,6 +130,7 @@ class Progress:
         self.inflights.clear()
         self.end_transfer()
         self.nonce = None
+        self.asked_for_state = False
         self._state_until_s = float("-inf")
 
     def reset_for(self, nonce: int) -> bool:

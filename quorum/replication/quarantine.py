@@ -116,6 +116,8 @@ class Quarantine:
 
     def __init__(self, me: str, nonce: int, *, is_on: bool) -> None:
         self.is_on = is_on
+        self.is_deaf = is_on
+        """Whether the others have still to answer: until then, Raft's messages are ignored."""
         self.nonce = nonce
         self._me = me
         self._answers: dict[str, RecoveryResponse] = {}
@@ -124,13 +126,9 @@ class Quarantine:
         self.target: tuple[int, str, int] | None = None
         """(term, leader, index): the entries that must be here"""
 
-    @property
-    def is_deaf(self) -> bool:
-        return self.is_on and self.floor is None
-
     def end(self) -> None:
         """End the quarantine: this member is as good as before."""
-        self.is_on = False
+        self.is_on = self.is_deaf = False
 
     def take(self, peer: str, recovery_response: RecoveryResponse) -> bool:
         """Take an answer; True if it completes the floor."""
@@ -141,6 +139,7 @@ class Quarantine:
             self._answers[peer] = recovery_response
             if self._answers.keys() >= self._wanted():
                 self.floor = max(each.term for each in self._answers.values())
+                self.is_deaf = False
                 is_news = True
         counts = (
             self.floor is not None and recovery_response.is_leader and recovery_response.term >= self.floor

@@ -67,9 +67,8 @@ class Recovery:
                 self._campaign.follow(self._quarantine.floor)
 
     def end_if_recovered(self, durable: int) -> None:
-        """End the quarantine if this member has, on disk, what it must have. durable: the last synced entry."""
-        if not self._quarantine.is_on:
-            return
+        """End a quarantine that is on, if this member has, on disk, what it must have. durable: the last synced
+        entry."""
         engine = self._engine
         term, matched = self._answers.matched
         leader = self._quarantine.leader_to_record(engine.term, min(matched, durable))

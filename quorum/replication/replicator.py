@@ -80,7 +80,8 @@ class Replicator:
         heartbeat."""
         self._listening: set[str] = set()
         """peers that hear of commits at once, for as long as `announce_commits_to` has not been called twice"""
-        self._unreadable: tuple[int, str] | None = None
+        self.unreadable: tuple[int, str] | None = None
+        """An entry that a peer needs and that could not be read here, and the reason."""
         self._no_snapshot_before_s = float("-inf")
 
     # ---- members, leadership and connections
@@ -139,8 +140,11 @@ class Replicator:
 
     def watch_learners(self, round_s: float) -> None:
         """To be called with every tick of a leader. round_s: see CatchUp."""
+        learners = self._engine.learners
+        if not learners:
+            return
         now_s, last = self._clock(), self._view.last_index
-        for name in self._engine.learners:
+        for name in learners:
             progress = self.progress[name]
             if progress.catch_up is None:
                 progress.catch_up = CatchUp(last, now_s)
@@ -166,9 +170,8 @@ class Replicator:
     def broadcast_heartbeat(self, *, is_quiet: bool) -> None:
         """Send something to every connected peer: new entries if there are any, else an empty append. is_quiet: the
         message only announces a commit, and needs no answers."""
-        now_s = self._clock()
         for name, progress in self.progress.items():
-            if progress.outgoing is not None and progress.outgoing.is_overdue(now_s):
+            if progress.outgoing is not None and progress.outgoing.is_overdue(self._clock()):
                 progress.end_transfer()
             if progress.is_connected:
                 if not is_quiet:
@@ -204,7 +207,7 @@ class Replicator:
         next_index = self._engine.next_index(name)
         has_next = next_index > self._view.base
         progress.follow_journal(has_next=has_next)
-        wants_state = progress.wants_state(self._clock())
+        wants_state = progress.asked_for_state and progress.wants_state(self._clock())
         outgoing = progress.outgoing
         if not has_next:
             if outgoing is None or outgoing.index < next_index:
@@ -214,24 +217,22 @@ class Replicator:
             if outgoing is None or outgoing.index < progress.state_from:
                 self._begin_snapshot(progress, progress.state_from)
             self._send_snapshot(name, progress)
-        else:
+        elif outgoing is not None:
             progress.end_transfer()
-        return self._send_entries(name, progress)
+        return self._send_entries(name, progress, next_index)
 
-    def _send_entries(self, name: str, progress: Progress) -> bool:
-        """Send entries to one follower; returns whether any were sent."""
+    def _send_entries(self, name: str, progress: Progress, first: int) -> bool:
+        """Send entries from `first` on to one follower; returns whether any were sent."""
         last = self._view.last_index
         sent = 0
-        first = self._engine.next_index(name)
+        index = first
         most_bytes, most_entries = (
             (BEHIND_BYTES, BEHIND_ENTRIES) if progress.is_behind else (TURN_BYTES, TURN_ENTRIES)
         )
         # a follower that is behind gets more in a turn than has come since its last one, or it would stay behind
         least_entries = min(last - progress.log_end, TURN_ENTRIES) if progress.is_behind else 0
         progress.log_end = last
-        while (
-            index := self._engine.next_index(name)
-        ) <= last and progress.inflights.bytes < self._window_bytes:
+        while index <= last and progress.inflights.bytes < self._window_bytes:
             count = index - first
             if (sent >= most_bytes or count >= most_entries) and count > least_entries:
                 self.has_more = progress.is_behind = True
@@ -241,7 +242,8 @@ class Replicator:
                 progress.probe()
                 break
             sent += size
-        if self._engine.next_index(name) > last:
+            index = self._engine.next_index(name)
+        if index > last:
             progress.is_behind = False
         return sent > 0
 
@@ -255,7 +257,7 @@ class Replicator:
             try:
                 body = view.read(index)
             except (EntryMissing, LogDamaged) as error:
-                self._unreadable = index, str(error)
+                self.unreadable = index, str(error)
                 break
             entries.append(Entry(view.term_at(index), body))
             size += len(body)
@@ -284,11 +286,6 @@ class Replicator:
             is_quiet,
         )
         self._outbox.queue_dependent(name, message)
-
-    def take_unreadable(self) -> tuple[int, str] | None:
-        """An entry that a peer needs and that could not be read here since the last call, and the reason."""
-        found, self._unreadable = self._unreadable, None
-        return found
 
     # ---- snapshots
 

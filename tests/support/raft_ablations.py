@@ -170,6 +170,7 @@ class ClearedJournalView(JournalView):
 
     def clear(self) -> None:
         self.journal.reset_to_snapshot(self.snapshot_index - 2, 0)
+        self.look_at_journal()
 
 
 class LibraryRestart(Group):

@@ -1,10 +1,12 @@
-"""What Raft promises (Raft figure 3), checked while members run: fed by raft_world, knows nothing of how they work."""
+"""What Raft promises (Raft figure 3), checked while members run: fed by raft_world, knows nothing of how they work,
+except for what a group notes of its library and of its journal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from quorum.replication.group import Group
+from quorum.replication.library import RaftState
 from support.raft_log import ModelDisk
 
 
@@ -78,6 +80,7 @@ class Checks:
 
     def observe(self, group: Group, name: str) -> None:
         """Election safety; a new leader has everything committed; commit never goes back."""
+        self._notes_agree(group, name)
         commit = group.commit_index
         if commit < self._commit[name]:
             raise Violation(f"{name}'s commit index went from {self._commit[name]} to {commit}")
@@ -100,6 +103,20 @@ class Checks:
         if self.disks and len(voters) > 1 and votes * 2 <= len(voters):
             raise Violation(f"{name} leads term {group.term} with {votes} votes of {len(voters)}")
         self._is_complete(group, name)
+
+    def _notes_agree(self, group: Group, name: str) -> None:
+        """What the engine notes of the library, and the view of the journal, is what they have."""
+        engine, view, journal = group._engine, group._view, group._view.journal
+        noted = engine.term, engine.is_leader, view.base, view.last_index, view.last_term
+        found = (
+            engine._node._SyncObj__raftCurrentTerm,
+            engine._node._SyncObj__raftState == RaftState.LEADER,
+            max(1, journal.first_index - 1),
+            journal.last_index,
+            journal.term_at(journal.last_index),
+        )
+        if noted != found:
+            raise Violation(f"{name} noted {noted}, its library and its journal have {found}")
 
     def _is_complete(self, group: Group, name: str) -> None:
         view = group._view

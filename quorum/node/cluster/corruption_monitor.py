@@ -157,10 +157,11 @@ class CorruptionMonitor:
         """Hands leadership to another member while data of the group cannot be read here."""
         raft = replica.raft
         unread = raft.unread_configurations
-        if any(not self._repairer.is_lost(replica.number, index) for index in unread):
-            raft.read_configurations()
-        for index, reason in unread.items():
-            self._repairer.note(replica.number, index, raft.term_at(index), reason)
+        if unread:
+            if any(not self._repairer.is_lost(replica.number, index) for index in unread):
+                raft.read_configurations()
+            for index, reason in unread.items():
+                self._repairer.note(replica.number, index, raft.term_at(index), reason)
         has_lost_pages = replica.lacks_page
         is_damaged = self._repairer.lost(replica.number) > 0 or has_lost_pages
         replica.delay_candidacy(HANDICAP * self._election_max_s if is_damaged else 0.0)

@@ -119,10 +119,12 @@ class Heartbeats:
 
     def turn(self, now_ms: int) -> None:
         """Answers heartbeats, sends those that are due, and reports new leases."""
-        for peer, heartbeat in self._answers_due:
+        if self._answers_due:
             groups = {number: self._view(replica, now_ms) for number, replica in self._replicas.items()}
-            self._send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(heartbeat.sent_ms, groups).encode()])
-        self._answers_due.clear()
+            for peer, heartbeat in self._answers_due:
+                answer = HeartbeatAnswer(heartbeat.sent_ms, groups)
+                self._send(peer, KIND_HEARTBEAT_ANSWER, [answer.encode()])
+            self._answers_due.clear()
         if now_ms >= self.next_ms:
             self.next_ms = now_ms + self._interval_ms
             disks = self._disk_watch.disks
@@ -157,7 +159,8 @@ class Heartbeats:
         leader, voters = self._member_directory.number(raft.leader), _voters(replica, self._member_directory)
         granted = self.leases.held_until(number, leader, raft.term, voters)
         until = self.lease_until.get(number, 0)
-        is_of_other_voters = raft.is_leader and self._own_voters.get(number, voters) != voters
+        is_leader = raft.is_leader
+        is_of_other_voters = is_leader and self._own_voters.get(number, voters) != voters
         if granted > now_ms and (granted > until or is_of_other_voters):
             self.lease_until[number] = granted
             if not replica.disputed:
@@ -165,7 +168,7 @@ class Heartbeats:
         elif until and is_of_other_voters:
             self.lease_until[number] = 0
             self._outputs.emit(ev.LeaseLapsed(number))
-        if raft.is_leader:
+        if is_leader:
             self._own_voters[number] = voters
         else:
             self._own_voters.pop(number, None)

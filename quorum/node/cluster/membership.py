@@ -91,7 +91,7 @@ class Membership:
     @property
     def standing(self) -> str:
         """This node's standing in its cluster: one of queries.STANDINGS."""
-        if self.member_directory.me in self.catalog.members.removed:
+        if self.member_directory.me in self._replicas.catalog.members.removed:
             return "removed"
         own = self.member_directory.own
         if not self.node_state.is_established:
@@ -103,19 +103,19 @@ class Membership:
     def follow(self) -> Changed | None:
         """Adopts the current catalog and the groups' configurations; None if nothing has changed."""
         replicas = self._replicas.values()
-        removed = self.catalog.members.removed
+        members = self._replicas.catalog.members
         seen = (
-            self.catalog.members.by_id,
-            removed[-1:],
-            *(replica.raft.configuration for replica in replicas),
+            members.by_id,
+            members.removed[-1:],
+            *[replica.raft.configuration for replica in replicas],
             self.is_leaving,
             [replica.parted > 0 for replica in replicas],
         )
         if seen == self._looked_at:
             return None
         # a copy: the machine's own is changed in place
-        self._looked_at = (dict(self.catalog.members.by_id), *seen[1:])
-        self.member_directory.follow(self.catalog.members.by_id)
+        self._looked_at = (dict(members.by_id), *seen[1:])
+        self.member_directory.follow(members.by_id)
         own = self.member_directory.own
         everybody = set(self.member_directory.by_id)
         if everybody:
@@ -126,7 +126,7 @@ class Membership:
         for replica in replicas:
             replica.may_lead_last_only(campaigns_last=campaigns_last)
         # a node that is not known here may be a member of which the others have heard
-        gone = frozenset(self.catalog.members.removed) - everybody
+        gone = frozenset(members.removed) - everybody
         return Changed(0 if own is None else own.number, self._peers.all, gone)
 
     # ---- incarnations
@@ -234,9 +234,10 @@ class Membership:
     def _next_step(self, replica: Replica) -> None:
         raft, wished = replica.raft, self.catalog.members
         now = raft.configuration
+        everybody = now.everybody
         for each in wished.by_id:
-            has_room = len(now.everybody) < MAX_IDS
-            if has_room and each not in now.everybody and self._peers.is_reachable(each):
+            has_room = len(everybody) < MAX_IDS
+            if has_room and each not in everybody and self._peers.is_reachable(each):
                 raft.change_members(now.with_learner(each))
                 return
         for each in now.learners:

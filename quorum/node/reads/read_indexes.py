@@ -134,6 +134,8 @@ class ReadIndexes:
     @property
     def is_due(self) -> bool:
         """Whether a request should be sent immediately."""
+        if not self._waiting:
+            return False
         return any(waiters and group not in self._rounds for group, waiters in self._waiting.items())
 
     def turn(self, now_ms: int) -> None:

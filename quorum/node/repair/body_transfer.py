@@ -31,7 +31,7 @@ from typing import Protocol
 from quorum.log import EntryMissing, LogDamaged, LogFull
 from quorum.log.record import crc32c
 from quorum.node.errors import PeerFrameError
-from quorum.node.schedule import Due
+from quorum.node.schedule import NEVER, Due
 from quorum.node.wire.frames import FrameTable
 from quorum.replication.codec import MAX_BODY_BYTES
 
@@ -197,9 +197,9 @@ class BodyServer:
         self._resume_ms = 0
         self.served_bytes = 0
 
-    def next_due_ms(self) -> int | None:
-        """Time of the next `serve` that has work."""
-        return self._resume_ms if self._asked else None
+    def next_due_ms(self) -> int:
+        """Time of the next `serve` that has work; NEVER if none has."""
+        return self._resume_ms if self._asked else NEVER
 
     def take_frames(self, table: FrameTable) -> None:
         table.add(KIND_FETCH, lambda peer, data, now_ms: self.ask(peer, Question.decode(data)))
@@ -398,15 +398,15 @@ class BodyClient:
             del self._owner[number]
         job.pending.clear()
 
-    def next_due_ms(self) -> int | None:
-        """Time of the next `tick` that has work if nothing arrives."""
-        times = []
+    def next_due_ms(self) -> int:
+        """Time of the next `tick` that has work if nothing arrives; NEVER if none has."""
+        due_ms = NEVER
         for job in self.under_way.values():
             if job.pending:
-                times.append(self._heard(job) + SILENCE_MS)
+                due_ms = min(due_ms, self._heard(job) + SILENCE_MS)
             if job.resume_ms:
-                times.append(job.resume_ms)
-        return min(times, default=None)
+                due_ms = min(due_ms, job.resume_ms)
+        return due_ms
 
     def tick(self, now_ms: int) -> None:
         """Asks as much as the windows allow; asks another member where one is silent."""

@@ -84,25 +84,31 @@ class Applier:
             replica.resume()
         if not self._apply_some(replica, now_ms):
             return
-        self._look_for_unreadable(replica, now_ms)
+        unreadable = replica.raft.take_unreadable()
+        if unreadable is not None:
+            self._note_unreadable(replica, *unreadable, now_ms)
         replica.note_caught_up()
         replica.continue_work(now_ms)
         self._snapshotter.save_due(replica, now_ms)
 
     def _apply_some(self, replica: Replica, now_ms: int) -> bool:
         """False if an entry cannot be applied now."""
-        machine = replica.machine
-        size = steps = 0
-        for _ in range(self._entries):
-            taken = replica.raft.take_committed(1, 1)
-            for index, term, body in taken:
-                replica.proposals.taken(index)
-                if body and not self._apply_entry(replica, index, term, body, now_ms):
-                    return False
-                size += len(body)
-                steps += machine.last_steps if body and isinstance(machine, GroupMachine) else 0
-            if not taken or not replica.can_apply or size >= APPLY_BYTES or steps >= APPLY_STEPS:
-                break
+        machine, raft = replica.machine, replica.raft
+        entries = size = steps = 0
+        while (
+            raft.has_unapplied
+            and entries < self._entries
+            and size < APPLY_BYTES
+            and steps < APPLY_STEPS
+            and (taken := raft.take_committed(1, 1))
+        ):
+            index, term, body = taken[0]
+            replica.proposals.taken(index)
+            if body and not self._apply_entry(replica, index, term, body, now_ms):
+                return False
+            entries += 1
+            size += len(body)
+            steps += machine.last_steps if body and isinstance(machine, GroupMachine) else 0
         return True
 
     def _apply_entry(
@@ -129,11 +135,7 @@ class Applier:
             self._comparison.report(replica, claim)
         return not replica.parted
 
-    def _look_for_unreadable(self, replica: Replica, now_ms: int) -> None:
-        unreadable = replica.raft.take_unreadable()
-        if unreadable is None:
-            return
-        index, term, reason = unreadable
+    def _note_unreadable(self, replica: Replica, index: int, term: int, reason: str, now_ms: int) -> None:
         self._repairer.note(replica.number, index, term, reason)
         if index > replica.raft.commit_index:
             replica.raft.step_down()  # no member can be asked for it, and others may not need it

@@ -146,14 +146,12 @@ class Replica:
     @property
     def is_behind(self) -> bool:
         """Committed entries wait to be applied."""
-        return self.behind > 0
+        return self.raft.has_unapplied
 
     @property
     def can_apply(self) -> bool:
         """Committed entries wait to be applied, and nothing prevents it."""
-        return (
-            not self.blocked_on_index and not self.parted and self.raft.applied_index < self.raft.commit_index
-        )
+        return not self.blocked_on_index and not self.parted and self.raft.has_unapplied
 
     @property
     def leads(self) -> bool:
@@ -167,9 +165,8 @@ class Replica:
         return max(versions.BASE, self.machine.version)
 
     @property
-    def can_propose(self) -> bool:
-        if not self.proposals.pending:
-            return False
+    def may_propose(self) -> bool:
+        """Whether this node may pack pending operations into an entry now."""
         return (
             self.proposals.in_flight_bytes < IN_FLIGHT_BYTES
             and self.leads
@@ -182,7 +179,7 @@ class Replica:
             self.touched
             or self.due_ms <= now_ms
             or self.blocked_on_index > 0
-            or self.can_propose
+            or (bool(self.proposals.pending) and self.may_propose)
             or self.raft.is_urgent
         )
 
@@ -200,7 +197,9 @@ class Replica:
     @property
     def next_due_ms(self) -> int:
         """The time of the next step for this group even if nothing arrives; 0 means at once."""
-        return 0 if self.can_propose or self.raft.is_urgent else self.due_ms
+        if self.raft.is_urgent or (self.proposals.pending and self.may_propose):
+            return 0
+        return self.due_ms
 
     def recent_from(self, log: Log) -> int:
         """The first applied entry from which on all bodies are in memory. They leave in their order."""
@@ -244,7 +243,7 @@ class Replica:
         sessions' nodes resend the operations that were pending or in flight here."""
         self.touched = False
         self.raft.tick()
-        now = (self.raft.leader, self.raft.term)
+        now = self.raft.leader_and_term
         if now == self.seen:
             return False
         self.seen = now
@@ -269,6 +268,11 @@ class Replica:
 
     # ---- leading
 
+    def calls_heartbeats(self, now_ms: int) -> bool:
+        """Whether a heartbeat of this group has arrived, or is due here: those of other groups may join it."""
+        raft = self.raft
+        return raft.heard_beat or (self.due_ms <= now_ms and raft.is_leader)
+
     def join_heartbeat(self) -> None:
         """See Group.join_heartbeat."""
         if self.raft.is_leader:
@@ -286,8 +290,9 @@ class Replica:
 
     def note_caught_up(self) -> None:
         """A leader that has applied everything of earlier terms may propose."""
-        if self.raft.leader_ready and self.raft.applied_index == self.raft.commit_index:
-            self.ready_term = self.raft.term
+        raft = self.raft
+        if raft.leader_ready and self.ready_term != raft.term and raft.applied_index == raft.commit_index:
+            self.ready_term = raft.term
 
     def continue_work(self, now_ms: int) -> None:
         """The leader proposes a Wake in its next step if a budget has ended the machine's work. While proposals are
@@ -324,7 +329,7 @@ class Replica:
         if now_ms < proposals.full_until_ms:
             proposals.drop_pending()
         has_news = proposals.announce(self.raft.commit_index)
-        while self.can_propose:
+        while proposals.pending and self.may_propose:
             operations, size = proposals.next_entry()
             now = self.clock.now(now_ms, wall_clocks(now_ms), self.raft.term)
             try:

@@ -24,6 +24,10 @@ class Replicas(dict[int, Replica]):
         if replica is not None:
             replica.receive(peer, view[GROUP.size :])
 
+    def active(self, now_ms: int) -> list[Replica]:
+        """Those for which a step now has anything to do."""
+        return [replica for replica in self.values() if replica.is_active(now_ms)]
+
     @property
     def catalog(self) -> CatalogMachine:
         machine = self[SYSTEM_GROUP].machine

@@ -30,8 +30,8 @@ class Snapshotter:
     def save_due(self, replica: Replica, now_ms: int) -> None:
         """After something was applied."""
         is_due = replica.snapshots.is_due(now_ms, self._after_bytes, self._after_ms)
-        has_news = replica.raft.applied_index > replica.raft.snapshot_index
-        if is_due or (replica.raft.lacks_snapshot and has_news):
+        raft = replica.raft
+        if is_due or (raft.lacks_snapshot and raft.applied_index > raft.snapshot_index):
             self._save(replica, now_ms)
 
     def replace_damaged(self, replicas: Iterable[Replica], now_ms: int) -> None:

@@ -105,9 +105,10 @@ class SessionTable:
     def send_submitted(self, now_ms: int) -> None:
         """Sends what the inputs of a step have brought: one frame for each group, with the operations of all
         sessions."""
-        for group in self._submitted:
-            self._push(group, now_ms)
-        self._submitted.clear()
+        if self._submitted:
+            for group in self._submitted:
+                self._push(group, now_ms)
+            self._submitted.clear()
 
     def withdraw(self, item: ev.Withdraw, now_ms: int) -> None:
         session = self.by_number.get(item.session)
@@ -197,8 +198,11 @@ class SessionTable:
         self._push(group, now_ms)
 
     def resend_overdue(self, group: int, now_ms: int) -> None:
-        for conversation in self._conversations(group):
-            if conversation.sent_count and now_ms - conversation.sent_at_ms > RESEND_AFTER_MS:
+        for session in self.by_number.values():
+            conversation = session.conversations.get(group)
+            if conversation is None or not conversation.sent_count:
+                continue
+            if now_ms - conversation.sent_at_ms > RESEND_AFTER_MS:
                 self._rewind(conversation)
         self._push(group, now_ms)
 

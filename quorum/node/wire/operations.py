@@ -30,6 +30,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,9 +86,9 @@ class OperationError(Exception):
 
 def command_parts(operations: Sequence[bytes], now_ms: int, version: int) -> list[bytes]:
     """The body of a Raft entry as parts to be written one after the other."""
-    ends = np.cumsum([len(operation) for operation in operations], dtype="<u4")
     head = _COMMAND.pack(FORMAT, now_ms, version, len(operations))
-    return [head, ends.tobytes(), *operations]
+    ends = struct.pack(f"<{len(operations)}I", *accumulate(map(len, operations)))
+    return [head, ends, *operations]
 
 
 def command_bytes(count: int, operation_bytes: int) -> int:
