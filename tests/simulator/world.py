@@ -477,9 +477,12 @@ class World:
         self.faults.stop()
         self.upgrades.finish()
         for name in names:
+            has_failed = self.machines[name].disk.has_failed
             if name in dead and self.nodes[name].is_up:
                 self.down(name, power=chance.random() < 0.5)
             elif name not in dead:
+                if has_failed and self.nodes[name].is_up:
+                    self._stop(name, power=False, why="its disk has failed")
                 self.start(name)
         if not all(self.nodes[name].is_up for name in names if name not in dead):
             self.left_dead = tuple(name for name in names if not self.nodes[name].is_up)
