@@ -68,13 +68,17 @@ def sections(group: GroupMachine) -> Iterator[bytes | bytearray | memoryview]:
     """The sections in their order."""
     yield group_head(group)
     for queue in sorted(group.queues):
-        machine = group.queues[queue]
-        yield queue_head(machine, group.version)
-        for block in machine.messages.blocks.values():
-            if isinstance(block, Block):
-                yield encode_block(block)
-            else:
-                yield page_data(group.memory.pages, block)
+        yield from queue_sections(group, group.queues[queue])
+
+
+def queue_sections(group: GroupMachine, machine: QueueMachine) -> Iterator[bytes | bytearray | memoryview]:
+    """The sections of one queue."""
+    yield queue_head(machine, group.version)
+    for block in machine.messages.blocks.values():
+        if isinstance(block, Block):
+            yield encode_block(block)
+        else:
+            yield page_data(group.memory.pages, block)
 
 
 def is_snapshot(data: bytes | memoryview) -> bool:

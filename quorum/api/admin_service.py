@@ -208,7 +208,8 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         response = _cluster_status(await self._hub.requests.query(q.DescribeCluster()))
         for group in response.groups if request.with_state_hash else ():
             async with self._hashing:
-                found = await self._hub.requests.query(q.HashState(group.group))
+                while (found := await self._hub.requests.query(q.HashState(group.group))) is None:
+                    pass  # a part of it is made by each query
             group.applied_index, group.state_hash = found.index, found.crc
         own = self._config.members[self._config.name]
         response.answering_node = response.own.name = self._config.name

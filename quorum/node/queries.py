@@ -83,8 +83,9 @@ class StateHash:
 
 
 @dataclass(frozen=True, slots=True)
-class HashState(GroupQuery[StateHash]):
-    """CRC-32C of the group's whole state, and the entry it is the state of. Costs a snapshot of the group."""
+class HashState(GroupQuery[StateHash | None]):
+    """A number of the group's whole state (fifo/persistence/state_crc.py), and the entry it is the state of. None: a
+    part of the work is done, the query has to be repeated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,20 @@ from typing import Any
 from fifo.consumers.consumer import Consumer
 from fifo.effects import Refused, Run
 from fifo.group_machine import GroupMachine
+from fifo.persistence.state_crc import StateCrc
 from fifo.queries import group as queries
 from fifo.results import BrowsePage, ReservationPage
+from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.log.record import crc32c
 from quorum.node import queries as q
 from quorum.node.cluster.peers import Peers
 from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.reads.query_table import QueryTable
-from quorum.node.replica.replica import state_of
 from quorum.node.replica.replicas import Replicas
+
+HASHED_BYTES = 1 << 20
+"""About so much state is hashed in one step."""
 
 
 class QueueAnswers:
@@ -31,6 +35,8 @@ class QueueAnswers:
         self._directory = directory
         self._peers = peers
         self._log = log
+        self._state_crcs: dict[int, StateCrc] = {}
+        """by group: those that are being made"""
 
     def take_queries(self, table: QueryTable) -> None:
         table.add(q.ReadBarrier, lambda query, now_ms: None)
@@ -57,9 +63,18 @@ class QueueAnswers:
     def _machine(self, query: q.GroupQuery[Any]) -> GroupMachine:
         return self._replicas.queue_machine(query.group)
 
-    def _hash_state(self, query: q.HashState, now_ms: int) -> q.StateHash:
+    def _hash_state(self, query: q.HashState, now_ms: int) -> q.StateHash | None:
         replica = self._replicas[query.group]
-        return q.StateHash(replica.raft.applied_index, crc32c(state_of(replica.machine)))
+        machine, index = replica.machine, replica.raft.applied_index
+        if isinstance(machine, CatalogMachine):
+            return q.StateHash(index, crc32c(machine.snapshot()))
+        state = self._state_crcs.get(query.group)
+        if state is None or state.group is not machine:
+            state = self._state_crcs[query.group] = StateCrc(machine)
+        if not state.prepare(HASHED_BYTES):
+            return None
+        del self._state_crcs[query.group]
+        return q.StateHash(index, state.take())
 
     # ---- queues
 
