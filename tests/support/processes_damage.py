@@ -291,8 +291,9 @@ class BitFlips:
 
     def _stored_entries(self) -> Iterator[tuple[Path, RecordInfo, int]]:
         """The victim's stored batches, each with the number of its first message. Of one that was repaired its copy
-        counts, and what it was copied from is needed no more."""
-        found: dict[int, tuple[int, Path, RecordInfo]] = {}
+        counts, and what it was copied from is needed no more. Of a batch that was sent again after a lost connection
+        the first entry counts: the queue has dropped the messages of the other one."""
+        found: dict[int, tuple[tuple[int, int], Path, RecordInfo]] = {}
         for path in self.segments():
             try:
                 records = [each for each in inspect(path) if each.problem is None and _may_be_batch(each)]
@@ -304,9 +305,9 @@ class BitFlips:
                     first = FIRST_BODY.search(file.read(record.length))
                 if first is None:
                     continue
-                number = int(first[1])
-                if number not in found or found[number][0] < record.lsn:
-                    found[number] = (record.lsn, path, record)
+                number, order = int(first[1]), (-record.index, record.lsn)
+                if number not in found or found[number][0] < order:
+                    found[number] = (order, path, record)
         for number, (_, path, record) in found.items():
             yield path, record, number
 
