@@ -192,9 +192,9 @@ class Recorder:
                 raise error
 
     @staticmethod
-    def _connect(url: str) -> quorum.Client:
-        """Sessions stay at different nodes, not all at the leader's."""
-        return quorum.connect(url, connect_timeout_ms=CONNECT_LIMIT_MS, near_leader=False)
+    def _connect(url: str, *, near_leader: bool = False) -> quorum.Client:
+        """Most sessions stay at different nodes, not all at the leader's."""
+        return quorum.connect(url, connect_timeout_ms=CONNECT_LIMIT_MS, near_leader=near_leader)
 
     async def _produce(self, name: str, first_node: int) -> None:
         room = asyncio.Semaphore(UNDER_WAY)
@@ -215,7 +215,7 @@ class Recorder:
         """The messages of a batch, each by itself and from a task of its own, at the pace of the light load."""
         most = UNDER_WAY * self.load.batch
         room, publishing = asyncio.Semaphore(most), set[asyncio.Task[None]]()
-        async with self._connect(self._url or url_from(self.cluster, first_node)) as client:
+        async with self._connect(self._url or url_from(self.cluster, first_node), near_leader=True) as client:
             number = 0
             while not self._stop_producing.is_set():
                 for _ in range(self.load.batch):

@@ -55,6 +55,8 @@ WIDE = {f"w{n}": n for n in range(80)}
 WIDE_SELECTOR = "w70 > 0"
 ROUTED_PART = 0.4
 """Of the batches, in the seeds in which some are for several queues."""
+NEAR_LEADER_PART = 0.3
+"""Of the clients: they move their sessions to the leaders of their queues. The sessions of the others are anywhere."""
 WIDE_PART = 0.15
 """Of the batches with fields and several messages, in the seeds that have wide ones."""
 
@@ -65,6 +67,7 @@ class App(Process):
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name, Clock(world, 0, 0))
         self.chance = world.random_of(name)
+        self.goes_near_leader = world.random_of(f"where {name} goes").random() < NEAR_LEADER_PART
         self.client: Client | None = None
         self._main = self.spawn(self._live())
         world.wake(self)
@@ -96,7 +99,7 @@ class App(Process):
                 url,
                 timeout_ms=TIMEOUT_MS,
                 silence_ms=SILENCE_MS,
-                near_leader=False,
+                near_leader=self.goes_near_leader,
                 channels=self.channel,
                 clock_s=asyncio.get_running_loop().time,
             )
