@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from fifo.persistence.state_crc import StateCrc
 from quorum.client.batch import BatchReader
 from quorum.histories import Run
 from quorum.histories.records import Record
@@ -341,6 +342,8 @@ class Rules:
             if len({state_of(member.replicas[group].machine) for member in members}) != 1:
                 raise Broken(f"members differ in the state of group {group}")
             if group != SYSTEM_GROUP:
+                if len({StateCrc(member.queue_machine(group)).take() for member in members}) != 1:
+                    raise Broken(f"equal states of group {group} have different numbers")
                 catalog, machine = members[0].catalog, members[0].queue_machine(group)
                 wished = {queue.id: queue for queue in catalog.queues_of_group(group)}
                 if machine.queue_ids() != list(wished):
