@@ -79,9 +79,10 @@ def headers_from(scanner: Scanner, stamp: Stamp, offset: int) -> Iterator[tuple[
             if header is not None:
                 yield base + found, header
             found = chunk.find(stamp.magic, found + 1)
-        if base + len(chunk) >= scanner.end or not chunk:
+        after = base + len(chunk) - HEADER_BYTES + 1
+        if base + len(chunk) >= scanner.end or after <= offset:  # the file was cut while it was read
             return
-        offset = base + len(chunk) - HEADER_BYTES + 1
+        offset = after
 
 
 def header_at(scanner: Scanner, stamp: Stamp, offset: int) -> Header | None:

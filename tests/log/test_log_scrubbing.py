@@ -12,9 +12,10 @@ from quorum.log import Damage, Log, inspect
 from quorum.log.examining import Finding, Remedy
 from quorum.log.index import index_path
 from quorum.log.manifest import MANIFEST
-from quorum.log.record import HEADER_BYTES
+from quorum.log.record import HEADER_BYTES, Stamp
+from quorum.log.scanner import Scanner, headers_from
 from quorum.log.scrubber import REMEMBER_BYTES, SCRUBBED
-from quorum.log.segments import HEADER_BLOCK, segment_path
+from quorum.log.segments import HEADER_BLOCK, decode_header, segment_path
 from support.disk import SimDisk
 from support.disk_log_model import DIRECTORY
 
@@ -246,3 +247,14 @@ def test_a_bad_file_about_how_far_it_has_come_means_the_beginning(data: bytes) -
     log = reopened(disk)
     scrubbed(log)
     assert len(log.damages) == 1
+
+
+def test_a_segment_that_is_cut_while_it_is_read_is_read_to_its_end() -> None:
+    disk = SimDisk()
+    filled(disk)
+    path = segment_path(DIRECTORY, 1)
+    file = disk.open(path)
+    stamp = Stamp(decode_header(file.pread(HEADER_BLOCK, 0), path).file_id)
+    whole = list(headers_from(Scanner(path, file, file.size()), stamp, HEADER_BLOCK))
+    was_longer = Scanner(path, file, file.size() + 1_000)
+    assert list(headers_from(was_longer, stamp, HEADER_BLOCK)) == whole
