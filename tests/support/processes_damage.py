@@ -290,9 +290,9 @@ class BitFlips:
         return "repaired"
 
     def _stored_entries(self) -> Iterator[tuple[Path, RecordInfo, int]]:
-        """The victim's stored batches, each with the number of its first message. Of one that was repaired its copy
-        counts, and what it was copied from is needed no more. Of a batch that was sent again after a lost connection
-        the first entry counts: the queue has dropped the messages of the other one."""
+        """The victim's stored batches, each with the number of its first message. If a batch was repaired, only its
+        copy counts. If a client sent it twice, only the first entry counts: the queue has dropped the messages of the
+        second one."""
         found: dict[int, tuple[tuple[int, int], Path, RecordInfo]] = {}
         for path in self.segments():
             try:
