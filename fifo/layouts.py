@@ -94,7 +94,15 @@ COMMANDS: tuple[Record, ...] = (
         others=("independent", "targets", "numbers"),  # in the operation: see quorum/node/wire/operations.py
         has_body=True,
     ),
-    Record(c.Attach, (Field("consumer_tag", TEXT), Field("selector", BYTES), Field("credit_to", U64))),
+    Record(
+        c.Attach,
+        (
+            Field("consumer_tag", TEXT),
+            Field("selector", BYTES),
+            Field("credit_to", U64),
+            Field("priority", I64, since=2, default=0),
+        ),
+    ),
     Record(c.Credit, (Field("credit_to", U64), Field("drain", FLAG), Field("consumer_tag", OPEN_TEXT))),
     Record(c.Cancel, (Field("requeue", FLAG), Field("consumer_tag", OPEN_TEXT))),
     _only(c.Get, count=U32, settled=FLAG),

@@ -18,9 +18,9 @@ Where the specifications are silent:
 - `undeliverable_here` is treated like discard, as RabbitMQ does.
 - A change of the kept fields does not affect attached consumers. A selector is checked against the fields that the
   queue keeps at the entry that attaches it.
-- Attaching a tag again with the same selector keeps the attachment and sets its credit. With another selector, or after
-  a cancel, it starts over: messages that are checked out are requeued, and delivery tags begin at 1 under a new attach
-  number.
+- Attaching a tag again with the same selector and priority keeps the attachment and sets its credit. With others, or
+  after a cancel, it starts over: messages that are checked out are requeued, and delivery tags begin at 1 under a new
+  attach number.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from fifo import staging
 from fifo.budgets import Entry
 from fifo.commands import (
+    MAX_CONSUMER_PRIORITY,
     Attach,
     Credit,
     Discard,
@@ -193,12 +194,11 @@ class QueueMachine:
             return Refused("bad_argument", "a consumer tag is empty; allowed: any other text")
         if command.credit_to < 0:
             return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
+        if abs(command.priority) > MAX_CONSUMER_PRIORITY:
+            allowed = f"-{MAX_CONSUMER_PRIORITY}..{MAX_CONSUMER_PRIORITY}"
+            return Refused("bad_argument", f"consumer priority {command.priority}; allowed: {allowed}")
         consumer = self.consumers.get((producer.name, command.consumer_tag))
-        if (
-            consumer is not None
-            and consumer.group is not None
-            and consumer.group.selector == command.selector
-        ):
+        if consumer is not None and consumer.is_like(command):
             self.set_credit(entry, consumer, command.credit_to)
             return AttachedReply(consumer.attach)
         refused = refuse_selector(self.messages.config, command.selector)
@@ -217,6 +217,7 @@ class QueueMachine:
             if refused is not None:
                 return refused
         consumer = self._add_consumer(producer, command.consumer_tag)
+        consumer.priority = command.priority
         self.groups.join(consumer, command.selector)
         self.set_credit(entry, consumer, command.credit_to)
         return AttachedReply(consumer.attach)

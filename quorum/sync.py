@@ -281,6 +281,7 @@ class Client(_Settling):
         auto_settle: bool = False,
         *,
         consumer_tag: str | None = None,
+        priority: int = 0,
         timeout_ms: int | None = None,
     ) -> Consumer:
         """Attach a consumer at once and return it."""
@@ -293,6 +294,7 @@ class Client(_Settling):
                 prefetch,
                 auto_settle,
                 consumer_tag=consumer_tag,
+                priority=priority,
                 timeout_ms=timeout_ms,
             )
             return await consumer.start()

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fifo.commands import UNKNOWN, Address
+from fifo.commands import UNKNOWN, Address, Attach
 from fifo.consumers.selector import Selector, decoded
 
 Key = tuple[bytes, str]
@@ -143,6 +143,7 @@ class Consumer:
     next_tag: int = 1
     checked_out: CheckedOut = field(default_factory=CheckedOut)
     owner: int = UNKNOWN  # of its session
+    priority: int = 0
 
     key: Key = field(init=False)
 
@@ -153,6 +154,10 @@ class Consumer:
     def selector(self) -> bytes | None:
         """The selector of its group; None without a group."""
         return None if self.group is None else self.group.selector
+
+    def is_like(self, command: Attach) -> bool:
+        """Whether it is attached as this command would attach it."""
+        return self.selector == command.selector and self.priority == command.priority
 
     @property
     def credit(self) -> int:
@@ -180,7 +185,8 @@ class SelectorGroup:
         self.size = 0  # its consumers
         self.scan_position = 0
         self.queue_position = 0  # its place among the groups with credit
-        self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
+        self.eligible: dict[int, OrderedDict[Key, Consumer]] = {}
+        """those with credit by their priority; the first of a priority is next"""
         self._decoded: Selector | None = None
         self.evaluated_to = 0
 
@@ -190,5 +196,5 @@ class SelectorGroup:
             self._decoded = decoded(self.selector)
         return self._decoded
 
-    def next_consumer(self) -> Consumer:
-        return next(iter(self.eligible.values()))
+    def next_consumer(self, priority: int) -> Consumer:
+        return next(iter(self.eligible[priority].values()))

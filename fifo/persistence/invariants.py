@@ -236,9 +236,10 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
         consumer.checked_out.total <= machine.limits.max_checked_out,
         "a consumer does not hold too many messages",
     )
-    is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
+    group = consumer.group
+    is_listed = group is not None and consumer.key in group.eligible.get(consumer.priority, ())
     _expect(
-        is_listed == (consumer.group is not None and consumer.credit > 0),
+        is_listed == (group is not None and consumer.credit > 0),
         "a consumer with credit is eligible",
     )
     _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
@@ -326,8 +327,14 @@ def _check_groups(machine: QueueMachine) -> None:
             _expect(groups.by_selector.get(consumer.group.selector) is consumer.group, "groups are listed")
             sizes[consumer.group.selector] = sizes.get(consumer.group.selector, 0) + 1
     _expect(sizes == {group.selector: group.size for group in groups.by_selector.values()}, "group sizes")
-    eligible = sum(len(group.eligible) for group in groups.by_selector.values())
-    _expect(eligible == groups.eligible_count, "consumers with credit are counted")
+    counts: Counter[int] = Counter()
+    for group in groups.by_selector.values():
+        for priority, equals in group.eligible.items():
+            counts[priority] += len(equals)
+            _expect(bool(equals), "a priority without consumers is not listed")
+            priorities = [consumer.priority for consumer in equals.values()]
+            _expect(priorities == [priority] * len(equals), "consumers are listed by their priority")
+    _expect(dict(counts) == groups.eligible_counts, "consumers with credit are counted by priority")
     waiting = sorted(group.selector for group in groups.by_selector.values() if group.eligible)
     _expect(waiting == sorted(groups.service_queue), "groups with credit take turns")
     for group in groups.by_selector.values():

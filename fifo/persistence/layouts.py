@@ -149,6 +149,7 @@ CONSUMER = Record(
         Field("next_tag", U64),
         Field("selector", Maybe(BYTES)),
         Field("checked_out", CHECKED_OUT),
+        Field("priority", I64, since=2, default=0),
     ),
     others=("group", "key", "max_checked_out", "owner"),
 )

@@ -130,7 +130,9 @@ class SessionConsumers:
 
     # ---- consumers
 
-    async def attach(self, request_id: int, tag: str, name: str, wanted: Filter, credit_to: int) -> None:
+    async def attach(
+        self, request_id: int, tag: str, name: str, wanted: Filter, credit_to: int, priority: int = 0
+    ) -> None:
         """A consumer of the queue of this name; one of the same tag is attached again. Attached or Failed follows."""
         try:
             if not 1 <= len(tag.encode()) <= c.MAX_NAME_BYTES:
@@ -154,7 +156,7 @@ class SessionConsumers:
         self.by_tag[tag] = consumer
         consumer.attaching += 1
         consumer.credit_to, consumer.delivered_to = credit_to, 0
-        command = c.Attach(queue.id, tag, selector, credit_to)
+        command = c.Attach(queue.id, tag, selector, credit_to, priority)
         self._submit(consumer, command, _Attaching(self, (queue,), request_id, consumer))
 
     def attach_answered(self, request_id: int, consumer: Consumer, reply: Reply | None) -> None:

@@ -128,7 +128,12 @@ class SessionCall:
 
     async def _attach(self, request: pb.Attach) -> None:
         await self._session.consumers.attach(
-            request.request_id, request.consumer_tag, request.queue, filter_of(request), request.credit_to
+            request.request_id,
+            request.consumer_tag,
+            request.queue,
+            filter_of(request),
+            request.credit_to,
+            request.priority,
         )
 
     def _credit(self, request: pb.Credit) -> None:

@@ -13,6 +13,9 @@ from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
 from quorum.client.errors import QuorumError, UsageError
 from quorum.v1 import queue_pb2
 
+MAX_PRIORITY = 10
+"""The highest priority; the lowest is its negative."""
+
 
 class ConsumerLink(Link, Protocol):
     """The part of the session that a consumer needs, beside Link."""
@@ -31,6 +34,7 @@ class ConsumerOptions:
     prefetch: int = 1000
     auto_settle: bool = False
     timeout_ms: int | None = None
+    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -57,6 +61,8 @@ class Consumer(Holder):
         self._life = link
         if options.prefetch < 1:
             raise UsageError(f"prefetch {options.prefetch}; allowed: 1 and more")
+        if abs(options.priority) > MAX_PRIORITY:
+            raise UsageError(f"priority {options.priority}; allowed: -{MAX_PRIORITY}..{MAX_PRIORITY}")
         if options.selector is not None and options.property_filter is not None:
             raise UsageError("a consumer has a selector or a property filter, not both")
         self.options = options
@@ -196,6 +202,7 @@ class Consumer(Holder):
             consumer_tag=self.consumer_tag,
             queue=self.queue,
             credit_to=self._credit_sent,
+            priority=self.options.priority,
         )
         if self.options.selector is not None:
             request.selector = self.options.selector

@@ -230,20 +230,22 @@ class Failed(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("request_id", "consumer_tag", "queue", "selector", "property_filter", "credit_to")
+    __slots__ = ("request_id", "consumer_tag", "queue", "selector", "property_filter", "credit_to", "priority")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_TAG_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     PROPERTY_FILTER_FIELD_NUMBER: _ClassVar[int]
     CREDIT_TO_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     consumer_tag: str
     queue: str
     selector: str
     property_filter: PropertyFilter
     credit_to: int
-    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., queue: _Optional[str] = ..., selector: _Optional[str] = ..., property_filter: _Optional[_Union[PropertyFilter, _Mapping]] = ..., credit_to: _Optional[int] = ...) -> None: ...
+    priority: int
+    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., queue: _Optional[str] = ..., selector: _Optional[str] = ..., property_filter: _Optional[_Union[PropertyFilter, _Mapping]] = ..., credit_to: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class PropertyFilter(_message.Message):
     __slots__ = ("properties", "application_properties")

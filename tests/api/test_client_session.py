@@ -338,6 +338,14 @@ def test_a_consumer_is_attached_delivered_to_settled_and_cancelled() -> None:
     on_node(scenario)
 
 
+def test_a_consumer_has_the_priority_that_its_client_wants() -> None:
+    async def scenario(node: Node) -> None:
+        await node.session.consumers.attach(1, "c", "orders", None, 10, -3)
+        assert node.submitted[-1].command == c.Attach(7, "c", b"", 10, -3)
+
+    on_node(scenario)
+
+
 def test_what_a_consumer_is_told_beside_deliveries() -> None:
     async def scenario(node: Node) -> None:
         await node.attach()

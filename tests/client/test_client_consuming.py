@@ -344,6 +344,15 @@ def _end(consumer: FakeConsumer) -> None:
 
 
 @on_cluster()
+async def test_a_priority_is_sent_and_has_limits(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        assert client.consume("q", priority=-10).attach_request(1).priority == -10
+        assert client.consume("q").attach_request(1).priority == 0
+        with pytest.raises(UsageError, match=r"priority 11; allowed: -10\.\.10"):
+            client.consume("q", priority=11)
+
+
+@on_cluster()
 async def test_cancelling_returns_what_is_held(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 5)

@@ -85,6 +85,7 @@ CONSUME = st.fixed_dictionaries(
         "text": st.sampled_from(TEXTS),
         "credit": st.sampled_from((0, 1, 2, 5, 30, 1000)),
         "requeue": st.booleans(),
+        "priority": st.sampled_from((0, 0, 0, 1, 1, -1, 10, 11)),
     }
 )
 ANSWER = st.fixed_dictionaries(
@@ -440,7 +441,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def consumption(self, step: dict[str, Any]) -> Any:
         what, queue, tag = step["what"], step["queue"], step["tag"]
         if what == "attach":
-            return c.Attach(queue, tag, selector(step["text"]), step["credit"])
+            return c.Attach(queue, tag, selector(step["text"]), step["credit"], step["priority"])
         if what in ("credit", "drain"):
             return c.Credit(queue, tag, step["credit"], what == "drain")
         if what == "cancel":

@@ -52,6 +52,7 @@ class ModelConsumer:
     next_tag: int = 1
     checked_out: dict[int, Message] = field(default_factory=dict)
     owner: int = c.UNKNOWN
+    priority: int = 0
 
 
 @dataclass(eq=False)
@@ -61,6 +62,9 @@ class Line:
     selector: bytes
     scan_position: int = 0
     consumers: list[ModelConsumer] = field(default_factory=list)
+
+    def of(self, priority: int) -> list[ModelConsumer]:
+        return [consumer for consumer in self.consumers if consumer.priority == priority]
 
 
 @dataclass
@@ -275,10 +279,10 @@ class ModelQueue:
     # ---- consumers
 
     def attach(self, meta: c.Meta, producer: ModelProducer, command: c.Attach) -> e.Reply:
-        if not command.consumer_tag or command.credit_to < 0:
+        if not command.consumer_tag or command.credit_to < 0 or not -10 <= command.priority <= 10:
             return e.Refused("bad_argument", "")
         known = self.find(producer.name, command.consumer_tag)
-        if known is not None and known.selector == command.selector:
+        if known is not None and (known.selector, known.priority) == (command.selector, command.priority):
             self.set_credit(known, command.credit_to)
             return e.AttachedReply(known.attach)
         refused = self.refuse_selector(command.selector)
@@ -289,6 +293,7 @@ class ModelQueue:
         elif is_crowded([x.owner for x in self.consumers], producer.owner, self.rules.max_consumers):
             return e.Refused("limit", "")
         consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
+        consumer.priority = command.priority
         self.use_group(command.selector)
         self.set_credit(consumer, command.credit_to)
         return e.AttachedReply(consumer.attach)
@@ -460,20 +465,33 @@ class ModelQueue:
         self.unfinished = not (is_done and is_returned and is_unpinned)
 
     def checkout(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
-        eligible = sum(len(group.consumers) for group in self.line)
-        ready = len(self.ready())
-        if not eligible or not ready:
+        if not self.line or not self.ready():
             return True
-        share = NEVER if eligible == 1 else min(self.rules.quantum, -(-ready // eligible))
         self.fronts.move(meta, left)
         given: dict[ModelConsumer, list[int]] = {}
-        waiting = list(self.line)
+        is_done = True
+        priorities = {consumer.priority for group in self.line for consumer in group.consumers}
+        for priority in sorted(priorities, reverse=True):
+            is_done = self.serve(meta, left, priority, given)
+            if not is_done or (self.fronts.behind is not None and self.fronts.sharing_with(priority)):
+                break
+        effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
+        is_done = is_done and self.fronts.behind is None
+        return is_done and bool(
+            min(left.rest.messages, left.rest.runs) > 0 or not self.line or not self.ready()
+        )
+
+    def serve(self, meta: c.Meta, left: Left, priority: int, given: dict[ModelConsumer, list[int]]) -> bool:
+        """The consumers of one priority; False if the budget ended it."""
+        waiting = [group for group in self.line if group.of(priority)]
+        eligible = sum(len(group.of(priority)) for group in waiting)
+        share = NEVER if eligible == 1 else min(self.rules.quantum, -(-len(self.ready()) // eligible))
         is_done = True
         while waiting and self.ready():
             if left.rest.messages <= 0 or left.rest.runs <= 0:
                 break
             group = waiting.pop(0)
-            consumer = group.consumers[0]
+            consumer = group.of(priority)[0]
             wanted = min(self.credit(consumer), share, left.rest.messages)
             chosen, is_complete = self.choose(meta, left, group, wanted)
             is_done = is_done and is_complete
@@ -487,14 +505,11 @@ class ModelQueue:
                 group.consumers.append(consumer)
             if group.consumers:
                 self.line.append(group)
-                waiting.append(group)
             else:
                 self.rest(group)
-        effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
-        is_done = is_done and self.fronts.behind is None
-        return is_done and bool(
-            min(left.rest.messages, left.rest.runs) > 0 or not self.line or not self.ready()
-        )
+            if group.of(priority):
+                waiting.append(group)
+        return is_done
 
     def drop_head(self, left: Left) -> bool:
         limit = self.config.max_length
