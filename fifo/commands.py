@@ -376,6 +376,7 @@ class QueueConfig:
     message_ttl_ms: int = -1
     delivery_limit: int = -1
     queue_mode: str = "default"  # of QUEUE_MODES
+    single_active_consumer: bool = False  # fixed when the queue is made
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ CONFIG = Record(
         Field("message_ttl_ms", I64),
         Field("delivery_limit", I64),
         Field("queue_mode", Choice(*c.QUEUE_MODES)),
+        Field("single_active_consumer", FLAG, since=2, default=False),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))

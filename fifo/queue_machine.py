@@ -4,9 +4,10 @@ A handler checks its command, then refuses it or carries it out. It hands out no
 `finish` does the rest once for all operations of an entry, in this order:
 
 1. Released reservations are requeued or discarded.
-2. `checkout` serves consumers.
-3. Expired messages are dropped.
-4. Messages above `max_length` are dropped.
+2. The single active consumer is chosen, if the queue has one.
+3. `checkout` serves consumers.
+4. Expired messages are dropped.
+5. Messages above `max_length` are dropped.
 
 Consumers are therefore offered a message before a limit counts it, and a message with a TTL of 0 is delivered in its
 own entry or never.
@@ -52,8 +53,9 @@ from fifo.consumers.consumer import Consumer
 from fifo.consumers.delivery import Delivery, take_first
 from fifo.consumers.filter_fields import FieldSource
 from fifo.consumers.read_costs import text_factor
-from fifo.consumers.selector import refuse_selector
+from fifo.consumers.selector import refuse_others, refuse_selector
 from fifo.consumers.selector_groups import SelectorGroups
+from fifo.consumers.single_active import SingleActive
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
 from fifo.messages import expiry, overflow
 from fifo.messages.block_store import BlockMemory
@@ -97,6 +99,7 @@ class QueueMachine:
         "owned",
         "pins",
         "queue",
+        "single_active",
         "staging",
         "subscriptions",
         "unfinished",
@@ -112,6 +115,9 @@ class QueueMachine:
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.owned = Owned()  # the consumers' owners; follows from them
         self.groups = SelectorGroups(self.messages, field_source)
+        self.single_active: SingleActive | None = None
+        if config.single_active_consumer:
+            self.single_active = SingleActive(self.messages, self.groups)
         self.subscriptions = Subscriptions(self.messages, self.groups)
         self.pins = Pins(self.messages)
         self.staging = Staging(self.limits)
@@ -219,6 +225,9 @@ class QueueMachine:
         consumer = self._add_consumer(producer, command.consumer_tag)
         consumer.priority = command.priority
         self.groups.join(consumer, command.selector)
+        if self.single_active is not None:
+            consumer.is_active = False
+            self.single_active.join(consumer)
         self.set_credit(entry, consumer, command.credit_to)
         return AttachedReply(consumer.attach)
 
@@ -251,19 +260,27 @@ class QueueMachine:
         consumer = self.consumers.get((producer, tag))
         if consumer is None or not tag:
             return self._not_attached(tag)
-        self.groups.leave(consumer)
+        self._leave(consumer)
         if requeue or not consumer.checked_out.total:
             self.remove(entry, consumer)
         return Ok()
 
     def remove(self, entry: Entry, consumer: Consumer) -> None:
         """Detaches a consumer. Its checked-out messages are requeued."""
-        self.groups.leave(consumer)
+        self._leave(consumer)
         del self.consumers[consumer.key]
         self.owned.remove(consumer.owner)
         self.messages.requeue(entry, consumer.checked_out.remove_all(), failed=False)
 
+    def _leave(self, consumer: Consumer) -> None:
+        """Ends deliveries to a consumer."""
+        self.groups.leave(consumer)
+        if self.single_active is not None:
+            self.single_active.leave(consumer)
+
     def get(self, entry: Entry, producer: Producer, command: Get) -> Reply:
+        if self.single_active is not None:
+            return refuse_others(self.messages.config, "a get")
         most = self.limits.max_get
         if not 0 < command.count <= most:
             return Refused("limit", f"{command.count} messages asked for; allowed: 1..{most}")
@@ -345,6 +362,8 @@ class QueueMachine:
     def finish(self, entry: Entry) -> None:
         """Serves the consumers, then drops expired messages and those above `max_length`, as far as budgets allow."""
         is_returned = self.subscriptions.finish(entry)
+        if self.single_active is not None:
+            self.single_active.elect(entry)
         is_done = checkout.run(self.messages, self.groups, entry)
         if is_done and self.groups.draining:
             self._give_back(entry)

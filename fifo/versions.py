@@ -31,6 +31,7 @@ as there may be logs with entries of that version.
 | 2 | a batch may be for several queues; the ranges of accepted numbers that are remembered of a producer are limited |
 | 2 | the ranges of accepted numbers of all producers of a group together are limited, and owners share them |
 | 2 | consumers have priorities |
+| 2 | a queue may have a single active consumer |
 """
 
 from __future__ import annotations

@@ -167,6 +167,10 @@ class Consumer(_Settling):
     def consumer_tag(self) -> str:
         return self._consumer.consumer_tag
 
+    @property
+    def is_active(self) -> bool:
+        return self._consumer.is_active
+
     def __enter__(self) -> Self:
         self._loop.run(self._consumer.start())
         return self

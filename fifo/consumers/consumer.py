@@ -144,6 +144,7 @@ class Consumer:
     checked_out: CheckedOut = field(default_factory=CheckedOut)
     owner: int = UNKNOWN  # of its session
     priority: int = 0
+    is_active: bool = True  # False: it is given nothing
 
     key: Key = field(init=False)
 
@@ -162,6 +163,8 @@ class Consumer:
     @property
     def credit(self) -> int:
         """The number of messages that it may receive now."""
+        if not self.is_active:
+            return 0
         allowed, free = self.credit_to + 1 - self.next_tag, self.max_checked_out - self.checked_out.total
         least = allowed if allowed < free else free
         return least if least > 0 else 0

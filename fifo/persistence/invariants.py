@@ -124,6 +124,7 @@ def _check_queue(machine: QueueMachine) -> None:
     _expect(all(cause in causes for cause in COUNTED), "causes are of the table")
     _expect(tuple(machine.messages.dropped) == COUNTED, "causes are counted in their order")
     _check_groups(machine)
+    _check_single_active(machine)
     _check_staging(machine)
     _check_pages(machine)
     _check_pins(machine)
@@ -244,6 +245,31 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
     )
     _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
     _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
+
+
+def _check_single_active(machine: QueueMachine) -> None:
+    single, consumers = machine.single_active, list(machine.consumers.values())
+    is_single = machine.messages.config.single_active_consumer
+    _expect(
+        (single is not None) == is_single,
+        "the queue has a single active consumer if its configuration says so",
+    )
+    if single is None:
+        _expect(all(consumer.is_active for consumer in consumers), "all consumers are active")
+        return
+    attached = [consumer for consumer in consumers if consumer.group is not None]
+    order = sorted(attached, key=lambda consumer: (-consumer.priority, consumer.attach))
+    _expect(list(single.candidates.values()) == order, "attached consumers may become active")
+    active = [consumer for consumer in consumers if consumer.is_active]
+    _expect(active == ([] if single.active is None else [single.active]), "one consumer is active")
+    holders = [consumer for consumer in consumers if consumer.checked_out.total]
+    _expect(len(holders) <= 1, "one consumer holds messages")
+    first = single.first
+    others = [consumer for consumer in holders if consumer is not first]
+    _expect(
+        machine.unfinished or first is single.active or bool(others),
+        "the first consumer is active, unless another one holds messages",
+    )
 
 
 def _check_subscription(machine: QueueMachine, subscription: Subscription) -> None:

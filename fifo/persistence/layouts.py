@@ -150,6 +150,7 @@ CONSUMER = Record(
         Field("selector", Maybe(BYTES)),
         Field("checked_out", CHECKED_OUT),
         Field("priority", I64, since=2, default=0),
+        Field("is_active", FLAG, since=2, default=True),
     ),
     others=("group", "key", "max_checked_out", "owner"),
 )

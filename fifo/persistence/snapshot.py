@@ -241,6 +241,8 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
+            if machine.single_active is not None:
+                machine.single_active.join(consumer)
     read_subscriptions(reader, machine.subscriptions, groups, group.limits)
     read_pins(reader, machine.pins)
     HAS_UNTOLD_LOSS.read_each(reader, machine.subscriptions.by_name.values())

@@ -83,6 +83,15 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class ActiveChanged:
+    """A consumer has become the single active one of its queue, or is it no more."""
+
+    consumer_tag: str
+    attach: int
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """The service has ended a consumer."""
 
@@ -90,8 +99,8 @@ class Cancelled:
     why: Status
 
 
-Outcome = Confirms | Done | Failed | Attached | Drained | Cancelled | DeliveredBatch
-Queued = Failed | Attached | Drained | Cancelled
+Queued = Failed | Attached | Drained | ActiveChanged | Cancelled
+Outcome = Confirms | Done | Queued | DeliveredBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +222,7 @@ def weigh(outcome: Outcome) -> tuple[int, int]:
 
 
 def _size(outcome: Queued | Rejection) -> int:
-    if isinstance(outcome, Attached | Drained):
+    if isinstance(outcome, Attached | Drained | ActiveChanged):
         return RECORD_BYTES + len(outcome.consumer_tag)
     tag = len(outcome.consumer_tag) if isinstance(outcome, Cancelled) else 0
     return RECORD_BYTES + tag + outcome.why.size_bytes

@@ -13,7 +13,7 @@ from fifo.effects import AttachedReply, Deliver, Notify, Ok, Reply
 from quorum.api import deliveries, status
 from quorum.api.filters import Filter, expression_bytes
 from quorum.api.hub import Hub
-from quorum.api.outcomes import Attached, Cancelled, Drained, PendingDelivery
+from quorum.api.outcomes import ActiveChanged, Attached, Cancelled, Drained, PendingDelivery
 from quorum.api.session_commands import SessionCommands, Token
 from quorum.catalog.arguments import ArgumentError
 from quorum.catalog.queues import CatalogQueue
@@ -200,9 +200,12 @@ class SessionConsumers:
                 del self.by_tag[consumer.tag]
 
     def notified(self, notify: Notify) -> None:
-        """A consumer's credit was given back, or its queue was deleted."""
+        """A consumer's credit was given back, it has become active or inactive, or its queue was deleted."""
         if notify.event == "drained":
             self._outbox.add(Drained(notify.consumer_tag, notify.value))
+        elif notify.event in ("active", "inactive"):
+            changed = ActiveChanged(notify.consumer_tag, notify.attach, notify.event == "active")
+            self._outbox.add(changed)
         else:
             self.by_tag.pop(notify.consumer_tag, None)
             self._outbox.add(Cancelled(notify.consumer_tag, status.QUEUE_DELETED))

@@ -223,6 +223,12 @@ def _drained(response: pb.SessionResponse, outcome: o.Drained) -> None:
     response.drained.consumer_tag, response.drained.next_tag = outcome.consumer_tag, outcome.next_tag
 
 
+def _active_changed(response: pb.SessionResponse, outcome: o.ActiveChanged) -> None:
+    changed = response.active_changed
+    changed.consumer_tag, changed.attach = outcome.consumer_tag, outcome.attach
+    changed.active = outcome.is_active
+
+
 def _cancelled(response: pb.SessionResponse, outcome: o.Cancelled) -> None:
     response.cancelled.consumer_tag = outcome.consumer_tag
     response.cancelled.status.CopyFrom(to_proto(outcome.why))
@@ -249,6 +255,7 @@ _FILL: dict[type, Callable[[pb.SessionResponse, Any], None]] = {
     o.Failed: _failed,
     o.Attached: _attached,
     o.Drained: _drained,
+    o.ActiveChanged: _active_changed,
     o.Cancelled: _cancelled,
     DeliveredBatch: _delivery,
 }

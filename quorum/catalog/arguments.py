@@ -48,7 +48,6 @@ UNSUPPORTED_ARGUMENTS = (
     "x-max-consumers",
     "x-max-length-bytes",
     "x-max-priority",
-    "x-single-active-consumer",
 )
 """Known arguments that this version does not support."""
 
@@ -91,6 +90,8 @@ def effective_config(
         for argument in FILTERING:
             if argument in checked:
                 raise ArgumentError(f"argument {argument!r} needs 'x-filter-enabled' to be true as well")
+    elif checked.get("x-single-active-consumer"):
+        raise ArgumentError("arguments 'x-filter-enabled' and 'x-single-active-consumer' exclude each other")
     else:
         names = checked.get("x-filter-field-names", DEFAULT_FIELD_NAMES)
         assert isinstance(names, tuple)
@@ -263,6 +264,7 @@ SUPPORTED = {
     "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_MESSAGE_TTL_MS), _smaller),
     "x-overflow": Argument("overflow", _overflow, _policys),
     "x-queue-mode": Argument("queue_mode", _queue_mode, _own),
+    "x-single-active-consumer": Argument("single_active_consumer", _boolean, None, since=2),
 }
 """All supported arguments, by name. To add one: a line here, a field with the same default in QueueConfig, and a line
 with the same version at the end of CONFIG (fifo/layouts.py). docs/queues.md lists the arguments."""

@@ -66,6 +66,8 @@ class Consumer(Holder):
         if options.selector is not None and options.property_filter is not None:
             raise UsageError("a consumer has a selector or a property filter, not both")
         self.options = options
+        self.is_active = False
+        """Whether it is the active consumer of a queue with x-single-active-consumer."""
         self._arrived: deque[Delivery] = deque()
         self._signal = asyncio.Event()
         self._waiting = 0
@@ -219,6 +221,7 @@ class Consumer(Holder):
 
     def void(self) -> None:
         super().void()
+        self.is_active = False
         self._arrived.clear()
         self._given_to = 0
 

@@ -407,6 +407,7 @@ class Session:
             "attached": self._on_attached,
             "cancelled": self._on_cancelled,
             "drained": self._on_drained,
+            "active_changed": self._on_active_changed,
         }
         while (received := await call.read()) is not grpc.aio.EOF:
             for response in received.turn.responses if received.HasField("turn") else (received,):
@@ -532,6 +533,11 @@ class Session:
         consumer = self._consumers.get(drained.consumer_tag)
         if consumer is not None:
             consumer.drained()
+
+    def _on_active_changed(self, changed: Any) -> None:
+        consumer = self._consumers.get(changed.consumer_tag)
+        if consumer is not None and consumer.attach == changed.attach:
+            consumer.is_active = changed.active
 
     # ---- inside
 

@@ -18,6 +18,7 @@ from quorum.api.deliveries import DeliveredBatch
 from quorum.api.filters import SelectorText
 from quorum.api.hub import Hub
 from quorum.api.outcomes import (
+    ActiveChanged,
     Attached,
     Cancelled,
     Confirms,
@@ -352,6 +353,9 @@ def test_what_a_consumer_is_told_beside_deliveries() -> None:
         number = node.session.number
         node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 5, "drained", 44)))
         assert node.told() == [Drained("c", 44)]
+        for event in ("active", "inactive"):
+            node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 5, event)))
+        assert node.told() == [ActiveChanged("c", 5, True), ActiveChanged("c", 5, False)]
         node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 5, "queue_deleted")))
         [cancelled] = node.told()
         assert isinstance(cancelled, Cancelled)
@@ -486,6 +490,7 @@ def test_outcomes_with_long_texts_are_sent_in_turns_of_about_a_megabyte() -> Non
     [
         Attached(7, "t" * 255, 5),
         Drained("t" * 255, 8),
+        ActiveChanged("t" * 255, 5, True),
         Cancelled("t" * 255, make(Code.NOT_FOUND, "not_found", "x" * 500)),
         Failed(7, make(Code.NOT_FOUND, "not_found", "x" * 500, queue="q" * 200)),
         Done(tuple(range(1 << 40, (1 << 40) + 1_000))),

@@ -54,6 +54,17 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
     assert config == QueueConfig(
         "flights", True, ("carrier", "header.priority"), 500, 10, "reject_publish", 0, 3
     )
+    single = effective_config("orders", {"x-single-active-consumer": True})
+    assert single == QueueConfig("orders", single_active_consumer=True)
+
+
+def test_a_single_active_consumer_and_selectors_exclude_each_other() -> None:
+    refused(
+        {"x-filter-enabled": True, "x-single-active-consumer": True},
+        "'x-filter-enabled' and 'x-single-active-consumer' exclude each other",
+    )
+    for enabled, single in ((True, False), (False, True)):
+        effective_config("q", {"x-filter-enabled": enabled, "x-single-active-consumer": single})
 
 
 def test_a_filtering_queue_keeps_the_default_fields() -> None:
@@ -89,6 +100,7 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-overflow", "reject-publish-dlx"),
         ("x-overflow", 1),
         ("x-delivery-limit", -2),
+        ("x-single-active-consumer", 1),
         ("x-filter-max-in-memory-bytes-per-msg", -1),
         ("x-filter-field-names", b"a"),
     ],

@@ -344,6 +344,19 @@ def _end(consumer: FakeConsumer) -> None:
 
 
 @on_cluster()
+async def test_a_consumer_knows_whether_it_is_the_active_one(world: World) -> None:
+    async with quorum.connect(world.url) as client, client.consume("q", consumer_tag="c") as consumer:
+        assert not consumer.is_active
+        [server_side] = world.cluster.queues["q"].consumers
+        for active in (True, False, True):
+            changed = queue_pb2.ActiveChanged(consumer_tag="c", attach=server_side.attach, active=active)
+            server_side.stream.answer(active_changed=changed)
+            await eventually(lambda: consumer.is_active is active, "the consumer is told")  # noqa: B023
+        world.nodes[0].cut()
+        await eventually(lambda: not consumer.is_active, "it is not active on a new stream")
+
+
+@on_cluster()
 async def test_a_priority_is_sent_and_has_limits(world: World) -> None:
     async with quorum.connect(world.url) as client:
         assert client.consume("q", priority=-10).attach_request(1).priority == -10

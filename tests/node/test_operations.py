@@ -29,6 +29,7 @@ config = st.builds(
     message_ttl_ms=ms,
     delivery_limit=ms,
     queue_mode=st.sampled_from(("default", "lazy")),
+    single_active_consumer=st.booleans(),
 )
 settle_fields = {"queue": u64, "consumer_tag": tag, "attach": u64, "tags": ranges, "credit_to": u64}
 commands = st.one_of(

@@ -53,6 +53,7 @@ class ModelConsumer:
     checked_out: dict[int, Message] = field(default_factory=dict)
     owner: int = c.UNKNOWN
     priority: int = 0
+    is_active: bool = True
 
 
 @dataclass(eq=False)
@@ -177,6 +178,8 @@ class ModelQueue:
         return next((x for x in self.consumers if (x.producer, x.tag) == (producer, tag)), None)
 
     def credit(self, consumer: ModelConsumer) -> int:
+        if not consumer.is_active:
+            return 0
         room = self.rules.max_checked_out - len(consumer.checked_out)
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
@@ -294,6 +297,7 @@ class ModelQueue:
             return e.Refused("limit", "")
         consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
         consumer.priority = command.priority
+        consumer.is_active = not self.config.single_active_consumer
         self.use_group(command.selector)
         self.set_credit(consumer, command.credit_to)
         return e.AttachedReply(consumer.attach)
@@ -448,6 +452,8 @@ class ModelQueue:
 
     def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
         is_returned = self.subscriptions.finish(meta, left)
+        if self.config.single_active_consumer:
+            self.elect(effects)
         is_done = self.checkout(meta, left, effects)
         if is_done:
             for consumer in self.draining:
@@ -463,6 +469,24 @@ class ModelQueue:
             is_done = self.drop_head(left)
         is_unpinned = self.pins.finish(meta, left)
         self.unfinished = not (is_done and is_returned and is_unpinned)
+
+    def elect(self, effects: list[Any]) -> None:
+        """The single active consumer."""
+        attached = [consumer for consumer in self.consumers if consumer.selector is not None]
+        if not attached:
+            return
+        wanted = min(attached, key=lambda each: (-each.priority, not each.is_active, each.attach))
+        for consumer in attached:
+            if consumer.is_active and consumer is not wanted:
+                self.set_active(consumer, False, effects)
+        if not wanted.is_active and not any(x.checked_out for x in self.consumers if x is not wanted):
+            self.set_active(wanted, True, effects)
+
+    def set_active(self, consumer: ModelConsumer, is_active: bool, effects: list[Any]) -> None:
+        consumer.is_active = is_active
+        self.update_line(consumer)
+        place = (consumer.address, self.queue, consumer.tag, consumer.attach)
+        effects.append(("notify", *place, "active" if is_active else "inactive", 0))
 
     def checkout(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
         if not self.line or not self.ready():
@@ -850,6 +874,8 @@ class ModelGroup:
         return e.Ok()
 
     def get(self, producer: ModelProducer, queue: ModelQueue, command: c.Get) -> e.Reply:
+        if queue.config.single_active_consumer:
+            return e.Refused("bad_argument", "")
         if not 0 < command.count <= 10_000:
             return e.Refused("limit", "")
         consumer = queue.find(producer.name, "") or queue.add_consumer(producer, "", None)
