@@ -377,6 +377,7 @@ class QueueConfig:
     delivery_limit: int = -1
     queue_mode: str = "default"  # of QUEUE_MODES
     single_active_consumer: bool = False  # fixed when the queue is made
+    consumer_timeout_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

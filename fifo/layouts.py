@@ -50,6 +50,7 @@ CONFIG = Record(
         Field("delivery_limit", I64),
         Field("queue_mode", Choice(*c.QUEUE_MODES)),
         Field("single_active_consumer", FLAG, since=2, default=False),
+        Field("consumer_timeout_ms", I64, since=2, default=-1),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))

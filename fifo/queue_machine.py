@@ -4,10 +4,11 @@ A handler checks its command, then refuses it or carries it out. It hands out no
 `finish` does the rest once for all operations of an entry, in this order:
 
 1. Released reservations are requeued or discarded.
-2. The single active consumer is chosen, if the queue has one.
-3. `checkout` serves consumers.
-4. Expired messages are dropped.
-5. Messages above `max_length` are dropped.
+2. Messages that consumers have held for too long are requeued.
+3. The single active consumer is chosen, if the queue has one.
+4. `checkout` serves consumers.
+5. Expired messages are dropped.
+6. Messages above `max_length` are dropped.
 
 Consumers are therefore offered a message before a limit counts it, and a message with a TTL of 0 is delivered in its
 own entry or never.
@@ -19,9 +20,9 @@ Where the specifications are silent:
 - `undeliverable_here` is treated like discard, as RabbitMQ does.
 - A change of the kept fields does not affect attached consumers. A selector is checked against the fields that the
   queue keeps at the entry that attaches it.
-- Attaching a tag again with the same selector and priority keeps the attachment and sets its credit. With others, or
-  after a cancel, it starts over: messages that are checked out are requeued, and delivery tags begin at 1 under a new
-  attach number.
+- Attaching a tag again with the same selector and priority keeps the attachment and sets its credit. With others, after
+  a cancel, or after a timeout, it starts over: messages that are checked out are requeued, and delivery tags begin at 1
+  under a new attach number.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ from fifo.commands import (
     Stage,
 )
 from fifo.consumers import checkout
-from fifo.consumers.consumer import Consumer
+from fifo.consumers.consumer import Consumer, Key
 from fifo.consumers.delivery import Delivery, take_first
 from fifo.consumers.filter_fields import FieldSource
 from fifo.consumers.read_costs import text_factor
 from fifo.consumers.selector import refuse_others, refuse_selector
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.consumers.single_active import SingleActive
+from fifo.consumers.timeouts import Timeouts
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
 from fifo.messages import expiry, overflow
 from fifo.messages.block_store import BlockMemory
@@ -102,6 +104,7 @@ class QueueMachine:
         "single_active",
         "staging",
         "subscriptions",
+        "timeouts",
         "unfinished",
     )
 
@@ -119,6 +122,7 @@ class QueueMachine:
         if config.single_active_consumer:
             self.single_active = SingleActive(self.messages, self.groups)
         self.subscriptions = Subscriptions(self.messages, self.groups)
+        self.timeouts = Timeouts()
         self.pins = Pins(self.messages)
         self.staging = Staging(self.limits)
         self.unfinished = False  # a budget has cut `finish` short
@@ -268,15 +272,20 @@ class QueueMachine:
     def remove(self, entry: Entry, consumer: Consumer) -> None:
         """Detaches a consumer. Its checked-out messages are requeued."""
         self._leave(consumer)
-        del self.consumers[consumer.key]
-        self.owned.remove(consumer.owner)
+        self._drop(consumer)
         self.messages.requeue(entry, consumer.checked_out.remove_all(), failed=False)
 
     def _leave(self, consumer: Consumer) -> None:
         """Ends deliveries to a consumer."""
         self.groups.leave(consumer)
+        consumer.timed_out = None
         if self.single_active is not None:
             self.single_active.leave(consumer)
+
+    def _drop(self, consumer: Consumer) -> None:
+        del self.consumers[consumer.key]
+        self.owned.remove(consumer.owner)
+        self.timeouts.forget(consumer)
 
     def get(self, entry: Entry, producer: Producer, command: Get) -> Reply:
         if self.single_active is not None:
@@ -300,8 +309,11 @@ class QueueMachine:
             take_first(self.messages, entry, delivery, wanted)
         if not delivery.count:
             return Ok(0)
+        timeout_ms = self.messages.config.consumer_timeout_ms
         if command.settled:
             self.messages.settle(consumer.checked_out.remove(delivery.first_tag, consumer.next_tag - 1))
+        elif timeout_ms >= 0:
+            self.timeouts.note(entry.now_ms, timeout_ms, [consumer])
         entry.effects.append(delivery.effect(command.settled))
         return Ok(delivery.count)
 
@@ -337,15 +349,24 @@ class QueueMachine:
         else:
             failed = isinstance(command, Modify) and command.delivery_failed
             self.messages.requeue(entry, ranges, failed=failed)
+        if consumer.answer_late(command.tags):
+            self._resume(entry, consumer)
         if consumer.group is not None:
             if command.credit_to:
                 self.set_credit(entry, consumer, command.credit_to)
             elif was_full:
                 self.groups.credit_changed(consumer, entry)
         elif consumer.tag and not consumer.checked_out.total:
-            del self.consumers[consumer.key]  # it was cancelled before
-            self.owned.remove(consumer.owner)
+            self._drop(consumer)  # it was cancelled before
         return Ok(sum(count for _, count in ranges))
+
+    def _resume(self, entry: Entry, consumer: Consumer) -> None:
+        """Lets a consumer go on that has answered all its messages that timed out."""
+        if self.single_active is not None:
+            self.single_active.join(consumer)
+        else:
+            consumer.is_active = True
+            self.groups.credit_changed(consumer, entry)
 
     # ---- staged messages
 
@@ -359,12 +380,16 @@ class QueueMachine:
 
     # ---- the end of an entry
 
-    def finish(self, entry: Entry) -> None:
-        """Serves the consumers, then drops expired messages and those above `max_length`, as far as budgets allow."""
+    def finish(self, entry: Entry) -> list[Key]:
+        """Serves the consumers, then drops expired messages and those above `max_length`, as far as budgets allow.
+        Returns the consumers that are gone, because all their messages have timed out after they were cancelled."""
         is_returned = self.subscriptions.finish(entry)
+        gone: list[Key] = []
+        if self.timeouts.marks:
+            is_returned = self._time_out(entry, gone) and is_returned
         if self.single_active is not None:
             self.single_active.elect(entry)
-        is_done = checkout.run(self.messages, self.groups, entry)
+        is_done = checkout.run(self.messages, self.groups, self.timeouts, entry)
         if is_done and self.groups.draining:
             self._give_back(entry)
         expiry.remove_expired(self.messages, entry)
@@ -373,6 +398,52 @@ class QueueMachine:
             is_done = overflow.drop_head(self.messages, entry)
         is_unpinned = self.pins.finish(entry)
         self.unfinished = not (is_done and is_returned and is_unpinned)
+        return gone
+
+    def _time_out(self, entry: Entry, gone: list[Key]) -> bool:
+        """Requeues messages that were held for too long. A single active consumer loses all that it holds, because
+        another one is to be active. False if a budget left some."""
+        left, timeout_ms = entry.budget(self.queue).left, self.messages.config.consumer_timeout_ms
+        while (first := self.timeouts.first()) is not None:
+            end, consumer, tag = first
+            if end + timeout_ms > entry.now_ms:
+                break
+            if self.single_active is not None:
+                tag = consumer.next_tag - 1
+            held = sum(count for _, count in consumer.checked_out.between(0, tag))
+            if not left.may_move(max(held, 1), entry.limits):
+                return False
+            self.timeouts.take(end, consumer)
+            if held:
+                self._requeue_overdue(entry, consumer, tag)
+            if consumer.tag and consumer.group is None and not consumer.checked_out.total:
+                self._drop(consumer)
+                gone.append(consumer.key)
+        return True
+
+    def _requeue_overdue(self, entry: Entry, consumer: Consumer, tag: int) -> None:
+        """Requeues the messages up to this tag that a consumer holds."""
+        overdue = consumer.checked_out.cut(tag)
+        self.messages.requeue(entry, overdue.ranges(), failed=False)
+        if consumer.group is None:
+            return
+        consumer.time_out(overdue)
+        if self.single_active is not None:
+            self.single_active.leave(consumer)
+        self.groups.credit_changed(consumer)
+        place = (consumer.address, self.queue, consumer.tag, consumer.attach)
+        entry.effects.append(Notify(*place, "timed_out", tag))
+
+    def configure(self, entry: Entry, config: QueueConfig) -> None:
+        """Changes the configuration. A consumer timeout that the queue did not have before begins now for all messages
+        that are checked out."""
+        had_timeout = self.messages.config.consumer_timeout_ms >= 0
+        self.messages.config = config
+        if config.consumer_timeout_ms < 0:
+            self.timeouts.marks.clear()
+        elif not had_timeout:
+            holders = [consumer for consumer in self.consumers.values() if consumer.checked_out.total]
+            self.timeouts.note(entry.now_ms, config.consumer_timeout_ms, holders)
 
     def _give_back(self, entry: Entry) -> None:
         """Voids the remaining credit of draining consumers, which have received all messages that there were."""
@@ -385,8 +456,8 @@ class QueueMachine:
         self.groups.draining.clear()
 
     def next_expiry(self) -> int | None:
-        """The group time at which `finish` may find an expired message, staged part or pin, or a subscription that was
-        silent for too long; None if there is no such time."""
+        """The group time at which `finish` may find an expired message, staged part or pin, a subscription that was
+        silent for too long, or messages that were held for too long; None if there is no such time."""
         expiries = self.messages.expiries
         found = expiries[0][0] if expiries else NEVER
         staged = self.staging.next_expiry()
@@ -396,6 +467,8 @@ class QueueMachine:
             found = min(found, self.subscriptions.next_due())
         if self.pins.by_number:
             found = min(found, self.pins.next_due())
+        if self.timeouts.marks:
+            found = min(found, self.timeouts.next_due(self.messages.config.consumer_timeout_ms))
         return None if found == NEVER else found
 
     def purge(self, before: int | None) -> int:

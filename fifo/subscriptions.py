@@ -401,11 +401,7 @@ class Subscriptions:
         return True
 
     def _may_move(self, entry: Entry, reservation: Reservation) -> bool:
-        left = entry.budget(self.messages.queue).left
-        if left.moved and left.moved + reservation.count > entry.limits.message_budget:
-            return False
-        left.moved += reservation.count
-        return True
+        return entry.budget(self.messages.queue).left.may_move(reservation.count, entry.limits)
 
     def _give_up(self, subscription: Subscription, reservation: Reservation) -> list[tuple[int, int]]:
         subscription.reservations.remove(reservation)

@@ -32,6 +32,7 @@ as there may be logs with entries of that version.
 | 2 | the ranges of accepted numbers of all producers of a group together are limited, and owners share them |
 | 2 | consumers have priorities |
 | 2 | a queue may have a single active consumer |
+| 2 | a queue may have a consumer timeout |
 """
 
 from __future__ import annotations

@@ -27,10 +27,11 @@ from fifo.budgets import UNLIMITED, Entry
 from fifo.consumers.consumer import Key
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
+from fifo.consumers.timeouts import Timeouts
 from fifo.messages.messages import Messages
 
 
-def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:
+def run(messages: Messages, groups: SelectorGroups, timeouts: Timeouts, entry: Entry) -> bool:
     """Serves all consumers that can be served; False if the budget ended it."""
     if not groups.service_queue or not messages.ready_count:
         return True
@@ -43,6 +44,9 @@ def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:
         if not is_done or groups.may_find_more(priority):
             break
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
+    timeout_ms = messages.config.consumer_timeout_ms
+    if timeout_ms >= 0:
+        timeouts.note(entry.now_ms, timeout_ms, [delivery.consumer for delivery in deliveries.values()])
     is_done = is_done and groups.shared.behind is None
     # Idle groups are not among the runnable ones, and which are idle is local: so this asks for all with credit.
     return is_done and (left.may_hand_out or not groups.service_queue or not messages.ready_count)

@@ -124,6 +124,7 @@ def _check_queue(machine: QueueMachine) -> None:
     _expect(all(cause in causes for cause in COUNTED), "causes are of the table")
     _expect(tuple(machine.messages.dropped) == COUNTED, "causes are counted in their order")
     _check_groups(machine)
+    _check_timeouts(machine)
     _check_single_active(machine)
     _check_staging(machine)
     _check_pages(machine)
@@ -247,6 +248,36 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
     _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
 
 
+def _check_timeouts(machine: QueueMachine) -> None:
+    marks, timeout_ms = machine.timeouts.marks, machine.messages.config.consumer_timeout_ms
+    _expect(not marks or timeout_ms >= 0, "without a timeout there are no marks")
+    _expect(list(marks) == sorted(marks), "marks ascend")
+    for mark in marks.values():
+        _expect(bool(mark), "a mark is not empty")
+        for consumer, tag in mark.items():
+            _expect(machine.consumers.get(consumer.key) is consumer, "a mark has consumers of the queue")
+            _expect(0 < tag < consumer.next_tag, "a mark has tags that were delivered")
+    for consumer in machine.consumers.values():
+        noted = [mark[consumer] for mark in marks.values() if consumer in mark]
+        _expect(noted == sorted(noted), "the tags of later marks are higher")
+        if timeout_ms >= 0 and consumer.checked_out.total:
+            _expect(bool(noted), "a consumer that holds messages is in a mark")
+            _expect(consumer.checked_out.tags[-1] <= noted[-1], "every tag is in a mark")
+        late = consumer.timed_out
+        if late is None:
+            _expect(
+                consumer.is_active or machine.single_active is not None or consumer.group is None,
+                "it is served",
+            )
+            continue
+        _expect(
+            consumer.group is not None and not consumer.is_active,
+            "a consumer that has timed out is given nothing",
+        )
+        _expect(0 < late.total == sum(late.counts), "a consumer that has timed out has messages to answer")
+        _expect(late.total + consumer.checked_out.total <= machine.limits.max_checked_out, "they are limited")
+
+
 def _check_single_active(machine: QueueMachine) -> None:
     single, consumers = machine.single_active, list(machine.consumers.values())
     is_single = machine.messages.config.single_active_consumer
@@ -255,9 +286,8 @@ def _check_single_active(machine: QueueMachine) -> None:
         "the queue has a single active consumer if its configuration says so",
     )
     if single is None:
-        _expect(all(consumer.is_active for consumer in consumers), "all consumers are active")
         return
-    attached = [consumer for consumer in consumers if consumer.group is not None]
+    attached = [each for each in consumers if each.group is not None and each.timed_out is None]
     order = sorted(attached, key=lambda consumer: (-consumer.priority, consumer.attach))
     _expect(list(single.candidates.values()) == order, "attached consumers may become active")
     active = [consumer for consumer in consumers if consumer.is_active]

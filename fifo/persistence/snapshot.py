@@ -35,6 +35,7 @@ from fifo.persistence.layouts import (
     FENCES,
     GROUP,
     HAS_UNTOLD_LOSS,
+    MARKS,
     NUMBERS,
     OWNER,
     PRODUCERS,
@@ -193,6 +194,8 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
     write_pins(out, machine.pins)
     HAS_UNTOLD_LOSS.write_each(out, machine.subscriptions.by_name.values())
     OWNER.write_each(out, _owned(machine))
+    marks = machine.timeouts.marks.items()
+    MARKS.write(out, [(end, [(places[each.key], tag) for each, tag in mark.items()]) for end, mark in marks])
     return out.data
 
 
@@ -241,12 +244,15 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
-            if machine.single_active is not None:
+            if machine.single_active is not None and consumer.timed_out is None:
                 machine.single_active.join(consumer)
     read_subscriptions(reader, machine.subscriptions, groups, group.limits)
     read_pins(reader, machine.pins)
     HAS_UNTOLD_LOSS.read_each(reader, machine.subscriptions.by_name.values())
     OWNER.read_each(reader, _owned(machine))
+    if not reader.is_at_end():
+        for end, mark in MARKS.read(reader):
+            machine.timeouts.marks[end] = {consumers[place]: tag for place, tag in mark}
     return machine, block_count
 
 

@@ -92,6 +92,15 @@ class ActiveChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The messages up to this tag that a consumer held were requeued, because it has held them for too long."""
+
+    consumer_tag: str
+    attach: int
+    last_tag: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """The service has ended a consumer."""
 
@@ -99,7 +108,7 @@ class Cancelled:
     why: Status
 
 
-Queued = Failed | Attached | Drained | ActiveChanged | Cancelled
+Queued = Failed | Attached | Drained | ActiveChanged | TimedOut | Cancelled
 Outcome = Confirms | Done | Queued | DeliveredBatch
 
 
@@ -222,7 +231,7 @@ def weigh(outcome: Outcome) -> tuple[int, int]:
 
 
 def _size(outcome: Queued | Rejection) -> int:
-    if isinstance(outcome, Attached | Drained | ActiveChanged):
+    if isinstance(outcome, Attached | Drained | ActiveChanged | TimedOut):
         return RECORD_BYTES + len(outcome.consumer_tag)
     tag = len(outcome.consumer_tag) if isinstance(outcome, Cancelled) else 0
     return RECORD_BYTES + tag + outcome.why.size_bytes

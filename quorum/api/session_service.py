@@ -229,6 +229,12 @@ def _active_changed(response: pb.SessionResponse, outcome: o.ActiveChanged) -> N
     changed.active = outcome.is_active
 
 
+def _timed_out(response: pb.SessionResponse, outcome: o.TimedOut) -> None:
+    timed_out = response.timed_out
+    timed_out.consumer_tag, timed_out.attach = outcome.consumer_tag, outcome.attach
+    timed_out.last_tag = outcome.last_tag
+
+
 def _cancelled(response: pb.SessionResponse, outcome: o.Cancelled) -> None:
     response.cancelled.consumer_tag = outcome.consumer_tag
     response.cancelled.status.CopyFrom(to_proto(outcome.why))
@@ -256,6 +262,7 @@ _FILL: dict[type, Callable[[pb.SessionResponse, Any], None]] = {
     o.Attached: _attached,
     o.Drained: _drained,
     o.ActiveChanged: _active_changed,
+    o.TimedOut: _timed_out,
     o.Cancelled: _cancelled,
     DeliveredBatch: _delivery,
 }

@@ -28,6 +28,8 @@ Arguments = tuple[tuple[str, ArgumentValue], ...]
 
 MAX_COUNT = 1 << 48
 MAX_FILTER_BYTES = 1 << 24
+MIN_CONSUMER_TIMEOUT_MS = 1_000
+"""The lowest consumer timeout: some round trips, and time for a pause of the client."""
 MAX_ARGUMENTS_BYTES = 4 << 10
 """Maximum size of names and texts of one queue's or policy's arguments. Every member keeps them, and every snapshot of
 the catalog and every listing contains them."""
@@ -39,7 +41,6 @@ FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
 """Arguments that have an effect only if x-filter-enabled is true."""
 
 UNSUPPORTED_ARGUMENTS = (
-    "x-consumer-timeout",
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-dead-letter-strategy",
@@ -254,6 +255,9 @@ class Argument:
 
 
 SUPPORTED = {
+    "x-consumer-timeout": Argument(
+        "consumer_timeout_ms", _integer(MIN_CONSUMER_TIMEOUT_MS, MAX_MESSAGE_TTL_MS), _smaller, since=2
+    ),
     "x-delivery-limit": Argument("delivery_limit", _integer(-1, MAX_COUNT), _smaller),
     "x-filter-enabled": Argument("filter_enabled", _boolean, None),
     "x-filter-field-names": Argument("filter_field_names", _field_names, _own),

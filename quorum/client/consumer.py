@@ -22,6 +22,8 @@ class ConsumerLink(Link, Protocol):
 
     async def attach(self, consumer: Consumer) -> None: ...
 
+    def attach_again(self, consumer: Consumer) -> None: ...
+
     async def cancel(self, consumer: Consumer, requeue: bool, timeout_ms: int | None) -> None: ...
 
     async def drain(self, consumer: Consumer) -> None: ...
@@ -39,10 +41,12 @@ class ConsumerOptions:
 
 @dataclass(slots=True)
 class _State:
-    """is_drained: no more deliveries will arrive; held messages may still be settled. is_ended: the same, and the
+    """is_timed_out: the service has taken the held messages back, and gives none before the consumer is attached again.
+    is_drained: no more deliveries will arrive; held messages may still be settled. is_ended: the same, and the
     service has removed the consumer or soon will; `error` is the cause, None if the caller asked for it."""
 
     was_started: bool = False
+    is_timed_out: bool = False
     is_draining: bool = False
     is_drained: bool = False
     is_ended: bool = False
@@ -128,6 +132,9 @@ class Consumer(Holder):
                 raise self._state.error
             if self._state.is_ended or self._state.is_drained:
                 return None
+            if self._state.is_timed_out:
+                self._state.is_timed_out = False
+                self._life.attach_again(self)
             self._signal.clear()
             self._waiting += 1
             if self._is_starved():
@@ -197,6 +204,7 @@ class Consumer(Holder):
 
     def attach_request(self, request_id: int) -> Any:
         """Begin a new attachment: tags and credit start again."""
+        self._state.is_timed_out = False
         self._disposed_count = self._last_tag = 0
         self._credit_sent = self.options.prefetch
         request = queue_pb2.Attach(
@@ -224,6 +232,13 @@ class Consumer(Holder):
         self.is_active = False
         self._arrived.clear()
         self._given_to = 0
+
+    def timed_out(self) -> None:
+        """The caller has held messages for longer than the queue's x-consumer-timeout: all held messages are void. The
+        consumer is attached again when the caller asks for a delivery, because that shows that it has not stopped."""
+        self.void()
+        self._state.is_timed_out = True
+        self._signal.set()
 
     def end(self, error: QuorumError | None) -> None:
         """Record that no more deliveries will arrive. The first error is kept."""

@@ -120,7 +120,7 @@ class RequestTurn(_message.Message):
     def __init__(self, dispositions: _Optional[_Iterable[_Union[Disposition, _Mapping]]] = ..., credits: _Optional[_Iterable[_Union[Credit, _Mapping]]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("opened", "confirms", "done", "failed", "attached", "delivery", "cancelled", "drained", "turn", "active_changed")
+    __slots__ = ("opened", "confirms", "done", "failed", "attached", "delivery", "cancelled", "drained", "turn", "active_changed", "timed_out")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     CONFIRMS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,7 @@ class SessionResponse(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     confirms: Confirms
     done: Done
@@ -141,7 +142,8 @@ class SessionResponse(_message.Message):
     drained: Drained
     turn: ResponseTurn
     active_changed: ActiveChanged
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., confirms: _Optional[_Union[Confirms, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., cancelled: _Optional[_Union[Cancelled, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., turn: _Optional[_Union[ResponseTurn, _Mapping]] = ..., active_changed: _Optional[_Union[ActiveChanged, _Mapping]] = ...) -> None: ...
+    timed_out: TimedOut
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., confirms: _Optional[_Union[Confirms, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., cancelled: _Optional[_Union[Cancelled, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., turn: _Optional[_Union[ResponseTurn, _Mapping]] = ..., active_changed: _Optional[_Union[ActiveChanged, _Mapping]] = ..., timed_out: _Optional[_Union[TimedOut, _Mapping]] = ...) -> None: ...
 
 class ResponseTurn(_message.Message):
     __slots__ = ("responses",)
@@ -310,6 +312,16 @@ class ActiveChanged(_message.Message):
     attach: int
     active: bool
     def __init__(self, consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., active: _Optional[bool] = ...) -> None: ...
+
+class TimedOut(_message.Message):
+    __slots__ = ("consumer_tag", "attach", "last_tag")
+    CONSUMER_TAG_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    LAST_TAG_FIELD_NUMBER: _ClassVar[int]
+    consumer_tag: str
+    attach: int
+    last_tag: int
+    def __init__(self, consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., last_tag: _Optional[int] = ...) -> None: ...
 
 class Delivery(_message.Message):
     __slots__ = ("consumer_tag", "attach", "first_tag", "count", "batch", "sequences", "redelivered", "delivery_counts")

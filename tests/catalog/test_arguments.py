@@ -49,10 +49,19 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-overflow": "reject-publish",
             "x-message-ttl": 0,
             "x-delivery-limit": 3,
+            "x-consumer-timeout": 1_000,
         },
     )
     assert config == QueueConfig(
-        "flights", True, ("carrier", "header.priority"), 500, 10, "reject_publish", 0, 3
+        "flights",
+        True,
+        ("carrier", "header.priority"),
+        500,
+        10,
+        "reject_publish",
+        0,
+        3,
+        consumer_timeout_ms=1_000,
     )
     single = effective_config("orders", {"x-single-active-consumer": True})
     assert single == QueueConfig("orders", single_active_consumer=True)
@@ -76,7 +85,7 @@ def test_a_filtering_queue_keeps_the_default_fields() -> None:
 def test_an_unknown_argument_is_refused_with_the_nearest_known_one() -> None:
     refused({"x-max-lenght": 5}, "unknown argument 'x-max-lenght'", "did you mean 'x-max-length'?")
     refused({"x-dead-letter-exchang": "e"}, "did you mean 'x-dead-letter-exchange'?")
-    refused({"colour": "red"}, "unknown argument 'colour'", "known: x-delivery-limit")
+    refused({"colour": "red"}, "unknown argument 'colour'", "known: x-consumer-timeout")
 
 
 @pytest.mark.parametrize("argument", UNSUPPORTED_ARGUMENTS)
@@ -99,6 +108,8 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-overflow", "drop_head"),
         ("x-overflow", "reject-publish-dlx"),
         ("x-overflow", 1),
+        ("x-consumer-timeout", 999),
+        ("x-consumer-timeout", -1),
         ("x-delivery-limit", -2),
         ("x-single-active-consumer", 1),
         ("x-filter-max-in-memory-bytes-per-msg", -1),

@@ -139,6 +139,7 @@ ADMIN = st.fixed_dictionaries(
         "overflow": st.sampled_from(("drop_head", "reject_publish")),
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
+        "timeout": st.sampled_from((-1, 0, 20, 60, 200)),
         "fields": st.sampled_from((("*", "header.priority"), ("*", "header.priority"), ("header.priority",))),
     }
 )
@@ -166,9 +167,9 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.boots = {1: 1, 2: 1}
         self.pending = {}
         self.world.queue(1, filter_enabled=True)
-        self.world.queue(2)
+        self.world.queue(2, consumer_timeout_ms=40)
         self.world.queue(3, filter_enabled=True, max_length=10, message_ttl_ms=50, delivery_limit=1)
-        self.world.queue(4, single_active_consumer=True)
+        self.world.queue(4, single_active_consumer=True, consumer_timeout_ms=60)
         for number in range(1, 5):
             name = self.world.session(number, node=1 + number % 2)
             for tag in "ab":
@@ -194,6 +195,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         config = c.QueueConfig(
             f"queue-{queue}", queue not in PLAIN, step["fields"], -1, step["max_length"], step["overflow"],
             step["ttl"], step["limit"], single_active_consumer=queue == 4,
+            consumer_timeout_ms=step["timeout"],
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
@@ -459,9 +461,9 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if not mine:
             return c.Settle(step["queue"], "a", 1, ((1, 3),))
         # Rather somebody who holds something.
-        mine = [x for x in mine if x.checked_out] or mine
+        mine = [x for x in mine if x.checked_out or x.timed_out] or mine
         consumer = mine[step["pick"] % len(mine)]
-        first = max(next(iter(consumer.checked_out), 1) + step["first"] // 2, 0)
+        first = max(next(iter(consumer.timed_out or consumer.checked_out), 1) + step["first"] // 2, 0)
         tags = [(first, first + step["width"])]
         if step["more"]:
             tags.append((first + step["width"] + 2, first + step["width"] + 4))

@@ -30,6 +30,7 @@ config = st.builds(
     delivery_limit=ms,
     queue_mode=st.sampled_from(("default", "lazy")),
     single_active_consumer=st.booleans(),
+    consumer_timeout_ms=ms,
 )
 settle_fields = {"queue": u64, "consumer_tag": tag, "attach": u64, "tags": ranges, "credit_to": u64}
 commands = st.one_of(

@@ -97,7 +97,7 @@ def test_refusals_have_the_words_of_the_catalog(cluster: LocalCluster) -> None:
         async with connect(cluster, cluster.names[0]) as client:
             for arguments, reason, text in [
                 ({"x-max-lenght": 1}, "BAD_ARGUMENT", "did you mean 'x-max-length'"),
-                ({"x-filter-enabled": True}, "BAD_ARGUMENT", "a policy may set x-delivery-limit, "),
+                ({"x-filter-enabled": True}, "BAD_ARGUMENT", "a policy may set x-consumer-timeout, "),
                 ({"x-max-length": 1.0}, "BAD_ARGUMENT", "allowed: an integer"),
                 ({}, "BAD_ARGUMENT", "without arguments"),
             ]:

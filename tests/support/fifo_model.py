@@ -54,6 +54,7 @@ class ModelConsumer:
     owner: int = c.UNKNOWN
     priority: int = 0
     is_active: bool = True
+    timed_out: list[int] = field(default_factory=list)  # tags
 
 
 @dataclass(eq=False)
@@ -154,6 +155,8 @@ class ModelQueue:
         self.earliest: dict[int, int] = {}
         self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
         self.unfinished = False
+        self.deliveries: list[tuple[int, ModelConsumer, int]] = []
+        """by the time that counts: consumer and tag, while there is a timeout"""
         self.subscriptions = ModelSubscriptions(self)
         self.staged = ModelStaging(self)
         self.pins = ModelPins(self)
@@ -185,7 +188,8 @@ class ModelQueue:
 
     def next_expiry(self) -> int | None:
         others = (*self.staged.expiries(), *self.subscriptions.due_times(), *self.pins.due_times())
-        return min([*self.earliest.values(), *others], default=None)
+        overdue = [time + self.config.consumer_timeout_ms for time, _, _ in self.deliveries]
+        return min([*self.earliest.values(), *others, *overdue], default=None)
 
     # ---- changes
 
@@ -285,7 +289,8 @@ class ModelQueue:
         if not command.consumer_tag or command.credit_to < 0 or not -10 <= command.priority <= 10:
             return e.Refused("bad_argument", "")
         known = self.find(producer.name, command.consumer_tag)
-        if known is not None and (known.selector, known.priority) == (command.selector, command.priority):
+        as_known = known is not None and (known.selector, known.priority, known.timed_out)
+        if known is not None and as_known == (command.selector, command.priority, []):
             self.set_credit(known, command.credit_to)
             return e.AttachedReply(known.attach)
         refused = self.refuse_selector(command.selector)
@@ -370,14 +375,73 @@ class ModelQueue:
         if consumer in self.draining:
             self.draining.remove(consumer)
         selector, consumer.selector = consumer.selector, None
+        consumer.timed_out = []
         self.forget_group(selector)
 
     def remove(self, meta: c.Meta, consumer: ModelConsumer) -> None:
         self.stop(consumer)
-        self.consumers.remove(consumer)
+        self.drop(consumer)
         checked_out = list(consumer.checked_out.values())
         consumer.checked_out = {}
         self.put_back(meta, checked_out, failed=False)
+
+    def drop(self, consumer: ModelConsumer) -> None:
+        self.consumers.remove(consumer)
+        self.deliveries = [each for each in self.deliveries if each[1] is not consumer]
+
+    # ---- the consumer timeout
+
+    def note(self, meta: c.Meta, consumer: ModelConsumer, tags: Sequence[int]) -> None:
+        """Messages were delivered."""
+        timeout_ms = self.config.consumer_timeout_ms
+        if timeout_ms >= 0:
+            step = max(timeout_ms // 16, 1)
+            time = max([(meta.now_ms + step - 1) // step * step, *(time for time, _, _ in self.deliveries)])
+            self.deliveries += [(time, consumer, tag) for tag in tags]
+
+    def time_out(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
+        """False if a budget left something."""
+        while self.deliveries:
+            time, consumer, _ = self.deliveries[0]
+            if time + self.config.consumer_timeout_ms > meta.now_ms:
+                return True
+            mark = [each for each in self.deliveries if each[:2] == (time, consumer)]
+            last = max(tag for _, _, tag in mark)
+            if self.config.single_active_consumer:
+                last = consumer.next_tag - 1
+            tags = [tag for tag in consumer.checked_out if tag <= last]
+            cost = max(len(tags), 1)
+            if left.rest.moved and left.rest.moved + cost > self.rules.message_budget:
+                return False
+            left.rest.moved += cost
+            self.deliveries = [each for each in self.deliveries if each not in mark]
+            self.put_back(meta, [consumer.checked_out.pop(tag) for tag in tags], failed=False)
+            if tags and consumer.selector is not None:
+                consumer.timed_out += tags
+                consumer.is_active = False
+                self.update_line(consumer)
+                place = (consumer.address, self.queue, consumer.tag, consumer.attach)
+                effects.append(("notify", *place, "timed_out", last))
+            if consumer.tag and consumer.selector is None and not consumer.checked_out:
+                self.drop(consumer)
+        return True
+
+    def answer_late(self, consumer: ModelConsumer, ranges: Sequence[tuple[int, int]]) -> None:
+        before = consumer.timed_out
+        answered = [tag for tag in before for first, last in ranges if first <= tag <= last]
+        consumer.timed_out = [tag for tag in before if tag not in answered]
+        if before and not consumer.timed_out:
+            consumer.is_active = not self.config.single_active_consumer
+            self.update_line(consumer)
+
+    def configure(self, meta: c.Meta, config: c.QueueConfig) -> None:
+        had_timeout, self.config = self.config.consumer_timeout_ms >= 0, config
+        if config.consumer_timeout_ms < 0:
+            self.deliveries = []
+        elif not had_timeout:
+            for consumer in self.consumers:
+                if consumer.checked_out:
+                    self.note(meta, consumer, [consumer.next_tag - 1])
 
     # ---- handing out
 
@@ -452,6 +516,7 @@ class ModelQueue:
 
     def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
         is_returned = self.subscriptions.finish(meta, left)
+        is_returned = self.time_out(meta, left, effects) and is_returned
         if self.config.single_active_consumer:
             self.elect(effects)
         is_done = self.checkout(meta, left, effects)
@@ -472,7 +537,7 @@ class ModelQueue:
 
     def elect(self, effects: list[Any]) -> None:
         """The single active consumer."""
-        attached = [consumer for consumer in self.consumers if consumer.selector is not None]
+        attached = [x for x in self.consumers if x.selector is not None and not x.timed_out]
         if not attached:
             return
         wanted = min(attached, key=lambda each: (-each.priority, not each.is_active, each.attach))
@@ -500,6 +565,8 @@ class ModelQueue:
             if not is_done or (self.fronts.behind is not None and self.fronts.sharing_with(priority)):
                 break
         effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
+        for consumer, tags in given.items():
+            self.note(meta, consumer, tags)
         is_done = is_done and self.fronts.behind is None
         return is_done and bool(
             min(left.rest.messages, left.rest.runs) > 0 or not self.line or not self.ready()
@@ -888,6 +955,8 @@ class ModelGroup:
         tags = [queue.hand(consumer, message) for message in chosen]
         if tags:
             self.effects.append(delivered(consumer, queue.queue, tags, command.settled))
+        if not command.settled:
+            queue.note(self.meta, consumer, tags)
         if command.settled:
             for tag in tags:
                 queue.gone(consumer.checked_out.pop(tag))
@@ -915,11 +984,12 @@ class ModelGroup:
                 queue.gone(message)
             if type(command) is not c.Settle:
                 queue.dropped["rejected"] += len(messages)
+        queue.answer_late(consumer, command.tags)
         if command.credit_to and consumer.selector is not None:
             queue.set_credit(consumer, command.credit_to)
         queue.update_line(consumer)
         if consumer.tag and consumer.selector is None and not consumer.checked_out:
-            queue.consumers.remove(consumer)
+            queue.drop(consumer)
         return e.Ok(len(messages))
 
     # ---- administration
@@ -954,7 +1024,7 @@ class ModelGroup:
                 if queue not in self.queues:
                     return e.Refused("not_found", "")
                 if self.queues[queue].config != config:
-                    self.queues[queue].config = config
+                    self.queues[queue].configure(self.meta, config)
                     self.dirty.add(queue)
                 return e.Ok()
             case c.Configured():
