@@ -33,6 +33,7 @@ as there may be logs with entries of that version.
 | 2 | consumers have priorities |
 | 2 | a queue may have a single active consumer |
 | 2 | a queue may have a consumer timeout |
+| 2 | a new queue has a delivery limit of 20, unless it is declared with another one |
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from __future__ import annotations
 FIRST = 1
 BUDGETED_ARRIVALS = 2
 LIMITED_CONSUMERS = 2
+LIMITED_DELIVERIES = 2
 PRICED_TEXTS = 2
 SHARED_BUDGETS = 2
 SHARED_PLACES = 2

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fifo.commands import MAX_MESSAGE_TTL_MS, MAX_NAME_BYTES, OVERFLOWS, QUEUE_MODES, QueueConfig
-from fifo.versions import CURRENT, FIRST
+from fifo.versions import CURRENT, FIRST, LIMITED_DELIVERIES
 from quorum_selectors.errors import FieldNameError
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES, resolve_field_names
 
@@ -28,6 +28,8 @@ Arguments = tuple[tuple[str, ArgumentValue], ...]
 
 MAX_COUNT = 1 << 48
 MAX_FILTER_BYTES = 1 << 24
+DELIVERY_LIMIT = 20
+"""The delivery limit of queues that were declared without one, as in RabbitMQ. Queues of version 1 have none."""
 MIN_CONSUMER_TIMEOUT_MS = 1_000
 """The lowest consumer timeout: some round trips, and time for a pause of the client."""
 MAX_ARGUMENTS_BYTES = 4 << 10
@@ -99,6 +101,13 @@ def effective_config(
         checked["x-filter-field-names"] = tuple(sorted(names))
     values: dict[str, Any] = {SUPPORTED[argument].attribute: value for argument, value in checked.items()}
     return QueueConfig(name, **values)
+
+
+def with_defaults(arguments: Arguments, version: int) -> Arguments:
+    """A queue's arguments with those that it has by default. version: that of the entry that declared the queue."""
+    if version < LIMITED_DELIVERIES or any(argument == "x-delivery-limit" for argument, _ in arguments):
+        return arguments
+    return tuple(sorted((*arguments, ("x-delivery-limit", DELIVERY_LIMIT))))
 
 
 def needed_version(arguments: Iterable[str]) -> int:

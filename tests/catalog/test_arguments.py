@@ -21,6 +21,7 @@ from quorum.catalog.arguments import (
     check_policy_arguments,
     differences,
     effective_config,
+    with_defaults,
 )
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.wire.operations import needed_version
@@ -145,6 +146,14 @@ def test_queue_names_are_short_text_without_control_characters() -> None:
     refused({}, "control character", name="a\x85b")
     refused({}, "UTF-8", name="\ud800")
     assert effective_config("é" * 127, {}).name == "é" * 127
+
+
+def test_a_queue_has_a_delivery_limit_from_version_2_on() -> None:
+    assert with_defaults((), 1) == ()
+    assert with_defaults((), 2) == (("x-delivery-limit", 20),)
+    assert with_defaults((("x-max-length", 5),), 2) == (("x-delivery-limit", 20), ("x-max-length", 5))
+    for limit in (-1, 3):
+        assert with_defaults((("x-delivery-limit", limit),), 2) == (("x-delivery-limit", limit),)
 
 
 def test_differences_are_named_as_arguments() -> None:

@@ -192,7 +192,7 @@ def test_filter_arguments_reach_only_queues_that_filter(catalog: Catalog) -> Non
     catalog.declare("plain")
     catalog.declare("filtering", filter_enabled=True)
     catalog.set("p", "*", filter_field_names="colour, header.priority", max_length=9)
-    assert catalog.config("plain") == c.QueueConfig("plain", max_length=9)
+    assert catalog.config("plain") == c.QueueConfig("plain", max_length=9, delivery_limit=20)
     assert catalog.config("filtering").filter_field_names == ("colour", "header.priority")
 
 
@@ -307,7 +307,7 @@ def test_a_snapshot_without_policies_in_it_is_refused(catalog: Catalog) -> None:
 
 class _Queue:
     def __init__(self, number: int) -> None:
-        self.id, self.name, self.arguments = number, f"q{number}", ()
+        self.id, self.name, self.arguments, self.version = number, f"q{number}", (), 1
         self.config = c.QueueConfig(self.name)
 
 
