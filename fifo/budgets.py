@@ -28,7 +28,7 @@ class Left:
     runs: int
     steps: int
     arrivals: int
-    moved: int = 0  # messages of reservations that were settled or released
+    moved: int = 0  # messages of reservations that were settled or released, and messages that timed out
     copies: int = 0  # blocks whose copies for pins were removed
     finished: int = 0  # queues
 
@@ -41,6 +41,13 @@ class Left:
     def may_pass(self) -> bool:
         """Whether a scan may pass more messages."""
         return self.blocks > 0 and self.steps > 0
+
+    def may_move(self, count: int, limits: Limits) -> bool:
+        """Whether so many messages may be moved, beside those of this entry. If so, they are charged."""
+        if self.moved and self.moved + count > limits.message_budget:
+            return False
+        self.moved += count
+        return True
 
     @property
     def may_hand_out(self) -> bool:

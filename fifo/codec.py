@@ -35,10 +35,10 @@ class Held:
 
 class Writer:
     """Appends values; the same values always give the same bytes. version: the machine version of the state that is
-    written. It says which fields records have (fifo/records.py)."""
+    written. It says which fields records have (fifo/records.py): at least those of BASE."""
 
     def __init__(self, version: int = BASE) -> None:
-        self.version = version
+        self.version = max(version, BASE)
         self.data = bytearray()
 
     def number(self, value: int) -> None:
@@ -100,7 +100,8 @@ class Writer:
 
 
 class Reader:
-    """Reads the values back. Raises ValueError where the bytes end too early. version: as the writer's."""
+    """Reads the values back. Raises ValueError where the bytes end too early. version: as the writer's; for bytes of a
+    release that did not know BASE, that release's."""
 
     def __init__(self, data: bytes | memoryview, version: int = BASE) -> None:
         self.version = version

@@ -143,14 +143,20 @@ class Enqueue:
     numbers: tuple[tuple[int, int], ...] = ()
 
 
+MAX_CONSUMER_PRIORITY = 10
+"""The highest priority of a consumer; the lowest is its negative."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Adds a consumer. `selector` is the canonical encoding of an expression; empty means every message."""
+    """Adds a consumer. `selector` is the canonical encoding of an expression; empty means every message. priority: a
+    consumer with a higher one is served first (consumers/checkout.py)."""
 
     queue: int
     consumer_tag: str
     selector: bytes
     credit_to: int
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +376,8 @@ class QueueConfig:
     message_ttl_ms: int = -1
     delivery_limit: int = -1
     queue_mode: str = "default"  # of QUEUE_MODES
+    single_active_consumer: bool = False  # fixed when the queue is made
+    consumer_timeout_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,13 +176,15 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """event: "drained" (credit given back; value = next tag), "queue_deleted", "fenced"."""
+    """event: "drained" (credit given back; value = next tag), "queue_deleted", "fenced", "active" or "inactive" (the
+    consumer has become the single active one, or is it no more), "timed_out" (the messages up to tag `value` that the
+    consumer held were requeued)."""
 
     address: Address
     queue: int
     consumer_tag: str
     attach: int
-    event: Literal["drained", "queue_deleted", "fenced"]
+    event: Literal["drained", "queue_deleted", "fenced", "active", "inactive", "timed_out"]
     value: int = 0
 
 

@@ -216,7 +216,8 @@ class GroupMachine(GroupState):
         left = entry.budget(queue).left
         if entry.version < SHARED_BUDGETS or left.is_enough:
             left.finished += 1
-            machine.finish(entry)
+            for name, tag in machine.finish(entry):
+                self.sessions.producers[name].consumers.pop((queue, tag), None)
             if is_woken or not machine.unfinished:
                 self.backlog.pop(queue, None)
         else:
@@ -539,7 +540,7 @@ class GroupMachine(GroupState):
         if machine is None:
             return no_queue(command.queue)
         if machine.messages.config != command.config:
-            machine.messages.config = command.config
+            machine.configure(entry, command.config)
             self._dirty[command.queue] = None
         return Ok()
 

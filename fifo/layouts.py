@@ -49,6 +49,8 @@ CONFIG = Record(
         Field("message_ttl_ms", I64),
         Field("delivery_limit", I64),
         Field("queue_mode", Choice(*c.QUEUE_MODES)),
+        Field("single_active_consumer", FLAG, since=2, default=False),
+        Field("consumer_timeout_ms", I64, since=2, default=-1),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
@@ -94,7 +96,15 @@ COMMANDS: tuple[Record, ...] = (
         others=("independent", "targets", "numbers"),  # in the operation: see quorum/node/wire/operations.py
         has_body=True,
     ),
-    Record(c.Attach, (Field("consumer_tag", TEXT), Field("selector", BYTES), Field("credit_to", U64))),
+    Record(
+        c.Attach,
+        (
+            Field("consumer_tag", TEXT),
+            Field("selector", BYTES),
+            Field("credit_to", U64),
+            Field("priority", I64, since=2, default=0),
+        ),
+    ),
     Record(c.Credit, (Field("credit_to", U64), Field("drain", FLAG), Field("consumer_tag", OPEN_TEXT))),
     Record(c.Cancel, (Field("requeue", FLAG), Field("consumer_tag", OPEN_TEXT))),
     _only(c.Get, count=U32, settled=FLAG),

@@ -4,9 +4,11 @@ A handler checks its command, then refuses it or carries it out. It hands out no
 `finish` does the rest once for all operations of an entry, in this order:
 
 1. Released reservations are requeued or discarded.
-2. `checkout` serves consumers.
-3. Expired messages are dropped.
-4. Messages above `max_length` are dropped.
+2. Messages that consumers have held for too long are requeued.
+3. The single active consumer is chosen, if the queue has one.
+4. `checkout` serves consumers.
+5. Expired messages are dropped.
+6. Messages above `max_length` are dropped.
 
 Consumers are therefore offered a message before a limit counts it, and a message with a TTL of 0 is delivered in its
 own entry or never.
@@ -18,9 +20,9 @@ Where the specifications are silent:
 - `undeliverable_here` is treated like discard, as RabbitMQ does.
 - A change of the kept fields does not affect attached consumers. A selector is checked against the fields that the
   queue keeps at the entry that attaches it.
-- Attaching a tag again with the same selector keeps the attachment and sets its credit. With another selector, or after
-  a cancel, it starts over: messages that are checked out are requeued, and delivery tags begin at 1 under a new attach
-  number.
+- Attaching a tag again with the same selector and priority keeps the attachment and sets its credit. With others, after
+  a cancel, or after a timeout, it starts over: messages that are checked out are requeued, and delivery tags begin at 1
+  under a new attach number.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from numpy.typing import NDArray
 from fifo import staging
 from fifo.budgets import Entry
 from fifo.commands import (
+    MAX_CONSUMER_PRIORITY,
     Attach,
     Credit,
     Discard,
@@ -47,12 +50,14 @@ from fifo.commands import (
     Stage,
 )
 from fifo.consumers import checkout
-from fifo.consumers.consumer import Consumer
+from fifo.consumers.consumer import Consumer, Key
 from fifo.consumers.delivery import Delivery, take_first
 from fifo.consumers.filter_fields import FieldSource
 from fifo.consumers.read_costs import text_factor
-from fifo.consumers.selector import refuse_selector
+from fifo.consumers.selector import refuse_others, refuse_selector
 from fifo.consumers.selector_groups import SelectorGroups
+from fifo.consumers.single_active import SingleActive
+from fifo.consumers.timeouts import Timeouts
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
 from fifo.messages import expiry, overflow
 from fifo.messages.block_store import BlockMemory
@@ -96,8 +101,10 @@ class QueueMachine:
         "owned",
         "pins",
         "queue",
+        "single_active",
         "staging",
         "subscriptions",
+        "timeouts",
         "unfinished",
     )
 
@@ -111,7 +118,11 @@ class QueueMachine:
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.owned = Owned()  # the consumers' owners; follows from them
         self.groups = SelectorGroups(self.messages, field_source)
+        self.single_active: SingleActive | None = None
+        if config.single_active_consumer:
+            self.single_active = SingleActive(self.messages, self.groups)
         self.subscriptions = Subscriptions(self.messages, self.groups)
+        self.timeouts = Timeouts()
         self.pins = Pins(self.messages)
         self.staging = Staging(self.limits)
         self.unfinished = False  # a budget has cut `finish` short
@@ -193,12 +204,11 @@ class QueueMachine:
             return Refused("bad_argument", "a consumer tag is empty; allowed: any other text")
         if command.credit_to < 0:
             return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
+        if abs(command.priority) > MAX_CONSUMER_PRIORITY:
+            allowed = f"-{MAX_CONSUMER_PRIORITY}..{MAX_CONSUMER_PRIORITY}"
+            return Refused("bad_argument", f"consumer priority {command.priority}; allowed: {allowed}")
         consumer = self.consumers.get((producer.name, command.consumer_tag))
-        if (
-            consumer is not None
-            and consumer.group is not None
-            and consumer.group.selector == command.selector
-        ):
+        if consumer is not None and consumer.is_like(command):
             self.set_credit(entry, consumer, command.credit_to)
             return AttachedReply(consumer.attach)
         refused = refuse_selector(self.messages.config, command.selector)
@@ -217,7 +227,11 @@ class QueueMachine:
             if refused is not None:
                 return refused
         consumer = self._add_consumer(producer, command.consumer_tag)
+        consumer.priority = command.priority
         self.groups.join(consumer, command.selector)
+        if self.single_active is not None:
+            consumer.is_active = False
+            self.single_active.join(consumer)
         self.set_credit(entry, consumer, command.credit_to)
         return AttachedReply(consumer.attach)
 
@@ -250,19 +264,32 @@ class QueueMachine:
         consumer = self.consumers.get((producer, tag))
         if consumer is None or not tag:
             return self._not_attached(tag)
-        self.groups.leave(consumer)
+        self._leave(consumer)
         if requeue or not consumer.checked_out.total:
             self.remove(entry, consumer)
         return Ok()
 
     def remove(self, entry: Entry, consumer: Consumer) -> None:
         """Detaches a consumer. Its checked-out messages are requeued."""
-        self.groups.leave(consumer)
-        del self.consumers[consumer.key]
-        self.owned.remove(consumer.owner)
+        self._leave(consumer)
+        self._drop(consumer)
         self.messages.requeue(entry, consumer.checked_out.remove_all(), failed=False)
 
+    def _leave(self, consumer: Consumer) -> None:
+        """Ends deliveries to a consumer."""
+        self.groups.leave(consumer)
+        consumer.timed_out = None
+        if self.single_active is not None:
+            self.single_active.leave(consumer)
+
+    def _drop(self, consumer: Consumer) -> None:
+        del self.consumers[consumer.key]
+        self.owned.remove(consumer.owner)
+        self.timeouts.forget(consumer)
+
     def get(self, entry: Entry, producer: Producer, command: Get) -> Reply:
+        if self.single_active is not None:
+            return refuse_others(self.messages.config, "a get")
         most = self.limits.max_get
         if not 0 < command.count <= most:
             return Refused("limit", f"{command.count} messages asked for; allowed: 1..{most}")
@@ -282,8 +309,11 @@ class QueueMachine:
             take_first(self.messages, entry, delivery, wanted)
         if not delivery.count:
             return Ok(0)
+        timeout_ms = self.messages.config.consumer_timeout_ms
         if command.settled:
             self.messages.settle(consumer.checked_out.remove(delivery.first_tag, consumer.next_tag - 1))
+        elif timeout_ms >= 0:
+            self.timeouts.note(entry.now_ms, timeout_ms, [consumer])
         entry.effects.append(delivery.effect(command.settled))
         return Ok(delivery.count)
 
@@ -319,15 +349,24 @@ class QueueMachine:
         else:
             failed = isinstance(command, Modify) and command.delivery_failed
             self.messages.requeue(entry, ranges, failed=failed)
+        if consumer.answer_late(command.tags):
+            self._resume(entry, consumer)
         if consumer.group is not None:
             if command.credit_to:
                 self.set_credit(entry, consumer, command.credit_to)
             elif was_full:
                 self.groups.credit_changed(consumer, entry)
         elif consumer.tag and not consumer.checked_out.total:
-            del self.consumers[consumer.key]  # it was cancelled before
-            self.owned.remove(consumer.owner)
+            self._drop(consumer)  # it was cancelled before
         return Ok(sum(count for _, count in ranges))
+
+    def _resume(self, entry: Entry, consumer: Consumer) -> None:
+        """Lets a consumer go on that has answered all its messages that timed out."""
+        if self.single_active is not None:
+            self.single_active.join(consumer)
+        else:
+            consumer.is_active = True
+            self.groups.credit_changed(consumer, entry)
 
     # ---- staged messages
 
@@ -341,10 +380,16 @@ class QueueMachine:
 
     # ---- the end of an entry
 
-    def finish(self, entry: Entry) -> None:
-        """Serves the consumers, then drops expired messages and those above `max_length`, as far as budgets allow."""
+    def finish(self, entry: Entry) -> list[Key]:
+        """Serves the consumers, then drops expired messages and those above `max_length`, as far as budgets allow.
+        Returns the consumers that are gone, because all their messages have timed out after they were cancelled."""
         is_returned = self.subscriptions.finish(entry)
-        is_done = checkout.run(self.messages, self.groups, entry)
+        gone: list[Key] = []
+        if self.timeouts.marks:
+            is_returned = self._time_out(entry, gone) and is_returned
+        if self.single_active is not None:
+            self.single_active.elect(entry)
+        is_done = checkout.run(self.messages, self.groups, self.timeouts, entry)
         if is_done and self.groups.draining:
             self._give_back(entry)
         expiry.remove_expired(self.messages, entry)
@@ -353,6 +398,52 @@ class QueueMachine:
             is_done = overflow.drop_head(self.messages, entry)
         is_unpinned = self.pins.finish(entry)
         self.unfinished = not (is_done and is_returned and is_unpinned)
+        return gone
+
+    def _time_out(self, entry: Entry, gone: list[Key]) -> bool:
+        """Requeues messages that were held for too long. A single active consumer loses all that it holds, because
+        another one is to be active. False if a budget left some."""
+        left, timeout_ms = entry.budget(self.queue).left, self.messages.config.consumer_timeout_ms
+        while (first := self.timeouts.first()) is not None:
+            end, consumer, tag = first
+            if end + timeout_ms > entry.now_ms:
+                break
+            if self.single_active is not None:
+                tag = consumer.next_tag - 1
+            held = sum(count for _, count in consumer.checked_out.between(0, tag))
+            if not left.may_move(max(held, 1), entry.limits):
+                return False
+            self.timeouts.take(end, consumer)
+            if held:
+                self._requeue_overdue(entry, consumer, tag)
+            if consumer.tag and consumer.group is None and not consumer.checked_out.total:
+                self._drop(consumer)
+                gone.append(consumer.key)
+        return True
+
+    def _requeue_overdue(self, entry: Entry, consumer: Consumer, tag: int) -> None:
+        """Requeues the messages up to this tag that a consumer holds."""
+        overdue = consumer.checked_out.cut(tag)
+        self.messages.requeue(entry, overdue.ranges(), failed=False)
+        if consumer.group is None:
+            return
+        consumer.time_out(overdue)
+        if self.single_active is not None:
+            self.single_active.leave(consumer)
+        self.groups.credit_changed(consumer)
+        place = (consumer.address, self.queue, consumer.tag, consumer.attach)
+        entry.effects.append(Notify(*place, "timed_out", tag))
+
+    def configure(self, entry: Entry, config: QueueConfig) -> None:
+        """Changes the configuration. A consumer timeout that the queue did not have before begins now for all messages
+        that are checked out."""
+        had_timeout = self.messages.config.consumer_timeout_ms >= 0
+        self.messages.config = config
+        if config.consumer_timeout_ms < 0:
+            self.timeouts.marks.clear()
+        elif not had_timeout:
+            holders = [consumer for consumer in self.consumers.values() if consumer.checked_out.total]
+            self.timeouts.note(entry.now_ms, config.consumer_timeout_ms, holders)
 
     def _give_back(self, entry: Entry) -> None:
         """Voids the remaining credit of draining consumers, which have received all messages that there were."""
@@ -365,8 +456,8 @@ class QueueMachine:
         self.groups.draining.clear()
 
     def next_expiry(self) -> int | None:
-        """The group time at which `finish` may find an expired message, staged part or pin, or a subscription that was
-        silent for too long; None if there is no such time."""
+        """The group time at which `finish` may find an expired message, staged part or pin, a subscription that was
+        silent for too long, or messages that were held for too long; None if there is no such time."""
         expiries = self.messages.expiries
         found = expiries[0][0] if expiries else NEVER
         staged = self.staging.next_expiry()
@@ -376,6 +467,8 @@ class QueueMachine:
             found = min(found, self.subscriptions.next_due())
         if self.pins.by_number:
             found = min(found, self.pins.next_due())
+        if self.timeouts.marks:
+            found = min(found, self.timeouts.next_due(self.messages.config.consumer_timeout_ms))
         return None if found == NEVER else found
 
     def purge(self, before: int | None) -> int:

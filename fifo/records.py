@@ -245,7 +245,7 @@ class Record:
     def _form(self, version: int) -> _Form:
         form = self._forms.get(version)
         if form is None:
-            present = [each for each in self.fields if each.since <= max(version, BASE)]
+            present = [each for each in self.fields if each.since <= version]
             names, kinds = [each.name for each in present], [each.kind for each in present]
             form = self._forms[version] = _Form(
                 names,
@@ -285,7 +285,7 @@ class Record:
 
     def row(self, value: Any, version: int) -> list[Any]:
         """A list of the fields that a state of this version has."""
-        form = self._form(version)
+        form = self._form(max(version, BASE))
         found = list(form.values(value))
         for place, record in form.nested:
             found[place] = record.row(found[place], version)
@@ -293,7 +293,7 @@ class Record:
 
     def by_name(self, value: Any, version: int) -> dict[str, Any]:
         """The fields that a state of this version has, by name."""
-        return dict(zip(self._form(version).names, self.row(value, version), strict=True))
+        return dict(zip(self._form(max(version, BASE)).names, self.row(value, version), strict=True))
 
     def from_row(self, values: Any) -> Any:
         """ValueError if it is no list of the fields."""

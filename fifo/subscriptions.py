@@ -43,7 +43,7 @@ from fifo.commands import (
 )
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.delivery import Delivery
-from fifo.consumers.selector import refuse_selector
+from fifo.consumers.selector import refuse_others, refuse_selector
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.consumers.shared_scan import CAUGHT_UP
 from fifo.effects import Ok, Refused, Reply, Reserved, SubscriptionState
@@ -247,6 +247,8 @@ class Subscriptions:
         refused = refuse_open(command) or refuse_selector(messages.config, command.selector)
         if refused is not None:
             return refused
+        if messages.config.single_active_consumer:
+            return refuse_others(messages.config, "a subscription")
         subscription = self.by_name.get(name)
         present = 0 if subscription is None else subscription.generation
         if command.found not in (present, None):
@@ -399,11 +401,7 @@ class Subscriptions:
         return True
 
     def _may_move(self, entry: Entry, reservation: Reservation) -> bool:
-        left = entry.budget(self.messages.queue).left
-        if left.moved and left.moved + reservation.count > entry.limits.message_budget:
-            return False
-        left.moved += reservation.count
-        return True
+        return entry.budget(self.messages.queue).left.may_move(reservation.count, entry.limits)
 
     def _give_up(self, subscription: Subscription, reservation: Reservation) -> list[tuple[int, int]]:
         subscription.reservations.remove(reservation)

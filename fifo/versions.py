@@ -30,6 +30,10 @@ as there may be logs with entries of that version.
 | 2 | a full queue accepts those messages of an independent batch that fit |
 | 2 | a batch may be for several queues; the ranges of accepted numbers that are remembered of a producer are limited |
 | 2 | the ranges of accepted numbers of all producers of a group together are limited, and owners share them |
+| 2 | consumers have priorities |
+| 2 | a queue may have a single active consumer |
+| 2 | a queue may have a consumer timeout |
+| 2 | a new queue has a delivery limit of 20, unless it is declared with another one |
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from __future__ import annotations
 FIRST = 1
 BUDGETED_ARRIVALS = 2
 LIMITED_CONSUMERS = 2
+LIMITED_DELIVERIES = 2
 PRICED_TEXTS = 2
 SHARED_BUDGETS = 2
 SHARED_PLACES = 2

@@ -167,6 +167,10 @@ class Consumer(_Settling):
     def consumer_tag(self) -> str:
         return self._consumer.consumer_tag
 
+    @property
+    def is_active(self) -> bool:
+        return self._consumer.is_active
+
     def __enter__(self) -> Self:
         self._loop.run(self._consumer.start())
         return self
@@ -281,6 +285,7 @@ class Client(_Settling):
         auto_settle: bool = False,
         *,
         consumer_tag: str | None = None,
+        priority: int = 0,
         timeout_ms: int | None = None,
     ) -> Consumer:
         """Attach a consumer at once and return it."""
@@ -293,6 +298,7 @@ class Client(_Settling):
                 prefetch,
                 auto_settle,
                 consumer_tag=consumer_tag,
+                priority=priority,
                 timeout_ms=timeout_ms,
             )
             return await consumer.start()

@@ -1,13 +1,19 @@
-"""Which consumer is served next: round robin.
+"""Which consumer is served next: the highest priority, then round robin.
 
-The service queue has the selector groups with a consumer that has credit. Inside a group, the consumers with credit
-rotate, too. A turn gives one consumer the lowest ready messages that its group selects. It gives as many as the
-consumer's credit allows, but not more than
-- an even share of the messages that were ready when the checkout began;
+A message goes to a consumer of the highest priority among those that have credit and whose selector matches it. The
+priority is the consumer's, not the group's: consumers of one selector may have different ones. So a checkout serves one
+priority after the other, the highest first. It goes on to the next one when no consumer of the present one can be given
+anything. Where a budget has kept a group with such a consumer from looking at all messages, it stops there, because a
+message that was not looked at may match.
+
+Consumers of one priority are served round robin. The service queue has the selector groups with a consumer that has
+credit. Inside a group, the consumers with credit rotate, too. A turn gives one consumer the lowest ready messages that
+its group selects. It gives as many as the consumer's credit allows, but not more than
+- an even share, among the consumers of the priority, of the messages that were ready when its first turn began;
 - `Limits.quantum` messages, so that a large batch is spread over all consumers that have credit.
-A consumer that is alone takes all its turns at once. After a turn that gave messages, the group and the consumer move
-to the end of their queues. A group that finds nothing keeps its place. A group that has found all its messages is not
-asked again.
+A consumer that is alone in its priority takes all its turns at once. After a turn that gave messages, the group and the
+consumer move to the end of their queues. A group that finds nothing keeps its place. A group that has found all its
+messages is not asked again.
 
 A checkout ends when no consumer with credit can be given anything, or when its budget is spent; then a later entry
 continues it.
@@ -18,28 +24,49 @@ from __future__ import annotations
 from collections import deque
 
 from fifo.budgets import UNLIMITED, Entry
+from fifo.consumers.consumer import Key
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
+from fifo.consumers.timeouts import Timeouts
 from fifo.messages.messages import Messages
 
 
-def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:
+def run(messages: Messages, groups: SelectorGroups, timeouts: Timeouts, entry: Entry) -> bool:
     """Serves all consumers that can be served; False if the budget ended it."""
     if not groups.service_queue or not messages.ready_count:
         return True
     left = entry.budget(messages.queue).left
-    share = UNLIMITED
-    if groups.eligible_count > 1:
-        share = min(entry.limits.quantum, -(-messages.ready_count // groups.eligible_count))
-    deliveries: dict[tuple[bytes, str], Delivery] = {}
+    deliveries: dict[Key, Delivery] = {}
     groups.shared.move(entry)
-    runnable = deque(groups.runnable())
+    is_done = True
+    for priority in sorted(groups.eligible_counts, reverse=True):
+        is_done = _serve(messages, groups, entry, priority, deliveries)
+        if not is_done or groups.may_find_more(priority):
+            break
+    entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
+    timeout_ms = messages.config.consumer_timeout_ms
+    if timeout_ms >= 0:
+        timeouts.note(entry.now_ms, timeout_ms, [delivery.consumer for delivery in deliveries.values()])
+    is_done = is_done and groups.shared.behind is None
+    # Idle groups are not among the runnable ones, and which are idle is local: so this asks for all with credit.
+    return is_done and (left.may_hand_out or not groups.service_queue or not messages.ready_count)
+
+
+def _serve(
+    messages: Messages, groups: SelectorGroups, entry: Entry, priority: int, deliveries: dict[Key, Delivery]
+) -> bool:
+    """Serves the consumers of a priority; False if the budget ended it."""
+    left = entry.budget(messages.queue).left
+    count, share = groups.eligible_counts[priority], UNLIMITED
+    if count > 1:
+        share = min(entry.limits.quantum, -(-messages.ready_count // count))
+    runnable = deque(groups.runnable(priority))
     is_done = True
     while runnable and messages.ready_count:
         if left.messages <= 0 or left.runs <= 0:  # left.may_hand_out, once a turn
             break
         group = runnable.popleft()
-        consumer = group.next_consumer()
+        consumer = group.next_consumer(priority)
         delivery = deliveries.get(consumer.key)
         if delivery is None:
             delivery = Delivery(consumer, messages.queue)
@@ -54,7 +81,4 @@ def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:
                 runnable.append(group)
         if taken < wanted and is_complete:
             groups.found_all(group)
-    entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
-    is_done = is_done and groups.shared.behind is None
-    # Idle groups are not among the runnable ones, and which are idle is local: so this asks for all with credit.
-    return is_done and (left.may_hand_out or not groups.service_queue or not messages.ready_count)
+    return is_done

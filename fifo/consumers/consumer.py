@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fifo.commands import UNKNOWN, Address
+from fifo.commands import UNKNOWN, Address, Attach
 from fifo.consumers.selector import Selector, decoded
 
 Key = tuple[bytes, str]
@@ -110,6 +110,15 @@ class CheckedOut:
                     place += taken
         return out
 
+    def cut(self, last: int) -> CheckedOut:
+        """Removes the tags up to `last` and returns them."""
+        found = CheckedOut()
+        for place in range(bisect_right(self.tags, last)):
+            tag = self.tags[place]
+            found.add(tag, self.sequences[place], min(self.counts[place], last - tag + 1))
+        self.remove(0, last)
+        return found
+
     def between(self, first: int, last: int) -> list[tuple[int, int]]:
         """The messages of the tags first..last, as (sequence, count) in the order of the tags."""
         tags, sequences, counts = self.tags, self.sequences, self.counts
@@ -121,8 +130,12 @@ class CheckedOut:
                 found.append((sequences[place] + skipped, count))
         return found
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """All messages, as (sequence, count) in the order of the tags."""
+        return list(zip(self.sequences, self.counts, strict=True))
+
     def remove_all(self) -> list[tuple[int, int]]:
-        out = list(zip(self.sequences, self.counts, strict=True))
+        out = self.ranges()
         for column in (self.tags, self.sequences, self.counts):
             del column[:]
         self.total = 0
@@ -143,6 +156,11 @@ class Consumer:
     next_tag: int = 1
     checked_out: CheckedOut = field(default_factory=CheckedOut)
     owner: int = UNKNOWN  # of its session
+    priority: int = 0
+    is_active: bool = True  # False: it is given nothing
+    timed_out: CheckedOut | None = None
+    """the messages that were requeued after the consumer timeout and that it has not answered since; None if there are
+    none"""
 
     key: Key = field(init=False)
 
@@ -154,9 +172,35 @@ class Consumer:
         """The selector of its group; None without a group."""
         return None if self.group is None else self.group.selector
 
+    def is_like(self, command: Attach) -> bool:
+        """Whether it is attached as this command would attach it, and no message has timed out."""
+        is_alike = self.selector == command.selector and self.priority == command.priority
+        return is_alike and self.timed_out is None
+
+    def time_out(self, overdue: CheckedOut) -> None:
+        """Notes messages that it held for too long: it is given nothing until it has answered all of them."""
+        self.is_active = False
+        if self.timed_out is None:
+            self.timed_out = overdue
+        else:
+            for tag, sequence, count in zip(overdue.tags, overdue.sequences, overdue.counts, strict=True):
+                self.timed_out.add(tag, sequence, count)
+
+    def answer_late(self, tags: Sequence[tuple[int, int]]) -> bool:
+        """Notes that these tags are answered. Returns whether that was the last of the messages that timed out."""
+        if self.timed_out is None:
+            return False
+        self.timed_out.remove_many(tags)
+        if self.timed_out.total:
+            return False
+        self.timed_out = None
+        return True
+
     @property
     def credit(self) -> int:
         """The number of messages that it may receive now."""
+        if not self.is_active:
+            return 0
         allowed, free = self.credit_to + 1 - self.next_tag, self.max_checked_out - self.checked_out.total
         least = allowed if allowed < free else free
         return least if least > 0 else 0
@@ -180,7 +224,8 @@ class SelectorGroup:
         self.size = 0  # its consumers
         self.scan_position = 0
         self.queue_position = 0  # its place among the groups with credit
-        self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
+        self.eligible: dict[int, OrderedDict[Key, Consumer]] = {}
+        """those with credit by their priority; the first of a priority is next"""
         self._decoded: Selector | None = None
         self.evaluated_to = 0
 
@@ -190,5 +235,5 @@ class SelectorGroup:
             self._decoded = decoded(self.selector)
         return self._decoded
 
-    def next_consumer(self) -> Consumer:
-        return next(iter(self.eligible.values()))
+    def next_consumer(self, priority: int) -> Consumer:
+        return next(iter(self.eligible[priority].values()))

@@ -63,6 +63,14 @@ def kept_fields(names: tuple[str, ...]) -> KeptFields:
     return resolve_field_names(names)
 
 
+def refuse_others(config: QueueConfig, what: str) -> Refused:
+    """The refusal if only the single active consumer of a queue is given messages."""
+    return Refused(
+        "bad_argument",
+        f"queue {config.name!r} has x-single-active-consumer, which excludes {what}; allowed: attached consumers",
+    )
+
+
 def refuse_selector(config: QueueConfig, selector: bytes) -> Refused | None:
     """The refusal if a queue cannot answer this selector, else None."""
     if not selector:

@@ -50,7 +50,7 @@ class SelectorGroups:
         "_last_position",
         "by_selector",
         "draining",
-        "eligible_count",
+        "eligible_counts",
         "fields",
         "match_cache",
         "messages",
@@ -65,7 +65,8 @@ class SelectorGroups:
         self.service_queue: OrderedDict[bytes, SelectorGroup] = (
             OrderedDict()
         )  # groups with eligible consumers, next first
-        self.eligible_count = 0
+        self.eligible_counts: dict[int, int] = {}
+        """the consumers with credit of each priority that has any"""
         self.draining: dict[Key, Consumer] = {}
         self._last_position = 0
         self._active: dict[bytes, SelectorGroup] = {}
@@ -110,22 +111,33 @@ class SelectorGroups:
         group = consumer.group
         if group is None:
             return
-        key = consumer.key
+        is_eligible = consumer.key in group.eligible.get(consumer.priority, ())
         if consumer.credit > 0:
-            if key not in group.eligible:
-                self.eligible_count += 1
-                group.eligible[key] = consumer
-                if len(group.eligible) == 1:
+            if not is_eligible:
+                self.make_eligible(group, consumer)
+                if group.selector not in self.service_queue:
                     self.enqueue_group(group)
                     assert entry is not None
                     self._pass_nothing(group, entry)
-        elif key in group.eligible:
-            self.eligible_count -= 1
-            del group.eligible[key]
+        elif is_eligible:
+            self._count(consumer.priority, -1)
+            del group.eligible[consumer.priority][consumer.key]
+            if not group.eligible[consumer.priority]:
+                del group.eligible[consumer.priority]
             if not group.eligible:
                 del self.service_queue[group.selector]
                 self._active.pop(group.selector, None)
                 self.rest(group)
+
+    def make_eligible(self, group: SelectorGroup, consumer: Consumer) -> None:
+        """Puts a consumer that has credit behind those of its priority."""
+        self._count(consumer.priority, 1)
+        group.eligible.setdefault(consumer.priority, OrderedDict())[consumer.key] = consumer
+
+    def _count(self, priority: int, more: int) -> None:
+        self.eligible_counts[priority] = self.eligible_counts.get(priority, 0) + more
+        if not self.eligible_counts[priority]:
+            del self.eligible_counts[priority]
 
     def rest(self, group: SelectorGroup) -> None:
         """A group without credit that is caught up keeps the present end as its scan position."""
@@ -157,10 +169,19 @@ class SelectorGroups:
             self.look_up_arrivals()
             self.found_all(group)
 
-    def runnable(self) -> list[SelectorGroup]:
-        """The groups that may find something, in the order of the service queue."""
+    def runnable(self, priority: int) -> list[SelectorGroup]:
+        """The groups with a consumer of this priority that may find something, in the order of the service queue."""
         self.look_up_arrivals()
-        return sorted(self._active.values(), key=lambda group: group.queue_position)
+        found = [group for group in self._active.values() if priority in group.eligible]
+        return sorted(found, key=lambda group: group.queue_position)
+
+    def may_find_more(self, priority: int) -> bool:
+        """Whether a caught-up group has a consumer of this priority with credit, and arrivals that are not looked up
+        yet."""
+        if self.shared.behind is None:
+            return False
+        groups = self.service_queue.values()
+        return any(group.scan_position == CAUGHT_UP for group in groups if priority in group.eligible)
 
     def found_all(self, group: SelectorGroup) -> None:
         """Makes a group that was given all its messages idle, if an arrival or a requeue can make it active again."""
@@ -215,9 +236,10 @@ class SelectorGroups:
                     self._active[group.selector] = group
 
     def rotate(self, group: SelectorGroup, consumer: Consumer) -> bool:
-        """Moves both to the end of their queues. Returns whether the group still has a consumer to serve."""
+        """Moves both to the end of their queues. Returns whether the group still has a consumer of this priority to
+        serve."""
         if consumer.credit > 0:
-            group.eligible.move_to_end(consumer.key)
+            group.eligible[consumer.priority].move_to_end(consumer.key)
         else:
             self.credit_changed(consumer)
         if not group.eligible:
@@ -225,7 +247,7 @@ class SelectorGroups:
         self.service_queue.move_to_end(group.selector)
         self._last_position += 1
         group.queue_position = self._last_position
-        return True
+        return consumer.priority in group.eligible
 
     # ---- which messages
 

@@ -203,10 +203,10 @@ def resume(
     """The group of a checkpoint's state; all its blocks are cold. Raises ValueError if it is no checkpoint."""
     group = GroupMachine(field_source, pages, limits)
     reader = _begin(state)
-    queue_count = snapshot.read_group_head(reader.blob(), group)
+    queue_count, version = snapshot.read_group_head(reader.blob(), group)
     for _ in range(queue_count):
         part = Reader(reader.blob())
-        machine, block_count = snapshot.read_queue_head(part.blob(), group)
+        machine, block_count = snapshot.read_queue_head(part.blob(), group, version)
         group.queues[machine.queue] = machine
         for stored in _records(part):
             snapshot.add_block(machine, stored)

@@ -124,6 +124,8 @@ def _check_queue(machine: QueueMachine) -> None:
     _expect(all(cause in causes for cause in COUNTED), "causes are of the table")
     _expect(tuple(machine.messages.dropped) == COUNTED, "causes are counted in their order")
     _check_groups(machine)
+    _check_timeouts(machine)
+    _check_single_active(machine)
     _check_staging(machine)
     _check_pages(machine)
     _check_pins(machine)
@@ -236,13 +238,68 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
         consumer.checked_out.total <= machine.limits.max_checked_out,
         "a consumer does not hold too many messages",
     )
-    is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
+    group = consumer.group
+    is_listed = group is not None and consumer.key in group.eligible.get(consumer.priority, ())
     _expect(
-        is_listed == (consumer.group is not None and consumer.credit > 0),
+        is_listed == (group is not None and consumer.credit > 0),
         "a consumer with credit is eligible",
     )
     _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
     _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
+
+
+def _check_timeouts(machine: QueueMachine) -> None:
+    marks, timeout_ms = machine.timeouts.marks, machine.messages.config.consumer_timeout_ms
+    _expect(not marks or timeout_ms >= 0, "without a timeout there are no marks")
+    _expect(list(marks) == sorted(marks), "marks ascend")
+    for mark in marks.values():
+        _expect(bool(mark), "a mark is not empty")
+        for consumer, tag in mark.items():
+            _expect(machine.consumers.get(consumer.key) is consumer, "a mark has consumers of the queue")
+            _expect(0 < tag < consumer.next_tag, "a mark has tags that were delivered")
+    for consumer in machine.consumers.values():
+        noted = [mark[consumer] for mark in marks.values() if consumer in mark]
+        _expect(noted == sorted(noted), "the tags of later marks are higher")
+        if timeout_ms >= 0 and consumer.checked_out.total:
+            _expect(bool(noted), "a consumer that holds messages is in a mark")
+            _expect(consumer.checked_out.tags[-1] <= noted[-1], "every tag is in a mark")
+        late = consumer.timed_out
+        if late is None:
+            _expect(
+                consumer.is_active or machine.single_active is not None or consumer.group is None,
+                "it is served",
+            )
+            continue
+        _expect(
+            consumer.group is not None and not consumer.is_active,
+            "a consumer that has timed out is given nothing",
+        )
+        _expect(0 < late.total == sum(late.counts), "a consumer that has timed out has messages to answer")
+        _expect(late.total + consumer.checked_out.total <= machine.limits.max_checked_out, "they are limited")
+
+
+def _check_single_active(machine: QueueMachine) -> None:
+    single, consumers = machine.single_active, list(machine.consumers.values())
+    is_single = machine.messages.config.single_active_consumer
+    _expect(
+        (single is not None) == is_single,
+        "the queue has a single active consumer if its configuration says so",
+    )
+    if single is None:
+        return
+    attached = [each for each in consumers if each.group is not None and each.timed_out is None]
+    order = sorted(attached, key=lambda consumer: (-consumer.priority, consumer.attach))
+    _expect(list(single.candidates.values()) == order, "attached consumers may become active")
+    active = [consumer for consumer in consumers if consumer.is_active]
+    _expect(active == ([] if single.active is None else [single.active]), "one consumer is active")
+    holders = [consumer for consumer in consumers if consumer.checked_out.total]
+    _expect(len(holders) <= 1, "one consumer holds messages")
+    first = single.first
+    others = [consumer for consumer in holders if consumer is not first]
+    _expect(
+        machine.unfinished or first is single.active or bool(others),
+        "the first consumer is active, unless another one holds messages",
+    )
 
 
 def _check_subscription(machine: QueueMachine, subscription: Subscription) -> None:
@@ -326,8 +383,14 @@ def _check_groups(machine: QueueMachine) -> None:
             _expect(groups.by_selector.get(consumer.group.selector) is consumer.group, "groups are listed")
             sizes[consumer.group.selector] = sizes.get(consumer.group.selector, 0) + 1
     _expect(sizes == {group.selector: group.size for group in groups.by_selector.values()}, "group sizes")
-    eligible = sum(len(group.eligible) for group in groups.by_selector.values())
-    _expect(eligible == groups.eligible_count, "consumers with credit are counted")
+    counts: Counter[int] = Counter()
+    for group in groups.by_selector.values():
+        for priority, equals in group.eligible.items():
+            counts[priority] += len(equals)
+            _expect(bool(equals), "a priority without consumers is not listed")
+            priorities = [consumer.priority for consumer in equals.values()]
+            _expect(priorities == [priority] * len(equals), "consumers are listed by their priority")
+    _expect(dict(counts) == groups.eligible_counts, "consumers with credit are counted by priority")
     waiting = sorted(group.selector for group in groups.by_selector.values() if group.eligible)
     _expect(waiting == sorted(groups.service_queue), "groups with credit take turns")
     for group in groups.by_selector.values():

@@ -149,10 +149,15 @@ CONSUMER = Record(
         Field("next_tag", U64),
         Field("selector", Maybe(BYTES)),
         Field("checked_out", CHECKED_OUT),
+        Field("priority", I64, since=2, default=0),
+        Field("is_active", FLAG, since=2, default=True),
+        Field("timed_out", Maybe(CHECKED_OUT), since=2, default=None),
     ),
     others=("group", "key", "max_checked_out", "owner"),
 )
 CONSUMERS = Many(CONSUMER)
+MARKS = Many(Row(U64, Many(Row(U64, U64))))
+"""Of the consumer timeout: time, then places and tags of consumers."""
 
 # ---- its subscriptions
 

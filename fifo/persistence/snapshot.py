@@ -5,11 +5,12 @@ for each queue, in the order of ids, its head and its blocks in the order of the
 local state (columns, match sets), and nothing that follows from the rest (the two trees, sums, the consumers of a
 session).
 
-Which fields a record has follows from the group's version, which stands in its head (layouts.py). So members of older
-builds can read a snapshot until the group has switched to a version that they do not know.
+Which fields a record has follows from the group's version, which stands in its head (layouts.py): those of this version
+and of BASE. So members of older builds can read a snapshot until the group has switched to a version that they do not
+know.
 
-Format 3 is read, too. Its group's head ends before the producers' owners and the fences, and its queues' heads before
-the owners of subscriptions and pins.
+Format 3 is read, too. Its records have the fields of version 1. Its group's head ends before the producers' owners and
+the fences, and its queues' heads before the owners of subscriptions and pins.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from fifo.persistence.layouts import (
     FENCES,
     GROUP,
     HAS_UNTOLD_LOSS,
+    MARKS,
     NUMBERS,
     OWNER,
     PRODUCERS,
@@ -46,7 +48,7 @@ from fifo.pins import QueuePin
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription
-from fifo.versions import check_version
+from fifo.versions import BASE, FIRST, check_version
 
 MAGIC = b"QFIFO"
 FORMAT = 4
@@ -113,9 +115,9 @@ def decode(
     """The group of a snapshot; all its blocks are warm. Raises ValueError if it is no snapshot of a known format."""
     group = GroupMachine(field_source, pages, limits)
     reader = open_sections(data, limits)
-    queue_count = read_group_head(reader.blob(), group)
+    queue_count, version = read_group_head(reader.blob(), group)
     for _ in range(queue_count):
-        machine, block_count = read_queue_head(reader.blob(), group)
+        machine, block_count = read_queue_head(reader.blob(), group, version)
         group.queues[machine.queue] = machine
         for _ in range(block_count):
             add_block(machine, decode_block(Reader(reader.blob()), group.limits.block_size))
@@ -148,8 +150,8 @@ def beginning(head: bytes) -> tuple[int, int]:
     return version, reader.number()
 
 
-def read_group_head(head: bytes, group: GroupMachine) -> int:
-    """Returns the number of queues."""
+def read_group_head(head: bytes, group: GroupMachine) -> tuple[int, int]:
+    """Returns the number of queues, and the version whose fields their records have."""
     reader = Reader(head)
     BEGINNING.read_into(reader, group)
     check_version("the group's state", group.version, group.limits.newest_version)
@@ -163,9 +165,10 @@ def read_group_head(head: bytes, group: GroupMachine) -> int:
     OWNER.read_each(reader, producers)
     for producer in producers:
         sessions.add(producer)
-    if not is_format_3:
-        FENCES.read_into(reader, sessions.fences)
-    return queue_count
+    if is_format_3:
+        return queue_count, FIRST
+    FENCES.read_into(reader, sessions.fences)
+    return queue_count, max(group.version, BASE)
 
 
 # ---- queue
@@ -186,7 +189,8 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
     for group in groups.by_selector.values():
         out.blob(group.selector)
         out.number(groups.shared.encode(group.scan_position))
-        NUMBERS.write(out, [places[key] for key in group.eligible])
+        in_order = sorted(group.eligible.items(), reverse=True)
+        NUMBERS.write(out, [places[key] for _, equals in in_order for key in equals])
     group_places = {selector: place for place, selector in enumerate(groups.by_selector)}
     NUMBERS.write(out, [group_places[selector] for selector in groups.service_queue])
     NUMBERS.write(out, [places[key] for key in groups.draining])
@@ -194,6 +198,8 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
     write_pins(out, machine.pins)
     HAS_UNTOLD_LOSS.write_each(out, machine.subscriptions.by_name.values())
     OWNER.write_each(out, _owned(machine))
+    marks = machine.timeouts.marks.items()
+    MARKS.write(out, [(end, [(places[each.key], tag) for each, tag in mark.items()]) for end, mark in marks])
     return out.data
 
 
@@ -210,12 +216,12 @@ def staged_in(head: bytes, version: int) -> tuple[int, Staging]:
     return reader.number(), decode_staging(reader.blob(), PRODUCTION, version)
 
 
-def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int]:
-    """Returns the queue without its blocks, and their number."""
-    reader = Reader(head, group.version)
+def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[QueueMachine, int]:
+    """Returns the queue without its blocks, and their number. version: the one whose fields its records have."""
+    reader = Reader(head, version)
     queue = reader.number()
     block_count = reader.number()
-    staging = decode_staging(reader.blob(), group.limits, group.version)
+    staging = decode_staging(reader.blob(), group.limits, version)
     machine = QueueMachine(queue, CONFIG.read(reader), group.field_source, group.memory)
     machine.staging = staging
     QUEUE.read_into(reader, machine)
@@ -232,8 +238,7 @@ def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int
         selector_group = groups.add(reader.blob())
         groups.shared.decode(selector_group, reader.number())
         for place in NUMBERS.read(reader):
-            selector_group.eligible[consumers[place].key] = consumers[place]
-        groups.eligible_count += len(selector_group.eligible)
+            groups.make_eligible(selector_group, consumers[place])
         found.append(selector_group)
     for place in NUMBERS.read(reader):
         groups.enqueue_group(found[place])
@@ -243,10 +248,15 @@ def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
+            if machine.single_active is not None and consumer.timed_out is None:
+                machine.single_active.join(consumer)
     read_subscriptions(reader, machine.subscriptions, groups, group.limits)
     read_pins(reader, machine.pins)
     HAS_UNTOLD_LOSS.read_each(reader, machine.subscriptions.by_name.values())
     OWNER.read_each(reader, _owned(machine))
+    if not reader.is_at_end():
+        for end, mark in MARKS.read(reader):
+            machine.timeouts.marks[end] = {consumers[place]: tag for place, tag in mark}
     return machine, block_count
 
 

@@ -174,6 +174,9 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
                 credit=consumer.credit,
                 checked_out=consumer.checked_out,
                 filter=consumer.selector,
+                priority=consumer.priority,
+                active=consumer.is_active,
+                timed_out=consumer.timed_out,
                 selector=selector_text(consumer.selector),
             )
         if found.consumers_after is not None:

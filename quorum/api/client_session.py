@@ -204,10 +204,10 @@ class ClientSession:
         self._commands.work.set()
 
     def notified(self, notify: Notify) -> None:
-        if notify.event in ("drained", "queue_deleted"):
-            self.consumers.notified(notify)
-        else:
+        if notify.event == "fenced":
             self.ended("fenced")
+        else:
+            self.consumers.notified(notify)
         self._commands.work.set()
 
     def ended(self, reason: str) -> None:

@@ -83,6 +83,24 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class ActiveChanged:
+    """A consumer has become the single active one of its queue, or is it no more."""
+
+    consumer_tag: str
+    attach: int
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The messages up to this tag that a consumer held were requeued, because it has held them for too long."""
+
+    consumer_tag: str
+    attach: int
+    last_tag: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """The service has ended a consumer."""
 
@@ -90,8 +108,8 @@ class Cancelled:
     why: Status
 
 
-Outcome = Confirms | Done | Failed | Attached | Drained | Cancelled | DeliveredBatch
-Queued = Failed | Attached | Drained | Cancelled
+Queued = Failed | Attached | Drained | ActiveChanged | TimedOut | Cancelled
+Outcome = Confirms | Done | Queued | DeliveredBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +231,7 @@ def weigh(outcome: Outcome) -> tuple[int, int]:
 
 
 def _size(outcome: Queued | Rejection) -> int:
-    if isinstance(outcome, Attached | Drained):
+    if isinstance(outcome, Attached | Drained | ActiveChanged | TimedOut):
         return RECORD_BYTES + len(outcome.consumer_tag)
     tag = len(outcome.consumer_tag) if isinstance(outcome, Cancelled) else 0
     return RECORD_BYTES + tag + outcome.why.size_bytes

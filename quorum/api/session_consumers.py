@@ -13,7 +13,7 @@ from fifo.effects import AttachedReply, Deliver, Notify, Ok, Reply
 from quorum.api import deliveries, status
 from quorum.api.filters import Filter, expression_bytes
 from quorum.api.hub import Hub
-from quorum.api.outcomes import Attached, Cancelled, Drained, PendingDelivery
+from quorum.api.outcomes import ActiveChanged, Attached, Cancelled, Drained, PendingDelivery, TimedOut
 from quorum.api.session_commands import SessionCommands, Token
 from quorum.catalog.arguments import ArgumentError
 from quorum.catalog.queues import CatalogQueue
@@ -39,6 +39,8 @@ class Consumer:
     """the highest tag up to which it was given credit"""
     delivered_to: int = 0
     """the highest tag that was delivered to it"""
+    timed_out_to: int = 0
+    """the highest tag of this attachment that has timed out"""
 
     def raise_credit(self, credit_to: int) -> bool:
         """Take note of credit. Returns whether it ends a wait: the consumer has used all that it had before."""
@@ -130,7 +132,9 @@ class SessionConsumers:
 
     # ---- consumers
 
-    async def attach(self, request_id: int, tag: str, name: str, wanted: Filter, credit_to: int) -> None:
+    async def attach(
+        self, request_id: int, tag: str, name: str, wanted: Filter, credit_to: int, priority: int = 0
+    ) -> None:
         """A consumer of the queue of this name; one of the same tag is attached again. Attached or Failed follows."""
         try:
             if not 1 <= len(tag.encode()) <= c.MAX_NAME_BYTES:
@@ -154,7 +158,7 @@ class SessionConsumers:
         self.by_tag[tag] = consumer
         consumer.attaching += 1
         consumer.credit_to, consumer.delivered_to = credit_to, 0
-        command = c.Attach(queue.id, tag, selector, credit_to)
+        command = c.Attach(queue.id, tag, selector, credit_to, priority)
         self._submit(consumer, command, _Attaching(self, (queue,), request_id, consumer))
 
     def attach_answered(self, request_id: int, consumer: Consumer, reply: Reply | None) -> None:
@@ -163,7 +167,8 @@ class SessionConsumers:
         self._commands.answered()
         consumer.attaching -= 1
         if isinstance(reply, AttachedReply):
-            consumer.attach = reply.attach
+            if consumer.attach != reply.attach:
+                consumer.attach, consumer.timed_out_to = reply.attach, 0
             self._outbox.add(Attached(request_id, consumer.tag, reply.attach))
             return
         is_known = self.by_tag.get(consumer.tag) is consumer
@@ -198,9 +203,18 @@ class SessionConsumers:
                 del self.by_tag[consumer.tag]
 
     def notified(self, notify: Notify) -> None:
-        """A consumer's credit was given back, or its queue was deleted."""
+        """A consumer's credit was given back, it has become active or inactive, it has held messages for too long, or
+        its queue was deleted."""
         if notify.event == "drained":
             self._outbox.add(Drained(notify.consumer_tag, notify.value))
+        elif notify.event in ("active", "inactive"):
+            changed = ActiveChanged(notify.consumer_tag, notify.attach, notify.event == "active")
+            self._outbox.add(changed)
+        elif notify.event == "timed_out":
+            consumer = self.by_tag.get(notify.consumer_tag)
+            if consumer is not None and consumer.attach == notify.attach:
+                consumer.timed_out_to = notify.value
+            self._outbox.add(TimedOut(notify.consumer_tag, notify.attach, notify.value))
         else:
             self.by_tag.pop(notify.consumer_tag, None)
             self._outbox.add(Cancelled(notify.consumer_tag, status.QUEUE_DELETED))
@@ -305,9 +319,13 @@ class SessionConsumers:
 
     def _is_current(self, deliver: Deliver) -> bool:
         """Whether messages that waited here are still held by the attachment that they were delivered to. A consumer
-        that was cancelled, or attached again, has returned them, and another consumer may have them."""
+        that was cancelled, attached again, or has timed out, has returned them, and another consumer may have them."""
+        if not deliver.consumer_tag:
+            return True
         consumer = self.by_tag.get(deliver.consumer_tag)
-        return not deliver.consumer_tag or (consumer is not None and consumer.attach == deliver.attach)
+        if consumer is None or consumer.attach != deliver.attach:
+            return False
+        return deliver.first_tag > consumer.timed_out_to
 
 
 def _quoted(text: str) -> str:

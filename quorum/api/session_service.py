@@ -128,7 +128,12 @@ class SessionCall:
 
     async def _attach(self, request: pb.Attach) -> None:
         await self._session.consumers.attach(
-            request.request_id, request.consumer_tag, request.queue, filter_of(request), request.credit_to
+            request.request_id,
+            request.consumer_tag,
+            request.queue,
+            filter_of(request),
+            request.credit_to,
+            request.priority,
         )
 
     def _credit(self, request: pb.Credit) -> None:
@@ -218,6 +223,18 @@ def _drained(response: pb.SessionResponse, outcome: o.Drained) -> None:
     response.drained.consumer_tag, response.drained.next_tag = outcome.consumer_tag, outcome.next_tag
 
 
+def _active_changed(response: pb.SessionResponse, outcome: o.ActiveChanged) -> None:
+    changed = response.active_changed
+    changed.consumer_tag, changed.attach = outcome.consumer_tag, outcome.attach
+    changed.active = outcome.is_active
+
+
+def _timed_out(response: pb.SessionResponse, outcome: o.TimedOut) -> None:
+    timed_out = response.timed_out
+    timed_out.consumer_tag, timed_out.attach = outcome.consumer_tag, outcome.attach
+    timed_out.last_tag = outcome.last_tag
+
+
 def _cancelled(response: pb.SessionResponse, outcome: o.Cancelled) -> None:
     response.cancelled.consumer_tag = outcome.consumer_tag
     response.cancelled.status.CopyFrom(to_proto(outcome.why))
@@ -244,6 +261,8 @@ _FILL: dict[type, Callable[[pb.SessionResponse, Any], None]] = {
     o.Failed: _failed,
     o.Attached: _attached,
     o.Drained: _drained,
+    o.ActiveChanged: _active_changed,
+    o.TimedOut: _timed_out,
     o.Cancelled: _cancelled,
     DeliveredBatch: _delivery,
 }

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fifo.commands import MAX_MESSAGE_TTL_MS, MAX_NAME_BYTES, OVERFLOWS, QUEUE_MODES, QueueConfig
-from fifo.versions import CURRENT, FIRST
+from fifo.versions import CURRENT, FIRST, LIMITED_DELIVERIES
 from quorum_selectors.errors import FieldNameError
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES, resolve_field_names
 
@@ -28,6 +28,10 @@ Arguments = tuple[tuple[str, ArgumentValue], ...]
 
 MAX_COUNT = 1 << 48
 MAX_FILTER_BYTES = 1 << 24
+DELIVERY_LIMIT = 20
+"""The delivery limit of queues that were declared without one, as in RabbitMQ. Queues of version 1 have none."""
+MIN_CONSUMER_TIMEOUT_MS = 1_000
+"""The lowest consumer timeout: some round trips, and time for a pause of the client."""
 MAX_ARGUMENTS_BYTES = 4 << 10
 """Maximum size of names and texts of one queue's or policy's arguments. Every member keeps them, and every snapshot of
 the catalog and every listing contains them."""
@@ -39,7 +43,6 @@ FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
 """Arguments that have an effect only if x-filter-enabled is true."""
 
 UNSUPPORTED_ARGUMENTS = (
-    "x-consumer-timeout",
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-dead-letter-strategy",
@@ -48,7 +51,6 @@ UNSUPPORTED_ARGUMENTS = (
     "x-max-consumers",
     "x-max-length-bytes",
     "x-max-priority",
-    "x-single-active-consumer",
 )
 """Known arguments that this version does not support."""
 
@@ -91,12 +93,21 @@ def effective_config(
         for argument in FILTERING:
             if argument in checked:
                 raise ArgumentError(f"argument {argument!r} needs 'x-filter-enabled' to be true as well")
+    elif checked.get("x-single-active-consumer"):
+        raise ArgumentError("arguments 'x-filter-enabled' and 'x-single-active-consumer' exclude each other")
     else:
         names = checked.get("x-filter-field-names", DEFAULT_FIELD_NAMES)
         assert isinstance(names, tuple)
         checked["x-filter-field-names"] = tuple(sorted(names))
     values: dict[str, Any] = {SUPPORTED[argument].attribute: value for argument, value in checked.items()}
     return QueueConfig(name, **values)
+
+
+def with_defaults(arguments: Arguments, version: int) -> Arguments:
+    """A queue's arguments with those that it has by default. version: that of the entry that declared the queue."""
+    if version < LIMITED_DELIVERIES or any(argument == "x-delivery-limit" for argument, _ in arguments):
+        return arguments
+    return tuple(sorted((*arguments, ("x-delivery-limit", DELIVERY_LIMIT))))
 
 
 def needed_version(arguments: Iterable[str]) -> int:
@@ -253,6 +264,9 @@ class Argument:
 
 
 SUPPORTED = {
+    "x-consumer-timeout": Argument(
+        "consumer_timeout_ms", _integer(MIN_CONSUMER_TIMEOUT_MS, MAX_MESSAGE_TTL_MS), _smaller, since=2
+    ),
     "x-delivery-limit": Argument("delivery_limit", _integer(-1, MAX_COUNT), _smaller),
     "x-filter-enabled": Argument("filter_enabled", _boolean, None),
     "x-filter-field-names": Argument("filter_field_names", _field_names, _own),
@@ -263,6 +277,7 @@ SUPPORTED = {
     "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_MESSAGE_TTL_MS), _smaller),
     "x-overflow": Argument("overflow", _overflow, _policys),
     "x-queue-mode": Argument("queue_mode", _queue_mode, _own),
+    "x-single-active-consumer": Argument("single_active_consumer", _boolean, None, since=2),
 }
 """All supported arguments, by name. To add one: a line here, a field with the same default in QueueConfig, and a line
 with the same version at the end of CONFIG (fifo/layouts.py). docs/queues.md lists the arguments."""

@@ -12,6 +12,7 @@ from typing import Any
 from fifo.commands import UNKNOWN
 from fifo.kinds import FLAG, I64, OPEN_TEXT, TEXT, U64
 from fifo.records import Field, Record
+from fifo.versions import FIRST
 from quorum.catalog import commands as cat
 from quorum.catalog import lease_times as lt
 from quorum.catalog.lease_times import UNSEEN
@@ -64,7 +65,13 @@ LEASE_TIMES = (
 
 QUEUE = Record(
     CatalogQueue,
-    (Field("id", U64), Field("name", TEXT), Field("group", U64), Field("arguments", ARGUMENTS)),
+    (
+        Field("id", U64),
+        Field("name", TEXT),
+        Field("group", U64),
+        Field("arguments", ARGUMENTS),
+        Field("version", U64, since=2, default=FIRST),
+    ),
     others=("config",),
 )
 POLICY = Record(

@@ -30,6 +30,7 @@ from quorum.catalog.arguments import (
     check_size,
     differences,
     effective_config,
+    with_defaults,
 )
 from quorum.catalog.commands import (
     CatalogCommand,
@@ -203,11 +204,13 @@ class CatalogMachine:
 
     def _declare(self, command: DeclareQueue, version: int) -> Reply:
         arguments = dict(command.arguments)
+        known = self._by_name.get(command.name)
+        declared = version if known is None else known.version
         try:
-            config = effective_config(command.name, arguments, version)
+            in_effect = with_defaults(tuple(arguments.items()), declared)
+            config = effective_config(command.name, dict(in_effect), version)
         except ArgumentError as error:
             return Refused("bad_argument", str(error))
-        known = self._by_name.get(command.name)
         if known is not None:
             found = differences(config, known.config)
             if found:
@@ -231,6 +234,7 @@ class CatalogMachine:
             group,
             tuple((key, arguments[key]) for key in sorted(arguments)),
             config,
+            version,
         )
         self.next_queue_id += 1
         self._add(queue)

@@ -14,7 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fifo.commands import MAX_NAME_BYTES, QueueConfig
-from quorum.catalog.arguments import ArgumentError, Arguments, check_text, effective_config, merged
+from quorum.catalog.arguments import (
+    ArgumentError,
+    Arguments,
+    check_text,
+    effective_config,
+    merged,
+    with_defaults,
+)
 from quorum.catalog.queues import CatalogQueue
 
 MAX_POLICIES = 200
@@ -39,7 +46,7 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Effective:
     """The configuration that applies to a queue. policy: the name of its policy; arguments: the queue's own and the
-    policy's, by name; config: their meaning."""
+    policy's, and those that it has by default (`with_defaults`), by name; config: their meaning."""
 
     policy: str
     arguments: Arguments
@@ -83,8 +90,8 @@ class Policies:
     def _work_out(self, queue: CatalogQueue) -> Effective:
         policy = self.of(queue.name)
         if policy is None:
-            return Effective("", queue.arguments, queue.config)
-        arguments = merged(queue.arguments, policy.arguments)
+            return Effective("", with_defaults(queue.arguments, queue.version), queue.config)
+        arguments = with_defaults(merged(queue.arguments, policy.arguments), queue.version)
         return Effective(policy.name, arguments, effective_config(queue.name, dict(arguments)))
 
 

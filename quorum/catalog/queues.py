@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fifo.commands import QueueConfig
+from fifo.versions import FIRST
 from quorum.catalog.arguments import Arguments
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogQueue:
     """A queue as it was declared. arguments: as the client gave them, by name; config: their meaning, without any
-    policy."""
+    policy. version: that of the entry that declared it; it keeps the defaults of this version."""
 
     id: int
     name: str
     group: int
     arguments: Arguments
     config: QueueConfig
+    version: int = FIRST

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fifo.layouts import FENCE
-from quorum.catalog.arguments import effective_config
+from quorum.catalog.arguments import effective_config, with_defaults
 from quorum.catalog.layouts import MEMBER, QUEUE, SPEAKER
 from quorum.catalog.members import CatalogMember, Members
 from quorum.catalog.numbering import Numbering
@@ -16,7 +16,8 @@ from quorum.catalog.queues import CatalogQueue
 
 def restored_queue(row: object) -> CatalogQueue:
     found = QUEUE.row_fields(row)
-    return CatalogQueue(**found, config=effective_config(found["name"], dict(found["arguments"])))
+    arguments = with_defaults(found["arguments"], found["version"])
+    return CatalogQueue(**found, config=effective_config(found["name"], dict(arguments)))
 
 
 def members_state(members: Members, version: int) -> list[object]:

@@ -198,6 +198,9 @@ def consume(
     prefetch: Annotated[
         int, typer.Option(min=1, max=65_536, help="highest number of unsettled messages")
     ] = 1000,
+    priority: Annotated[
+        int, typer.Option(min=-10, max=10, help="consumers with a higher priority are served first")
+    ] = 0,
     url: UrlOption = None,
 ) -> None:
     """Write messages to stdout and settle each when it is written. Runs until Ctrl-C, --count or --timeout."""
@@ -212,7 +215,7 @@ def consume(
         prefetch = count or prefetch
     with connect(url) as client:
         held = prefetch if count is None else min(prefetch, count)
-        with client.consume(queue, selector, filters, prefetch=held) as consumer:
+        with client.consume(queue, selector, filters, prefetch=held, priority=priority) as consumer:
             _write_all(consumer, count, timeout, json_lines or positions, positions, keep)
 
 

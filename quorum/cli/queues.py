@@ -82,12 +82,14 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         table.add_row(name, value)
     console.print(table)
     if found.consumers:
-        consumers = Table("consumer", "node", "selects", "credit", "checked out")
+        consumers = Table("consumer", "node", "selects", "priority", "state", "credit", "checked out")
         for each in found.consumers:
             row = (
                 shown(each.consumer_tag),
                 each.node,
                 shown(selected(each.selector, each.filter)),
+                str(each.priority),
+                "timed out" if each.timed_out else "active" if each.active else "waiting",
                 str(each.credit),
                 f"{each.checked_out:,}",
             )

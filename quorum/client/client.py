@@ -231,15 +231,18 @@ class Client(PolicyCalls):
         auto_settle: bool = False,
         *,
         consumer_tag: str | None = None,
+        priority: int = 0,
         timeout_ms: int | None = None,
     ) -> Consumer:
-        """A consumer. It attaches when it is awaited, entered, or first iterated."""
+        """A consumer. It attaches when it is awaited, entered, or first iterated. priority: -10 to 10; consumers with a
+        higher one are served first."""
         options = ConsumerOptions(
             selector=selector,
             property_filter=None if property_filter is None else _property_filter(property_filter),
             prefetch=prefetch,
             auto_settle=auto_settle,
             timeout_ms=self._limit(timeout_ms),
+            priority=priority,
         )
         tag = f"consumer-{secrets.token_hex(4)}" if consumer_tag is None else consumer_tag
         if not tag:

@@ -13,11 +13,16 @@ from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
 from quorum.client.errors import QuorumError, UsageError
 from quorum.v1 import queue_pb2
 
+MAX_PRIORITY = 10
+"""The highest priority; the lowest is its negative."""
+
 
 class ConsumerLink(Link, Protocol):
     """The part of the session that a consumer needs, beside Link."""
 
     async def attach(self, consumer: Consumer) -> None: ...
+
+    def attach_again(self, consumer: Consumer) -> None: ...
 
     async def cancel(self, consumer: Consumer, requeue: bool, timeout_ms: int | None) -> None: ...
 
@@ -31,14 +36,17 @@ class ConsumerOptions:
     prefetch: int = 1000
     auto_settle: bool = False
     timeout_ms: int | None = None
+    priority: int = 0
 
 
 @dataclass(slots=True)
 class _State:
-    """is_drained: no more deliveries will arrive; held messages may still be settled. is_ended: the same, and the
+    """is_timed_out: the service has taken the held messages back, and gives none before the consumer is attached again.
+    is_drained: no more deliveries will arrive; held messages may still be settled. is_ended: the same, and the
     service has removed the consumer or soon will; `error` is the cause, None if the caller asked for it."""
 
     was_started: bool = False
+    is_timed_out: bool = False
     is_draining: bool = False
     is_drained: bool = False
     is_ended: bool = False
@@ -57,9 +65,13 @@ class Consumer(Holder):
         self._life = link
         if options.prefetch < 1:
             raise UsageError(f"prefetch {options.prefetch}; allowed: 1 and more")
+        if abs(options.priority) > MAX_PRIORITY:
+            raise UsageError(f"priority {options.priority}; allowed: -{MAX_PRIORITY}..{MAX_PRIORITY}")
         if options.selector is not None and options.property_filter is not None:
             raise UsageError("a consumer has a selector or a property filter, not both")
         self.options = options
+        self.is_active = False
+        """Whether it is the active consumer of a queue with x-single-active-consumer."""
         self._arrived: deque[Delivery] = deque()
         self._signal = asyncio.Event()
         self._waiting = 0
@@ -120,6 +132,9 @@ class Consumer(Holder):
                 raise self._state.error
             if self._state.is_ended or self._state.is_drained:
                 return None
+            if self._state.is_timed_out:
+                self._state.is_timed_out = False
+                self._life.attach_again(self)
             self._signal.clear()
             self._waiting += 1
             if self._is_starved():
@@ -189,6 +204,7 @@ class Consumer(Holder):
 
     def attach_request(self, request_id: int) -> Any:
         """Begin a new attachment: tags and credit start again."""
+        self._state.is_timed_out = False
         self._disposed_count = self._last_tag = 0
         self._credit_sent = self.options.prefetch
         request = queue_pb2.Attach(
@@ -196,6 +212,7 @@ class Consumer(Holder):
             consumer_tag=self.consumer_tag,
             queue=self.queue,
             credit_to=self._credit_sent,
+            priority=self.options.priority,
         )
         if self.options.selector is not None:
             request.selector = self.options.selector
@@ -212,8 +229,16 @@ class Consumer(Holder):
 
     def void(self) -> None:
         super().void()
+        self.is_active = False
         self._arrived.clear()
         self._given_to = 0
+
+    def timed_out(self) -> None:
+        """The caller has held messages for longer than the queue's x-consumer-timeout: all held messages are void. The
+        consumer is attached again when the caller asks for a delivery, because that shows that it has not stopped."""
+        self.void()
+        self._state.is_timed_out = True
+        self._signal.set()
 
     def end(self, error: QuorumError | None) -> None:
         """Record that no more deliveries will arrive. The first error is kept."""

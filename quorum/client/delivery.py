@@ -255,7 +255,7 @@ class Holder:
         disposals, self._disposals = self._disposals, deque()
         for disposal in disposals:
             if disposal.waiting is not None and not disposal.waiting.done():
-                disposal.waiting.set_exception(VoidDelivery(f"{self}: the connection was lost; not settled"))
+                disposal.waiting.set_exception(VoidDelivery(f"{self}: its attachment has ended; not settled"))
 
     def next_request(self) -> Any:
         """The next SessionRequest to send; None if there is none."""

@@ -66,7 +66,9 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
     """held: messages that it has checked out. selector: equivalent to the consumer's own; empty if it has none, or a
-    property filter. filter: either of them as quorum_selectors.canonical encodes it, empty for every message."""
+    property filter. filter: either of them as quorum_selectors.canonical encodes it, empty for every message. active:
+    False if it is given nothing, because another one is the single active consumer or messages have timed out.
+    timed_out: messages that have timed out and that it has not settled since."""
 
     consumer_tag: str
     node: str
@@ -75,6 +77,9 @@ class ConsumerInfo:
     checked_out: int
     selector: str = ""
     filter: bytes = b""
+    priority: int = 0
+    active: bool = True
+    timed_out: int = 0
 
     @classmethod
     def of(cls, wire: Any) -> ConsumerInfo:
@@ -86,6 +91,9 @@ class ConsumerInfo:
             wire.checked_out,
             wire.selector,
             wire.filter,
+            wire.priority,
+            wire.active,
+            wire.timed_out,
         )
 
 

@@ -253,6 +253,13 @@ class Session:
             why = f"; last error: {self._last_error}" if self._last_error is not None else ""
             consumer.end(TimedOut(f"attaching {consumer} took over {timeout_ms} ms{why}"))
 
+    def attach_again(self, consumer: Consumer) -> None:
+        """Begin a new attachment of a consumer on this stream. An error ends the consumer. Without the cancel the
+        service might keep the old attachment."""
+        if self._is_up.is_set():  # else it is attached when the next stream is up
+            self._send_cancel(consumer, self.next_request_id(), requeue=True)
+            self._start_attaching(consumer)
+
     async def cancel(self, consumer: Consumer, requeue: bool, timeout_ms: int | None) -> None:
         consumer.end(None)  # it is not attached again after this
         task = self._attaching.get(consumer.consumer_tag)
@@ -426,6 +433,8 @@ class Session:
             "attached": self._on_attached,
             "cancelled": self._on_cancelled,
             "drained": self._on_drained,
+            "active_changed": self._on_active_changed,
+            "timed_out": self._on_timed_out,
         }
         while (received := await call.read()) is not grpc.aio.EOF:
             for response in received.turn.responses if received.HasField("turn") else (received,):
@@ -553,6 +562,16 @@ class Session:
         consumer = self._consumers.get(drained.consumer_tag)
         if consumer is not None:
             consumer.drained()
+
+    def _on_active_changed(self, changed: Any) -> None:
+        consumer = self._consumers.get(changed.consumer_tag)
+        if consumer is not None and consumer.attach == changed.attach:
+            consumer.is_active = changed.active
+
+    def _on_timed_out(self, timed_out: Any) -> None:
+        consumer = self._consumers.get(timed_out.consumer_tag)
+        if consumer is not None and consumer.attach == timed_out.attach:
+            consumer.timed_out()
 
     # ---- inside
 

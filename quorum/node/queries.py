@@ -117,7 +117,8 @@ class ListQueues(Query[tuple[QueueStatus | None, ...]]):
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
     """node: the name of the member that serves the consumer; empty where it is not known. selector: canonical; empty
-    for every message."""
+    for every message. is_active: False for a consumer that is given nothing, because another one is the single active
+    consumer or because messages have timed out. timed_out: the number of those that it has not answered."""
 
     tag: str
     attach: int
@@ -125,6 +126,9 @@ class ConsumerStatus:
     selector: bytes
     credit: int
     checked_out: int
+    priority: int
+    is_active: bool
+    timed_out: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class DescribeQueueRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., consumers_after: _Optional[int] = ...) -> None: ...
 
 class ConsumerInfo(_message.Message):
-    __slots__ = ("consumer_tag", "node", "filtered", "credit", "checked_out", "selector", "filter")
+    __slots__ = ("consumer_tag", "node", "filtered", "credit", "checked_out", "selector", "filter", "priority", "active", "timed_out")
     CONSUMER_TAG_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     FILTERED_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,9 @@ class ConsumerInfo(_message.Message):
     CHECKED_OUT_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     consumer_tag: str
     node: str
     filtered: bool
@@ -146,7 +149,10 @@ class ConsumerInfo(_message.Message):
     checked_out: int
     selector: str
     filter: bytes
-    def __init__(self, consumer_tag: _Optional[str] = ..., node: _Optional[str] = ..., filtered: _Optional[bool] = ..., credit: _Optional[int] = ..., checked_out: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ...) -> None: ...
+    priority: int
+    active: bool
+    timed_out: int
+    def __init__(self, consumer_tag: _Optional[str] = ..., node: _Optional[str] = ..., filtered: _Optional[bool] = ..., credit: _Optional[int] = ..., checked_out: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ..., priority: _Optional[int] = ..., active: _Optional[bool] = ..., timed_out: _Optional[int] = ...) -> None: ...
 
 class StorageInfo(_message.Message):
     __slots__ = ("alpha", "beta", "gamma", "delta", "warm_blocks", "cold_blocks", "warm_bytes")

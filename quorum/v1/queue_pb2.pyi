@@ -120,7 +120,7 @@ class RequestTurn(_message.Message):
     def __init__(self, dispositions: _Optional[_Iterable[_Union[Disposition, _Mapping]]] = ..., credits: _Optional[_Iterable[_Union[Credit, _Mapping]]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("opened", "confirms", "done", "failed", "attached", "delivery", "cancelled", "drained", "turn")
+    __slots__ = ("opened", "confirms", "done", "failed", "attached", "delivery", "cancelled", "drained", "turn", "active_changed", "timed_out")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     CONFIRMS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,8 @@ class SessionResponse(_message.Message):
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     confirms: Confirms
     done: Done
@@ -139,7 +141,9 @@ class SessionResponse(_message.Message):
     cancelled: Cancelled
     drained: Drained
     turn: ResponseTurn
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., confirms: _Optional[_Union[Confirms, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., cancelled: _Optional[_Union[Cancelled, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., turn: _Optional[_Union[ResponseTurn, _Mapping]] = ...) -> None: ...
+    active_changed: ActiveChanged
+    timed_out: TimedOut
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., confirms: _Optional[_Union[Confirms, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., cancelled: _Optional[_Union[Cancelled, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., turn: _Optional[_Union[ResponseTurn, _Mapping]] = ..., active_changed: _Optional[_Union[ActiveChanged, _Mapping]] = ..., timed_out: _Optional[_Union[TimedOut, _Mapping]] = ...) -> None: ...
 
 class ResponseTurn(_message.Message):
     __slots__ = ("responses",)
@@ -230,20 +234,22 @@ class Failed(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("request_id", "consumer_tag", "queue", "selector", "property_filter", "credit_to")
+    __slots__ = ("request_id", "consumer_tag", "queue", "selector", "property_filter", "credit_to", "priority")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_TAG_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     PROPERTY_FILTER_FIELD_NUMBER: _ClassVar[int]
     CREDIT_TO_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     consumer_tag: str
     queue: str
     selector: str
     property_filter: PropertyFilter
     credit_to: int
-    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., queue: _Optional[str] = ..., selector: _Optional[str] = ..., property_filter: _Optional[_Union[PropertyFilter, _Mapping]] = ..., credit_to: _Optional[int] = ...) -> None: ...
+    priority: int
+    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., queue: _Optional[str] = ..., selector: _Optional[str] = ..., property_filter: _Optional[_Union[PropertyFilter, _Mapping]] = ..., credit_to: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class PropertyFilter(_message.Message):
     __slots__ = ("properties", "application_properties")
@@ -296,6 +302,26 @@ class Drained(_message.Message):
     consumer_tag: str
     next_tag: int
     def __init__(self, consumer_tag: _Optional[str] = ..., next_tag: _Optional[int] = ...) -> None: ...
+
+class ActiveChanged(_message.Message):
+    __slots__ = ("consumer_tag", "attach", "active")
+    CONSUMER_TAG_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    consumer_tag: str
+    attach: int
+    active: bool
+    def __init__(self, consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., active: _Optional[bool] = ...) -> None: ...
+
+class TimedOut(_message.Message):
+    __slots__ = ("consumer_tag", "attach", "last_tag")
+    CONSUMER_TAG_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    LAST_TAG_FIELD_NUMBER: _ClassVar[int]
+    consumer_tag: str
+    attach: int
+    last_tag: int
+    def __init__(self, consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., last_tag: _Optional[int] = ...) -> None: ...
 
 class Delivery(_message.Message):
     __slots__ = ("consumer_tag", "attach", "first_tag", "count", "batch", "sequences", "redelivered", "delivery_counts")

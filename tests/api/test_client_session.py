@@ -18,6 +18,7 @@ from quorum.api.deliveries import DeliveredBatch
 from quorum.api.filters import SelectorText
 from quorum.api.hub import Hub
 from quorum.api.outcomes import (
+    ActiveChanged,
     Attached,
     Cancelled,
     Confirms,
@@ -29,6 +30,7 @@ from quorum.api.outcomes import (
     PendingDelivery,
     Rejection,
     Span,
+    TimedOut,
     merged,
     weigh,
 )
@@ -338,12 +340,46 @@ def test_a_consumer_is_attached_delivered_to_settled_and_cancelled() -> None:
     on_node(scenario)
 
 
+def test_a_consumer_has_the_priority_that_its_client_wants() -> None:
+    async def scenario(node: Node) -> None:
+        await node.session.consumers.attach(1, "c", "orders", None, 10, -3)
+        assert node.submitted[-1].command == c.Attach(7, "c", b"", 10, -3)
+
+    on_node(scenario)
+
+
+def test_messages_that_have_timed_out_before_they_were_sent_are_not_sent() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        number = node.session.number
+        node.deliver("c", 5)
+        node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 4, "timed_out", 9)))
+        node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 5, "timed_out", 2)))
+        node.deliver("c", 5, 3)
+        earlier, timed_out, delivered = node.told()
+        assert (earlier, timed_out) == (TimedOut("c", 4, 9), TimedOut("c", 5, 2))
+        assert isinstance(delivered, DeliveredBatch)
+        assert delivered.first_tag == 3
+        await node.session.consumers.attach(2, "c", "orders", None, 10)
+        node.answer(AttachedReply(6))
+        node.deliver("c", 6)
+        attached, delivered = node.told()
+        assert attached == Attached(2, "c", 6)
+        assert isinstance(delivered, DeliveredBatch)
+        assert delivered.first_tag == 1
+
+    on_node(scenario)
+
+
 def test_what_a_consumer_is_told_beside_deliveries() -> None:
     async def scenario(node: Node) -> None:
         await node.attach()
         number = node.session.number
         node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 5, "drained", 44)))
         assert node.told() == [Drained("c", 44)]
+        for event in ("active", "inactive"):
+            node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 5, event)))
+        assert node.told() == [ActiveChanged("c", 5, True), ActiveChanged("c", 5, False)]
         node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 5, "queue_deleted")))
         [cancelled] = node.told()
         assert isinstance(cancelled, Cancelled)
@@ -478,6 +514,8 @@ def test_outcomes_with_long_texts_are_sent_in_turns_of_about_a_megabyte() -> Non
     [
         Attached(7, "t" * 255, 5),
         Drained("t" * 255, 8),
+        ActiveChanged("t" * 255, 5, True),
+        TimedOut("t" * 255, 5, 8),
         Cancelled("t" * 255, make(Code.NOT_FOUND, "not_found", "x" * 500)),
         Failed(7, make(Code.NOT_FOUND, "not_found", "x" * 500, queue="q" * 200)),
         Done(tuple(range(1 << 40, (1 << 40) + 1_000))),

@@ -21,6 +21,7 @@ from quorum.catalog.arguments import (
     check_policy_arguments,
     differences,
     effective_config,
+    with_defaults,
 )
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.wire.operations import needed_version
@@ -49,11 +50,31 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-overflow": "reject-publish",
             "x-message-ttl": 0,
             "x-delivery-limit": 3,
+            "x-consumer-timeout": 1_000,
         },
     )
     assert config == QueueConfig(
-        "flights", True, ("carrier", "header.priority"), 500, 10, "reject_publish", 0, 3
+        "flights",
+        True,
+        ("carrier", "header.priority"),
+        500,
+        10,
+        "reject_publish",
+        0,
+        3,
+        consumer_timeout_ms=1_000,
     )
+    single = effective_config("orders", {"x-single-active-consumer": True})
+    assert single == QueueConfig("orders", single_active_consumer=True)
+
+
+def test_a_single_active_consumer_and_selectors_exclude_each_other() -> None:
+    refused(
+        {"x-filter-enabled": True, "x-single-active-consumer": True},
+        "'x-filter-enabled' and 'x-single-active-consumer' exclude each other",
+    )
+    for enabled, single in ((True, False), (False, True)):
+        effective_config("q", {"x-filter-enabled": enabled, "x-single-active-consumer": single})
 
 
 def test_a_filtering_queue_keeps_the_default_fields() -> None:
@@ -65,7 +86,7 @@ def test_a_filtering_queue_keeps_the_default_fields() -> None:
 def test_an_unknown_argument_is_refused_with_the_nearest_known_one() -> None:
     refused({"x-max-lenght": 5}, "unknown argument 'x-max-lenght'", "did you mean 'x-max-length'?")
     refused({"x-dead-letter-exchang": "e"}, "did you mean 'x-dead-letter-exchange'?")
-    refused({"colour": "red"}, "unknown argument 'colour'", "known: x-delivery-limit")
+    refused({"colour": "red"}, "unknown argument 'colour'", "known: x-consumer-timeout")
 
 
 @pytest.mark.parametrize("argument", UNSUPPORTED_ARGUMENTS)
@@ -88,7 +109,10 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-overflow", "drop_head"),
         ("x-overflow", "reject-publish-dlx"),
         ("x-overflow", 1),
+        ("x-consumer-timeout", 999),
+        ("x-consumer-timeout", -1),
         ("x-delivery-limit", -2),
+        ("x-single-active-consumer", 1),
         ("x-filter-max-in-memory-bytes-per-msg", -1),
         ("x-filter-field-names", b"a"),
     ],
@@ -122,6 +146,14 @@ def test_queue_names_are_short_text_without_control_characters() -> None:
     refused({}, "control character", name="a\x85b")
     refused({}, "UTF-8", name="\ud800")
     assert effective_config("é" * 127, {}).name == "é" * 127
+
+
+def test_a_queue_has_a_delivery_limit_from_version_2_on() -> None:
+    assert with_defaults((), 1) == ()
+    assert with_defaults((), 2) == (("x-delivery-limit", 20),)
+    assert with_defaults((("x-max-length", 5),), 2) == (("x-delivery-limit", 20), ("x-max-length", 5))
+    for limit in (-1, 3):
+        assert with_defaults((("x-delivery-limit", limit),), 2) == (("x-delivery-limit", limit),)
 
 
 def test_differences_are_named_as_arguments() -> None:

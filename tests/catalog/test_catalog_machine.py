@@ -503,3 +503,62 @@ def test_a_snapshot_that_names_no_removed_queues_takes_all_for_removed_that_are_
     again = CatalogMachine.restore(json.dumps(state).encode())
     assert [again.is_gone(queue, 2) for queue in (2, 4)] == [True, False]
     assert json.loads(again.snapshot())["removed"] == [[2, 2]]
+
+
+# ---- the delivery limit that a queue has by default
+
+
+def test_a_queue_keeps_the_delivery_limit_of_the_version_that_declared_it() -> None:
+    catalog = client()
+    catalog.version = 1
+    catalog.declare("old")
+    catalog.version = CURRENT
+    catalog.declare("new")
+    catalog.declare("endless", delivery_limit=-1)
+    for machine in (catalog.machine, CatalogMachine.restore(catalog.machine.snapshot())):
+        limits = {queue.name: queue.config.delivery_limit for queue in machine.queues()}
+        assert limits == {"old": -1, "new": 20, "endless": -1}
+        effective = {queue.name: dict(machine.effective(queue).arguments) for queue in machine.queues()}
+        assert effective == {
+            "old": {},
+            "new": {"x-delivery-limit": 20},
+            "endless": {"x-delivery-limit": -1},
+        }
+
+
+def test_a_queue_is_declared_again_with_the_limit_that_it_has() -> None:
+    catalog = client()
+    catalog.version = 1
+    catalog.declare("old")
+    catalog.version = CURRENT
+    catalog.declare("new")
+    again: list[tuple[str, dict[str, ArgumentValue]]] = [
+        ("old", {}),
+        ("old", {"delivery_limit": -1}),
+        ("new", {}),
+        ("new", {"delivery_limit": 20}),
+    ]
+    for name, arguments in again:
+        reply = catalog.declare(name, **arguments)
+        assert isinstance(reply, QueueDeclared)
+        assert reply.count == 0
+    refused = catalog.declare("old", delivery_limit=20)
+    assert isinstance(refused, Refused)
+    assert refused.detail.endswith("x-delivery-limit is not set, not 20")
+    refused = catalog.declare("new", delivery_limit=-1)
+    assert isinstance(refused, Refused)
+    assert refused.detail.endswith("x-delivery-limit is 20, not not set")
+
+
+@pytest.mark.parametrize("limit", [-1, 5, 100])
+def test_a_policy_replaces_the_limit_that_a_queue_has_by_default(limit: int) -> None:
+    catalog = client()
+    catalog.declare("new")
+    catalog.declare("own", delivery_limit=3)
+    catalog.call(SetPolicy("p", "*", 0, (("x-delivery-limit", limit),)))
+    new, own = (catalog.machine.queue(name) for name in ("new", "own"))
+    assert new is not None and own is not None
+    assert catalog.machine.effective(new).config.delivery_limit == limit
+    assert catalog.machine.effective(own).config.delivery_limit == 3
+    catalog.call(RemovePolicy("p"))
+    assert catalog.machine.effective(new).config.delivery_limit == 20

@@ -164,6 +164,8 @@ def test_a_queue_declared_again_is_another_one(catalog: Catalog) -> None:
         ("max_length", 6, 5, 5),
         ("message_ttl", 0, 5, 0),
         ("message_ttl", 7, 5, 5),
+        ("consumer_timeout", 5_000, 6_000, 5_000),
+        ("consumer_timeout", 6_000, 5_000, 5_000),
         ("delivery_limit", -1, 5, 5),
         ("delivery_limit", 5, -1, 5),
         ("delivery_limit", -1, -1, -1),
@@ -190,11 +192,12 @@ def test_filter_arguments_reach_only_queues_that_filter(catalog: Catalog) -> Non
     catalog.declare("plain")
     catalog.declare("filtering", filter_enabled=True)
     catalog.set("p", "*", filter_field_names="colour, header.priority", max_length=9)
-    assert catalog.config("plain") == c.QueueConfig("plain", max_length=9)
+    assert catalog.config("plain") == c.QueueConfig("plain", max_length=9, delivery_limit=20)
     assert catalog.config("filtering").filter_field_names == ("colour", "header.priority")
 
 
 VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
+    "x-consumer-timeout": st.integers(1_000, 1_099),
     "x-delivery-limit": st.integers(-1, 20),
     "x-filter-enabled": st.booleans(),
     "x-filter-field-names": st.sampled_from(("*", "colour", "colour,header.priority")),
@@ -203,6 +206,7 @@ VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
     "x-message-ttl": st.integers(0, 99),
     "x-overflow": st.sampled_from(("drop-head", "reject-publish")),
     "x-queue-mode": st.sampled_from(("default", "lazy")),
+    "x-single-active-consumer": st.booleans(),
 }
 
 
@@ -218,6 +222,8 @@ def test_what_comes_out_is_always_a_configuration(
 ) -> None:
     if own.get("x-filter-enabled") is not True:
         own = {name: value for name, value in own.items() if "filter" not in name}
+    else:
+        own.pop("x-single-active-consumer", None)
     made = merged(tuple(sorted(own.items())), tuple(sorted(policys.items())))
     config = effective_config("q", dict(made))
     assert config.filter_enabled == bool(own.get("x-filter-enabled"))
@@ -301,7 +307,7 @@ def test_a_snapshot_without_policies_in_it_is_refused(catalog: Catalog) -> None:
 
 class _Queue:
     def __init__(self, number: int) -> None:
-        self.id, self.name, self.arguments = number, f"q{number}", ()
+        self.id, self.name, self.arguments, self.version = number, f"q{number}", (), 1
         self.config = c.QueueConfig(self.name)
 
 

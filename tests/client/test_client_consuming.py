@@ -344,6 +344,70 @@ def _end(consumer: FakeConsumer) -> None:
 
 
 @on_cluster()
+async def test_after_a_consumer_timeout_the_caller_goes_on_by_asking_for_more(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 3)
+        async with client.consume("q", consumer_tag="c") as consumer:
+            old = await take(consumer, 3)
+            [server_side] = world.cluster.queues["q"].consumers
+            _time_out(server_side)
+            await eventually(lambda: old[0].delivery.is_void, "the delivery is void")
+            with pytest.raises(VoidDelivery):
+                await old[0].settle()
+            assert not await consumer.settle_batch(old[0].delivery)
+            await asyncio.sleep(0.05)
+            assert server_side.stream.requests.count("attach") == 1, "not before the caller asks"
+            again = await take(consumer, 3)
+            assert [message.sequence for message in again] == [1, 2, 3]
+            await consumer.settle(again, wait=True)
+    assert settled(world) == [1, 2, 3]
+
+
+@on_cluster()
+async def test_a_caller_that_waits_goes_on_at_once_after_a_consumer_timeout(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        async with client.consume("q", consumer_tag="c") as consumer:
+            await take(consumer, 2)
+            waiting = asyncio.create_task(consumer.next_delivery())
+            await asyncio.sleep(0)
+            [server_side] = world.cluster.queues["q"].consumers
+            _time_out(server_side)
+            delivery = await waiting
+            assert delivery is not None and delivery.count == 2
+
+
+def _time_out(consumer: FakeConsumer) -> None:
+    """The service says that all messages that a consumer holds have timed out."""
+    timed_out = queue_pb2.TimedOut(
+        consumer_tag=consumer.tag, attach=consumer.attach, last_tag=max(consumer.held)
+    )
+    consumer.stream.answer(timed_out=timed_out)
+
+
+@on_cluster()
+async def test_a_consumer_knows_whether_it_is_the_active_one(world: World) -> None:
+    async with quorum.connect(world.url) as client, client.consume("q", consumer_tag="c") as consumer:
+        assert not consumer.is_active
+        [server_side] = world.cluster.queues["q"].consumers
+        for active in (True, False, True):
+            changed = queue_pb2.ActiveChanged(consumer_tag="c", attach=server_side.attach, active=active)
+            server_side.stream.answer(active_changed=changed)
+            await eventually(lambda: consumer.is_active is active, "the consumer is told")  # noqa: B023
+        world.nodes[0].cut()
+        await eventually(lambda: not consumer.is_active, "it is not active on a new stream")
+
+
+@on_cluster()
+async def test_a_priority_is_sent_and_has_limits(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        assert client.consume("q", priority=-10).attach_request(1).priority == -10
+        assert client.consume("q").attach_request(1).priority == 0
+        with pytest.raises(UsageError, match=r"priority 11; allowed: -10\.\.10"):
+            client.consume("q", priority=11)
+
+
+@on_cluster()
 async def test_cancelling_returns_what_is_held(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 5)

@@ -29,7 +29,9 @@ TEXTS = ("", "colour = 'red'", "size > 2", "colour IS NULL", "colour <> 'red' OR
 TAGS = ("a", "b", "c")
 
 PRODUCERS = st.integers(1, 4)
-QUEUES = st.sampled_from((1, 1, 1, 2, 3))
+QUEUES = st.sampled_from((1, 1, 1, 2, 3, 4))
+PLAIN = (2, 4)
+"""The queues that keep no fields."""
 PASSED_MS = st.sampled_from((0, 0, 1, 5, 30, 100))
 ROWS = st.fixed_dictionaries(
     {},
@@ -64,7 +66,7 @@ ROUTED = st.fixed_dictionaries(
         "who": PRODUCERS,
         "rows": st.lists(ROWS, min_size=12, max_size=12),
         "routes": st.lists(
-            st.sampled_from(((1,), (1,), (2,), (3,), (1, 2), (1, 3), (1, 2, 3), (1, 4))),
+            st.sampled_from(((1,), (1,), (2,), (3,), (1, 2), (1, 3), (1, 2, 3), (1, 4), (1, 5))),
             min_size=1,
             max_size=12,
         ),
@@ -85,8 +87,10 @@ CONSUME = st.fixed_dictionaries(
         "text": st.sampled_from(TEXTS),
         "credit": st.sampled_from((0, 1, 2, 5, 30, 1000)),
         "requeue": st.booleans(),
+        "priority": st.sampled_from((0, 0, 0, 1, 1, -1, 10, 11)),
     }
 )
+ATTACH = CONSUME.map(lambda step: step | {"what": "attach"})
 ANSWER = st.fixed_dictionaries(
     {
         "what": st.sampled_from(("settle", "settle", "return", "discard", "fail", "undeliverable", "wrong")),
@@ -135,6 +139,7 @@ ADMIN = st.fixed_dictionaries(
         "overflow": st.sampled_from(("drop_head", "reject_publish")),
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
+        "timeout": st.sampled_from((-1, 0, 20, 60, 200)),
         "fields": st.sampled_from((("*", "header.priority"), ("*", "header.priority"), ("header.priority",))),
     }
 )
@@ -162,8 +167,9 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.boots = {1: 1, 2: 1}
         self.pending = {}
         self.world.queue(1, filter_enabled=True)
-        self.world.queue(2)
+        self.world.queue(2, consumer_timeout_ms=40)
         self.world.queue(3, filter_enabled=True, max_length=10, message_ttl_ms=50, delivery_limit=1)
+        self.world.queue(4, single_active_consumer=True, consumer_timeout_ms=60)
         for number in range(1, 5):
             name = self.world.session(number, node=1 + number % 2)
             for tag in "ab":
@@ -187,8 +193,9 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def administration(self, step: dict[str, Any], passed_ms: int) -> None:
         queue, what = step["queue"], step["what"]
         config = c.QueueConfig(
-            f"queue-{queue}", queue != 2, step["fields"], -1, step["max_length"], step["overflow"],
-            step["ttl"], step["limit"],
+            f"queue-{queue}", queue not in PLAIN, step["fields"], -1, step["max_length"], step["overflow"],
+            step["ttl"], step["limit"], single_active_consumer=queue == 4,
+            consumer_timeout_ms=step["timeout"],
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
@@ -351,7 +358,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         return world.batch(
             name,
             count,
-            step["rows"] if step["queue"] != 2 else (),
+            step["rows"] if step["queue"] not in PLAIN else (),
             place,
             step["queue"],
             first=first,
@@ -375,7 +382,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             step["rows"][:count],
             place,
             numbers,
-            plain=(2,),
+            plain=PLAIN,
             lowest_unconfirmed=max(numbers[0] - step["behind"], 0),
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
@@ -409,7 +416,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 step["part"],
                 chunk,
                 len(rows),
-                rows if step["queue"] != 2 else (),
+                rows if step["queue"] not in PLAIN else (),
                 place + len(found),
                 step["queue"],
                 step["writer"],
@@ -440,7 +447,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def consumption(self, step: dict[str, Any]) -> Any:
         what, queue, tag = step["what"], step["queue"], step["tag"]
         if what == "attach":
-            return c.Attach(queue, tag, selector(step["text"]), step["credit"])
+            return c.Attach(queue, tag, selector(step["text"]), step["credit"], step["priority"])
         if what in ("credit", "drain"):
             return c.Credit(queue, tag, step["credit"], what == "drain")
         if what == "cancel":
@@ -454,9 +461,9 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if not mine:
             return c.Settle(step["queue"], "a", 1, ((1, 3),))
         # Rather somebody who holds something.
-        mine = [x for x in mine if x.checked_out] or mine
+        mine = [x for x in mine if x.checked_out or x.timed_out] or mine
         consumer = mine[step["pick"] % len(mine)]
-        first = max(next(iter(consumer.checked_out), 1) + step["first"] // 2, 0)
+        first = max(next(iter(consumer.timed_out or consumer.checked_out), 1) + step["first"] // 2, 0)
         tags = [(first, first + step["width"])]
         if step["more"]:
             tags.append((first + step["width"] + 2, first + step["width"] + 4))
@@ -536,6 +543,26 @@ class RoutedAgainstModel(FifoAgainstModel):
     def routed_entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
         self.entry(entry, passed_ms)
 
+
+class ConsumersAgainstModel(FifoAgainstModel):
+    """The same with a preference for consumers, also those of a queue with a single active one."""
+
+    @rule(
+        entry=st.lists(
+            CONSUME.map(lambda step: step | {"text": "", "queue": 4}) | ATTACH | CONSUME | ANSWER | PUBLISH,
+            min_size=1,
+            max_size=4,
+        ),
+        passed_ms=PASSED_MS,
+    )
+    def consuming(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+
+ConsumersAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestConsumersAgainstModel = ConsumersAgainstModel.TestCase
 
 RoutedAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
 TestRoutedAgainstModel = RoutedAgainstModel.TestCase

@@ -29,13 +29,15 @@ config = st.builds(
     message_ttl_ms=ms,
     delivery_limit=ms,
     queue_mode=st.sampled_from(("default", "lazy")),
+    single_active_consumer=st.booleans(),
+    consumer_timeout_ms=ms,
 )
 settle_fields = {"queue": u64, "consumer_tag": tag, "attach": u64, "tags": ranges, "credit_to": u64}
 commands = st.one_of(
     st.builds(c.RegisterProducer, st.builds(c.Address, u32, u64, u64), u64, u64),
     st.builds(c.CloseSession, st.booleans()),
     st.builds(c.NodeDown, u32, u64),
-    st.builds(c.Attach, u64, tag, st.binary(max_size=50), u64),
+    st.builds(c.Attach, u64, tag, st.binary(max_size=50), u64, st.integers(-(2**63), 2**63 - 1)),
     st.builds(c.Credit, u64, tag, u64, st.booleans()),
     st.builds(c.Cancel, u64, tag, st.booleans()),
     st.builds(c.Get, u64, u32, st.booleans()),

@@ -52,6 +52,9 @@ class ModelConsumer:
     next_tag: int = 1
     checked_out: dict[int, Message] = field(default_factory=dict)
     owner: int = c.UNKNOWN
+    priority: int = 0
+    is_active: bool = True
+    timed_out: list[int] = field(default_factory=list)  # tags
 
 
 @dataclass(eq=False)
@@ -61,6 +64,9 @@ class Line:
     selector: bytes
     scan_position: int = 0
     consumers: list[ModelConsumer] = field(default_factory=list)
+
+    def of(self, priority: int) -> list[ModelConsumer]:
+        return [consumer for consumer in self.consumers if consumer.priority == priority]
 
 
 @dataclass
@@ -149,6 +155,8 @@ class ModelQueue:
         self.earliest: dict[int, int] = {}
         self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
         self.unfinished = False
+        self.deliveries: list[tuple[int, ModelConsumer, int]] = []
+        """by the time that counts: consumer and tag, while there is a timeout"""
         self.subscriptions = ModelSubscriptions(self)
         self.staged = ModelStaging(self)
         self.pins = ModelPins(self)
@@ -173,12 +181,15 @@ class ModelQueue:
         return next((x for x in self.consumers if (x.producer, x.tag) == (producer, tag)), None)
 
     def credit(self, consumer: ModelConsumer) -> int:
+        if not consumer.is_active:
+            return 0
         room = self.rules.max_checked_out - len(consumer.checked_out)
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
         others = (*self.staged.expiries(), *self.subscriptions.due_times(), *self.pins.due_times())
-        return min([*self.earliest.values(), *others], default=None)
+        overdue = [time + self.config.consumer_timeout_ms for time, _, _ in self.deliveries]
+        return min([*self.earliest.values(), *others, *overdue], default=None)
 
     # ---- changes
 
@@ -275,10 +286,11 @@ class ModelQueue:
     # ---- consumers
 
     def attach(self, meta: c.Meta, producer: ModelProducer, command: c.Attach) -> e.Reply:
-        if not command.consumer_tag or command.credit_to < 0:
+        if not command.consumer_tag or command.credit_to < 0 or not -10 <= command.priority <= 10:
             return e.Refused("bad_argument", "")
         known = self.find(producer.name, command.consumer_tag)
-        if known is not None and known.selector == command.selector:
+        as_known = known is not None and (known.selector, known.priority, known.timed_out)
+        if known is not None and as_known == (command.selector, command.priority, []):
             self.set_credit(known, command.credit_to)
             return e.AttachedReply(known.attach)
         refused = self.refuse_selector(command.selector)
@@ -289,6 +301,8 @@ class ModelQueue:
         elif is_crowded([x.owner for x in self.consumers], producer.owner, self.rules.max_consumers):
             return e.Refused("limit", "")
         consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
+        consumer.priority = command.priority
+        consumer.is_active = not self.config.single_active_consumer
         self.use_group(command.selector)
         self.set_credit(consumer, command.credit_to)
         return e.AttachedReply(consumer.attach)
@@ -361,14 +375,73 @@ class ModelQueue:
         if consumer in self.draining:
             self.draining.remove(consumer)
         selector, consumer.selector = consumer.selector, None
+        consumer.timed_out = []
         self.forget_group(selector)
 
     def remove(self, meta: c.Meta, consumer: ModelConsumer) -> None:
         self.stop(consumer)
-        self.consumers.remove(consumer)
+        self.drop(consumer)
         checked_out = list(consumer.checked_out.values())
         consumer.checked_out = {}
         self.put_back(meta, checked_out, failed=False)
+
+    def drop(self, consumer: ModelConsumer) -> None:
+        self.consumers.remove(consumer)
+        self.deliveries = [each for each in self.deliveries if each[1] is not consumer]
+
+    # ---- the consumer timeout
+
+    def note(self, meta: c.Meta, consumer: ModelConsumer, tags: Sequence[int]) -> None:
+        """Messages were delivered."""
+        timeout_ms = self.config.consumer_timeout_ms
+        if timeout_ms >= 0:
+            step = max(timeout_ms // 16, 1)
+            time = max([(meta.now_ms + step - 1) // step * step, *(time for time, _, _ in self.deliveries)])
+            self.deliveries += [(time, consumer, tag) for tag in tags]
+
+    def time_out(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
+        """False if a budget left something."""
+        while self.deliveries:
+            time, consumer, _ = self.deliveries[0]
+            if time + self.config.consumer_timeout_ms > meta.now_ms:
+                return True
+            mark = [each for each in self.deliveries if each[:2] == (time, consumer)]
+            last = max(tag for _, _, tag in mark)
+            if self.config.single_active_consumer:
+                last = consumer.next_tag - 1
+            tags = [tag for tag in consumer.checked_out if tag <= last]
+            cost = max(len(tags), 1)
+            if left.rest.moved and left.rest.moved + cost > self.rules.message_budget:
+                return False
+            left.rest.moved += cost
+            self.deliveries = [each for each in self.deliveries if each not in mark]
+            self.put_back(meta, [consumer.checked_out.pop(tag) for tag in tags], failed=False)
+            if tags and consumer.selector is not None:
+                consumer.timed_out += tags
+                consumer.is_active = False
+                self.update_line(consumer)
+                place = (consumer.address, self.queue, consumer.tag, consumer.attach)
+                effects.append(("notify", *place, "timed_out", last))
+            if consumer.tag and consumer.selector is None and not consumer.checked_out:
+                self.drop(consumer)
+        return True
+
+    def answer_late(self, consumer: ModelConsumer, ranges: Sequence[tuple[int, int]]) -> None:
+        before = consumer.timed_out
+        answered = [tag for tag in before for first, last in ranges if first <= tag <= last]
+        consumer.timed_out = [tag for tag in before if tag not in answered]
+        if before and not consumer.timed_out:
+            consumer.is_active = not self.config.single_active_consumer
+            self.update_line(consumer)
+
+    def configure(self, meta: c.Meta, config: c.QueueConfig) -> None:
+        had_timeout, self.config = self.config.consumer_timeout_ms >= 0, config
+        if config.consumer_timeout_ms < 0:
+            self.deliveries = []
+        elif not had_timeout:
+            for consumer in self.consumers:
+                if consumer.checked_out:
+                    self.note(meta, consumer, [consumer.next_tag - 1])
 
     # ---- handing out
 
@@ -443,6 +516,9 @@ class ModelQueue:
 
     def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
         is_returned = self.subscriptions.finish(meta, left)
+        is_returned = self.time_out(meta, left, effects) and is_returned
+        if self.config.single_active_consumer:
+            self.elect(effects)
         is_done = self.checkout(meta, left, effects)
         if is_done:
             for consumer in self.draining:
@@ -459,21 +535,54 @@ class ModelQueue:
         is_unpinned = self.pins.finish(meta, left)
         self.unfinished = not (is_done and is_returned and is_unpinned)
 
+    def elect(self, effects: list[Any]) -> None:
+        """The single active consumer."""
+        attached = [x for x in self.consumers if x.selector is not None and not x.timed_out]
+        if not attached:
+            return
+        wanted = min(attached, key=lambda each: (-each.priority, not each.is_active, each.attach))
+        for consumer in attached:
+            if consumer.is_active and consumer is not wanted:
+                self.set_active(consumer, False, effects)
+        if not wanted.is_active and not any(x.checked_out for x in self.consumers if x is not wanted):
+            self.set_active(wanted, True, effects)
+
+    def set_active(self, consumer: ModelConsumer, is_active: bool, effects: list[Any]) -> None:
+        consumer.is_active = is_active
+        self.update_line(consumer)
+        place = (consumer.address, self.queue, consumer.tag, consumer.attach)
+        effects.append(("notify", *place, "active" if is_active else "inactive", 0))
+
     def checkout(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
-        eligible = sum(len(group.consumers) for group in self.line)
-        ready = len(self.ready())
-        if not eligible or not ready:
+        if not self.line or not self.ready():
             return True
-        share = NEVER if eligible == 1 else min(self.rules.quantum, -(-ready // eligible))
         self.fronts.move(meta, left)
         given: dict[ModelConsumer, list[int]] = {}
-        waiting = list(self.line)
+        is_done = True
+        priorities = {consumer.priority for group in self.line for consumer in group.consumers}
+        for priority in sorted(priorities, reverse=True):
+            is_done = self.serve(meta, left, priority, given)
+            if not is_done or (self.fronts.behind is not None and self.fronts.sharing_with(priority)):
+                break
+        effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
+        for consumer, tags in given.items():
+            self.note(meta, consumer, tags)
+        is_done = is_done and self.fronts.behind is None
+        return is_done and bool(
+            min(left.rest.messages, left.rest.runs) > 0 or not self.line or not self.ready()
+        )
+
+    def serve(self, meta: c.Meta, left: Left, priority: int, given: dict[ModelConsumer, list[int]]) -> bool:
+        """The consumers of one priority; False if the budget ended it."""
+        waiting = [group for group in self.line if group.of(priority)]
+        eligible = sum(len(group.of(priority)) for group in waiting)
+        share = NEVER if eligible == 1 else min(self.rules.quantum, -(-len(self.ready()) // eligible))
         is_done = True
         while waiting and self.ready():
             if left.rest.messages <= 0 or left.rest.runs <= 0:
                 break
             group = waiting.pop(0)
-            consumer = group.consumers[0]
+            consumer = group.of(priority)[0]
             wanted = min(self.credit(consumer), share, left.rest.messages)
             chosen, is_complete = self.choose(meta, left, group, wanted)
             is_done = is_done and is_complete
@@ -487,14 +596,11 @@ class ModelQueue:
                 group.consumers.append(consumer)
             if group.consumers:
                 self.line.append(group)
-                waiting.append(group)
             else:
                 self.rest(group)
-        effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
-        is_done = is_done and self.fronts.behind is None
-        return is_done and bool(
-            min(left.rest.messages, left.rest.runs) > 0 or not self.line or not self.ready()
-        )
+            if group.of(priority):
+                waiting.append(group)
+        return is_done
 
     def drop_head(self, left: Left) -> bool:
         limit = self.config.max_length
@@ -835,6 +941,8 @@ class ModelGroup:
         return e.Ok()
 
     def get(self, producer: ModelProducer, queue: ModelQueue, command: c.Get) -> e.Reply:
+        if queue.config.single_active_consumer:
+            return e.Refused("bad_argument", "")
         if not 0 < command.count <= 10_000:
             return e.Refused("limit", "")
         consumer = queue.find(producer.name, "") or queue.add_consumer(producer, "", None)
@@ -847,6 +955,8 @@ class ModelGroup:
         tags = [queue.hand(consumer, message) for message in chosen]
         if tags:
             self.effects.append(delivered(consumer, queue.queue, tags, command.settled))
+        if not command.settled:
+            queue.note(self.meta, consumer, tags)
         if command.settled:
             for tag in tags:
                 queue.gone(consumer.checked_out.pop(tag))
@@ -874,11 +984,12 @@ class ModelGroup:
                 queue.gone(message)
             if type(command) is not c.Settle:
                 queue.dropped["rejected"] += len(messages)
+        queue.answer_late(consumer, command.tags)
         if command.credit_to and consumer.selector is not None:
             queue.set_credit(consumer, command.credit_to)
         queue.update_line(consumer)
         if consumer.tag and consumer.selector is None and not consumer.checked_out:
-            queue.consumers.remove(consumer)
+            queue.drop(consumer)
         return e.Ok(len(messages))
 
     # ---- administration
@@ -913,7 +1024,7 @@ class ModelGroup:
                 if queue not in self.queues:
                     return e.Refused("not_found", "")
                 if self.queues[queue].config != config:
-                    self.queues[queue].config = config
+                    self.queues[queue].configure(self.meta, config)
                     self.dirty.add(queue)
                 return e.Ok()
             case c.Configured():

@@ -34,6 +34,10 @@ class ModelFronts:
     def sharing(self) -> list[Line]:
         return [group for group in self.queue.groups.values() if group.scan_position == END]
 
+    def sharing_with(self, priority: int) -> list[Line]:
+        """Those with a consumer of this priority that has credit."""
+        return [group for group in self.sharing() if group.of(priority)]
+
     def place(self, group: Line) -> int:
         """All below has been seen."""
         if group.scan_position != END:

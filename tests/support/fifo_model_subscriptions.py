@@ -124,6 +124,8 @@ class ModelSubscriptions:
         refused = queue.refuse_selector(command.selector)
         if refused is not None:
             return refused
+        if queue.config.single_active_consumer:
+            return e.Refused("bad_argument", "")
         if command.found not in (subscription.generation if subscription else 0, None):
             return e.Refused("outdated", "")
         if subscription is None:

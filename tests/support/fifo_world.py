@@ -286,9 +286,9 @@ class World:
         return self.apply([self.batch(name, count, rows, **more)], passed_ms)
 
     def attach(
-        self, name: bytes, tag: str, credit: int, text: str = "", queue: int = 1
+        self, name: bytes, tag: str, credit: int, text: str = "", queue: int = 1, priority: int = 0
     ) -> tuple[int, Applied]:
-        applied = self.apply([self.op(name, Attach(queue, tag, selector(text), credit))])
+        applied = self.apply([self.op(name, Attach(queue, tag, selector(text), credit, priority))])
         reply = applied.replies[0]
         assert isinstance(reply, AttachedReply)
         return reply.attach, applied

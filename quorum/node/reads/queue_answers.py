@@ -122,6 +122,9 @@ class QueueAnswers:
             selector=b"" if consumer.group is None else consumer.group.selector,
             credit=consumer.credit,
             checked_out=consumer.checked_out.total,
+            priority=consumer.priority,
+            is_active=consumer.is_active,
+            timed_out=0 if consumer.timed_out is None else consumer.timed_out.total,
         )
 
     # ---- messages
