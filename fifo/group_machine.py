@@ -569,7 +569,7 @@ class GroupMachine(GroupState):
         if machine is None:
             return no_queue(command.queue)
         self._dirty[command.queue] = None
-        return Ok(machine.purge(command.before))
+        return Ok(machine.purge(entry, command.before))
 
     def _wake(self, entry: Entry, command: Wake) -> None:
         if entry.version < SHARED_BUDGETS:

@@ -63,7 +63,7 @@ from fifo.producers import Producer
 from fifo.shares import Owned
 from fifo.staging import Staging
 from fifo.subscriptions import Subscriptions
-from fifo.versions import LIMITED_CONSUMERS, SHARED_BUDGETS
+from fifo.versions import COUNTED_MOVES, LIMITED_CONSUMERS, SHARED_BUDGETS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
@@ -282,6 +282,7 @@ class QueueMachine:
             take_first(self.messages, entry, delivery, wanted)
         if not delivery.count:
             return Ok(0)
+        self.messages.count_redelivered(entry, delivery.again)
         if command.settled:
             self.messages.settle(consumer.checked_out.remove(delivery.first_tag, consumer.next_tag - 1))
         entry.effects.append(delivery.effect(command.settled))
@@ -378,7 +379,8 @@ class QueueMachine:
             found = min(found, self.pins.next_due())
         return None if found == NEVER else found
 
-    def purge(self, before: int | None) -> int:
+    def purge(self, entry: Entry, before: int | None) -> int:
         """Removes the ready messages with a sequence below `before`, or all for None. Returns their number."""
         before = self.messages.next_sequence if before is None else before
-        return self.messages.purge(before, self.pins.reaches)
+        cause = "purged" if entry.version >= COUNTED_MOVES else "settled"
+        return self.messages.purge(before, self.pins.reaches, cause)

@@ -30,12 +30,14 @@ as there may be logs with entries of that version.
 | 2 | a full queue accepts those messages of an independent batch that fit |
 | 2 | a batch may be for several queues; the ranges of accepted numbers that are remembered of a producer are limited |
 | 2 | the ranges of accepted numbers of all producers of a group together are limited, and owners share them |
+| 2 | purged, returned and redelivered messages of a queue are counted |
 """
 
 from __future__ import annotations
 
 FIRST = 1
 BUDGETED_ARRIVALS = 2
+COUNTED_MOVES = 2
 LIMITED_CONSUMERS = 2
 PRICED_TEXTS = 2
 SHARED_BUDGETS = 2

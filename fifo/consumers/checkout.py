@@ -55,6 +55,7 @@ def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:
         if taken < wanted and is_complete:
             groups.found_all(group)
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
+    messages.count_redelivered(entry, sum([delivery.again for delivery in deliveries.values()]))
     is_done = is_done and groups.shared.behind is None
     # Idle groups are not among the runnable ones, and which are idle is local: so this asks for all with credit.
     return is_done and (left.may_hand_out or not groups.service_queue or not messages.ready_count)

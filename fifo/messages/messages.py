@@ -13,6 +13,8 @@ Rules:
 - Only a failed delivery counts towards the delivery limit. A message over the limit, or expired while it was checked
   out, leaves the queue when it is requeued.
 - Every change of a block's replicated state marks its page as outdated (`stored = None`).
+- Nothing leaves uncounted: the published messages are the ready ones, those that are checked out, and those that have
+  left for each cause. Entries of version 1 count a purge as a settlement, and count no returns and redeliveries.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
 from fifo.messages.blocks import NEVER, ONE_EACH, Block
+from fifo.versions import COUNTED_MOVES
 
 PRIORITY = 0
 """The only priority so far. It is part of the index's keys, so that other priorities can be added."""
@@ -74,7 +77,8 @@ LIFE = (
 )
 
 COUNTED = ("expired", "rejected", "delivery_limit", "maxlen")
-"""Causes whose messages are counted, in the order of the snapshot."""
+"""Causes whose messages have always been counted, in the order of the snapshot. `settled` and `purged` have counts of
+their own, because the snapshot has exactly these four numbers together."""
 
 
 def by_number(ranges: Sequence[tuple[int, int]], limits: Limits) -> dict[int, int]:
@@ -112,8 +116,12 @@ class Messages:
         "next_sequence",
         "on_emptied",
         "on_requeued",
+        "purged_count",
         "queue",
         "ready_count",
+        "redelivered_count",
+        "returned_count",
+        "settled_count",
     )
 
     def __init__(self, queue: int, config: QueueConfig, memory: BlockMemory) -> None:
@@ -129,6 +137,12 @@ class Messages:
         self.expiries: SortedList[tuple[int, int]] = SortedList()
         """(earliest, block) of blocks where some may expire"""
         self.dropped = dict.fromkeys(COUNTED, 0)
+        self.settled_count = 0
+        self.purged_count = 0
+        self.returned_count = 0
+        """times that a message was requeued"""
+        self.redelivered_count = 0
+        """times that a message was checked out that had been before"""
         self.before_ready_changes: Callable[[Block], None] | None = None
         """with the block; None while there is no pin"""
         self.on_requeued: Callable[[int, int], None] = _nobody
@@ -140,6 +154,16 @@ class Messages:
     def tail(self) -> int:
         """The number of the last block, which takes the next message."""
         return self.next_sequence >> self.limits.block_bits
+
+    @property
+    def published_count(self) -> int:
+        """The number of messages that the queue has ever accepted: sequences are dense."""
+        return self.next_sequence - 1
+
+    @property
+    def left_count(self) -> int:
+        """The number of messages that have ever left, for all causes."""
+        return self.settled_count + self.purged_count + sum(self.dropped.values())
 
     # ---- arrivals
 
@@ -225,6 +249,11 @@ class Messages:
         self.checked_out_count -= total
         return total
 
+    def count_redelivered(self, entry: Entry, count: int) -> None:
+        """Counts messages that were checked out again."""
+        if entry.version >= COUNTED_MOVES:
+            self.redelivered_count += count
+
     def requeue(self, entry: Entry, ranges: Sequence[tuple[int, int]], *, failed: bool) -> None:
         """Requeues checked-out messages, except those that have expired or failed too often."""
         for block, members in self.by_block(ranges):
@@ -247,6 +276,8 @@ class Messages:
                 block.ready |= back
                 self.on_requeued(block.number, back)
                 self.ready_count += back.bit_count()
+                if entry.version >= COUNTED_MOVES:
+                    self.returned_count += back.bit_count()
                 if block.runs.expiries is not None:
                     self.set_earliest(block, min(block.earliest, block.runs.earliest(back)))
             if lost or expired:
@@ -296,7 +327,7 @@ class Messages:
             self.index.remove((PRIORITY, block.number))
         self.ready_count -= self._departed(block, (cause, members))
 
-    def purge(self, before: int, is_pinned: Callable[[int], bool]) -> int:
+    def purge(self, before: int, is_pinned: Callable[[int], bool], cause: str = "purged") -> int:
         """Removes ready messages with a sequence below `before`. Returns their number. It takes a constant number of
         steps a block. A cold block with ready messages only is not read, unless a pin reaches into it."""
         was_ready = self.ready_count
@@ -311,13 +342,14 @@ class Messages:
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self.ready_count -= found.live
+                self._count(cause, found.live)
                 self.index.remove((PRIORITY, number))
                 self._forget_block(number)
                 continue
             block = self.blocks.get(number)
             members = block.ready & ((1 << slots) - 1)
             if members:
-                self.drop(block, members, "purged")
+                self.drop(block, members, cause)
         return was_ready - self.ready_count
 
     def _departed(self, block: Block, *parts: tuple[str, int]) -> int:
@@ -325,8 +357,7 @@ class Messages:
         more."""
         members = 0
         for cause, some in parts:
-            if cause in self.dropped:
-                self.dropped[cause] += some.bit_count()
+            self._count(cause, some.bit_count())
             members |= some
         count = members.bit_count()
         block.live -= count
@@ -341,6 +372,21 @@ class Messages:
             self.on_emptied(block.number)
         self.release_block(block)
         return count
+
+    def _count(self, cause: str, count: int) -> None:
+        if cause == "settled":
+            self.settled_count += count
+        elif cause == "purged":
+            self.purged_count += count
+        else:
+            self.dropped[cause] += count
+
+    def count_earlier(self) -> None:
+        """For a state of version 1, which does not say how many messages were settled or purged: all of them count as
+        settled."""
+        self.settled_count = 0
+        counted = self.ready_count + self.checked_out_count + self.left_count
+        self.settled_count = max(0, self.published_count - counted)
 
     # ---- blocks
 

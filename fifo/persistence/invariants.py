@@ -120,6 +120,10 @@ def _check_queue(machine: QueueMachine) -> None:
     )
     _expect(list(machine.messages.index) == index, "the index has the blocks with ready messages")
     _expect(list(machine.messages.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
+    _expect(
+        machine.messages.published_count == ready_count + checked_out_count + machine.messages.left_count,
+        "every message is in the queue, or counted by the cause for which it has left",
+    )
     causes = [move.cause for move in LIFE]
     _expect(all(cause in causes for cause in COUNTED), "causes are of the table")
     _expect(tuple(machine.messages.dropped) == COUNTED, "causes are counted in their order")

@@ -1,8 +1,9 @@
 """The fields of the records in snapshots and checkpoints, in the order in which they are written (fifo/records.py).
 
 To add a field: one line here, at the end of its record, with the machine version that it comes with and its default,
-and the field in its class. A state has the field from the switch to that version on. The values that stand behind all
-records of a list (`..._OWNER`, HAS_UNTOLD_LOSS, USED_MS, TEXTS) were added before states had versions.
+and the field in its class. A state has the field from the switch to that version on. What came with version 2 stands
+behind the parts of version 1, whose states end there: the values behind all records of a list (`..._OWNER`,
+HAS_UNTOLD_LOSS, USED_MS, TEXTS), and records of their own (MOVES).
 """
 
 from __future__ import annotations
@@ -138,6 +139,16 @@ QUEUE = Record(
         Field("messages.dropped", _Counts()),
     ),
 )
+MOVES = Record(
+    QueueMachine,
+    (
+        Field("messages.settled_count", U64, since=2, default=0),
+        Field("messages.purged_count", U64, since=2, default=0),
+        Field("messages.returned_count", U64, since=2, default=0),
+        Field("messages.redelivered_count", U64, since=2, default=0),
+    ),
+)
+"""At the end of the queue's head. States of version 1 do not have it."""
 CONSUMER = Record(
     Consumer,
     (

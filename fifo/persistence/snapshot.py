@@ -9,7 +9,8 @@ Which fields a record has follows from the group's version, which stands in its 
 builds can read a snapshot until the group has switched to a version that they do not know.
 
 Format 3 is read, too. Its group's head ends before the producers' owners and the fences, and its queues' heads before
-the owners of subscriptions and pins.
+the owners of subscriptions and pins and the counts of moves. A queue of such a state counts all messages as settled
+that have left for another cause than those of COUNTED.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from fifo.persistence.layouts import (
     FENCES,
     GROUP,
     HAS_UNTOLD_LOSS,
+    MOVES,
     NUMBERS,
     OWNER,
     PRODUCERS,
@@ -52,6 +54,8 @@ MAGIC = b"QFIFO"
 FORMAT = 4
 FORMATS = (3, 4)
 """The formats that are read."""
+UNKNOWN_COUNT = -1
+"""The number of settled messages while a queue of format 3 is read."""
 
 
 def encode(group: GroupMachine) -> bytes:
@@ -115,7 +119,7 @@ def decode(
         group.queues[machine.queue] = machine
         for _ in range(block_count):
             add_block(machine, decode_block(Reader(reader.blob()), group.limits.block_size))
-        group.note_expiry(machine)
+        complete(group, machine)
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
     return group
@@ -190,6 +194,7 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
     write_pins(out, machine.pins)
     HAS_UNTOLD_LOSS.write_each(out, machine.subscriptions.by_name.values())
     OWNER.write_each(out, _owned(machine))
+    MOVES.write(out, machine)
     return out.data
 
 
@@ -243,6 +248,10 @@ def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int
     read_pins(reader, machine.pins)
     HAS_UNTOLD_LOSS.read_each(reader, machine.subscriptions.by_name.values())
     OWNER.read_each(reader, _owned(machine))
+    if reader.is_at_end():
+        machine.messages.settled_count = UNKNOWN_COUNT
+    else:
+        MOVES.read_into(reader, machine)
     return machine, block_count
 
 
@@ -262,3 +271,10 @@ def add_block(machine: QueueMachine, block: Block | Stored) -> None:
         machine.messages.index.add((PRIORITY, block.number))
     if block.earliest != NEVER:
         machine.messages.expiries.add((block.earliest, block.number))
+
+
+def complete(group: GroupMachine, machine: QueueMachine) -> None:
+    """To be called once a queue has all its blocks."""
+    if machine.messages.settled_count == UNKNOWN_COUNT:
+        machine.messages.count_earlier()
+    group.note_expiry(machine)

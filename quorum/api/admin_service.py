@@ -194,6 +194,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
             first_sequence=found.first_sequence,
             next_sequence=found.next_sequence,
             ready_bytes=found.ready_bytes,
+            totals=pb.QueueTotals(**asdict(found.totals)),
         )
         set_arguments(info.arguments, queue.arguments)
         show_policy(info, self._hub.catalog.effective(queue))

@@ -7,6 +7,7 @@ are lists of single messages.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,7 +148,8 @@ class ModelQueue:
         self.line: list[Line] = []
         self.draining: list[ModelConsumer] = []
         self.earliest: dict[int, int] = {}
-        self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
+        self.counts: Counter[str] = Counter()
+        """messages that have left by cause, and those that were returned or redelivered"""
         self.unfinished = False
         self.subscriptions = ModelSubscriptions(self)
         self.staged = ModelStaging(self)
@@ -234,7 +236,8 @@ class ModelQueue:
         if message.expiry < self.earliest.get(number, NEVER):
             self.earliest[number] = message.expiry
 
-    def gone(self, message: Message) -> None:
+    def gone(self, message: Message, cause: str) -> None:
+        self.counts[cause] += 1
         if not message.is_held:
             self.pins.ready_changes(message)
         message.is_gone = True
@@ -249,14 +252,13 @@ class ModelQueue:
             message.failures += failed
         for message in messages:
             if failed and 0 <= self.config.delivery_limit < message.failures:
-                self.dropped["delivery_limit"] += 1
-                self.gone(message)
+                self.gone(message, "delivery_limit")
             elif message.expiry <= meta.now_ms and message.index != meta.index:
-                self.dropped["expired"] += 1
-                self.gone(message)
+                self.gone(message, "expired")
             else:
                 self.pins.ready_changes(message)
                 message.is_held = False
+                self.counts["returned"] += 1
                 self.note_expiry(message)
 
     def expire_block(self, meta: c.Meta, left: Left, number: int, spared: int) -> None:
@@ -269,8 +271,7 @@ class ModelQueue:
         if min(rest, default=NEVER) < NEVER:
             self.earliest[number] = min(rest)
         for message in due:
-            self.dropped["expired"] += 1
-            self.gone(message)
+            self.gone(message, "expired")
 
     # ---- consumers
 
@@ -382,6 +383,7 @@ class ModelQueue:
     def hold(self, message: Message) -> None:
         self.pins.ready_changes(message)
         message.is_held = True
+        self.counts["redelivered"] += message.was_delivered
 
     def choose(
         self,
@@ -507,8 +509,7 @@ class ModelQueue:
             ready = self.ready()
             for message in ready[: len(ready) - limit]:
                 if self.block_of(message) == self.block_of(ready[0]):
-                    self.dropped["maxlen"] += 1
-                    self.gone(message)
+                    self.gone(message, "maxlen")
         return True
 
 
@@ -849,7 +850,7 @@ class ModelGroup:
             self.effects.append(delivered(consumer, queue.queue, tags, command.settled))
         if command.settled:
             for tag in tags:
-                queue.gone(consumer.checked_out.pop(tag))
+                queue.gone(consumer.checked_out.pop(tag), "settled")
         return e.Ok(len(tags))
 
     def settle(self, queue: ModelQueue, consumer: ModelConsumer, command: c.Settle) -> e.Reply:
@@ -871,9 +872,7 @@ class ModelGroup:
             queue.put_back(self.meta, messages, failed)
         else:
             for message in messages:
-                queue.gone(message)
-            if type(command) is not c.Settle:
-                queue.dropped["rejected"] += len(messages)
+                queue.gone(message, "settled" if type(command) is c.Settle else "rejected")
         if command.credit_to and consumer.selector is not None:
             queue.set_credit(consumer, command.credit_to)
         queue.update_line(consumer)
@@ -941,7 +940,7 @@ class ModelGroup:
         machine = self.queues[queue]
         ready = [each for each in machine.ready() if before is None or each.sequence < before]
         for message in ready:
-            machine.gone(message)
+            machine.gone(message, "purged")
         self.dirty.add(queue)
         return e.Ok(len(ready))
 

@@ -8,6 +8,7 @@ messages reach every edge: also the values that a block has no column for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fifo import commands, effects
@@ -132,7 +133,9 @@ class World:
                 assert info is not None
                 assert info.ready == len(model.ready())
                 assert info.total == len(model.messages)
-                assert info.dropped == tuple(model.dropped.values())
+                counts = asdict(info.totals)
+                assert counts.pop("published") == model.next_sequence - 1
+                assert counts == {name: model.counts[name] for name in counts}
                 assert info.next_sequence == model.next_sequence
                 assert [
                     (each.producer, each.batch, each.part, each.rows, each.size_bytes, each.last_ms)
