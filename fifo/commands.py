@@ -142,6 +142,11 @@ class Enqueue:
     targets: tuple[Target, ...] = ()
     numbers: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def mean_bytes(self) -> int:
+        """The size of each message, as a limit on bytes counts it."""
+        return self.size_bytes // self.count
+
 
 @dataclass(frozen=True, slots=True)
 class Attach:
@@ -359,7 +364,10 @@ class DiscardStaged:
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit."""
+    """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit.
+
+    max_length_bytes: of the bodies of ready messages. max_consumers: consumers of sessions that may be attached.
+    """
 
     name: str
     filter_enabled: bool = False
@@ -370,6 +378,8 @@ class QueueConfig:
     message_ttl_ms: int = -1
     delivery_limit: int = -1
     queue_mode: str = "default"  # of QUEUE_MODES
+    max_length_bytes: int = -1
+    max_consumers: int = -1
 
 
 @dataclass(frozen=True, slots=True)

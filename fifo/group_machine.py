@@ -301,7 +301,7 @@ class GroupMachine(GroupState):
         fresh = producer.fresh(command)
         if fresh and entry.version >= 2:
             late = producer.late(fresh, first)
-            is_cut = command.independent and machine.messages.room < command.count
+            is_cut = command.independent and machine.messages.room(command.mean_bytes) < command.count
             is_crowded = self.sessions.is_crowded(producer, first)
             if late or is_cut or is_crowded or fresh[0][1] < command.count:
                 return self._enqueue_rest(entry, operation, producer, command, fresh[:late], fresh[late:])
@@ -332,8 +332,9 @@ class GroupMachine(GroupState):
         machine = self.queues[command.queue]
         parts = [(first + at, first + at + count - 1, REFUSED_EARLIER) for at, count in late]
         for at, count in new:
-            taken = min(count, machine.messages.room) if command.independent else count
-            refused = machine.messages.refuse_more(count) if taken < count else None
+            size = command.mean_bytes
+            taken = min(count, machine.messages.room(size)) if command.independent else count
+            refused = machine.messages.refuse_more(count, count * size) if taken < count else None
             if taken:
                 numbers = [(first + at, first + at + taken - 1)]
                 floor = max(producer.floor, command.lowest_unconfirmed)
@@ -539,7 +540,7 @@ class GroupMachine(GroupState):
         if machine is None:
             return no_queue(command.queue)
         if machine.messages.config != command.config:
-            machine.messages.config = command.config
+            machine.messages.configure(command.config)
             self._dirty[command.queue] = None
         return Ok()
 

@@ -18,6 +18,8 @@ Where the specifications are silent:
 - `undeliverable_here` is treated like discard, as RabbitMQ does.
 - A change of the kept fields does not affect attached consumers. A selector is checked against the fields that the
   queue keeps at the entry that attaches it.
+- `x-max-consumers` counts the consumers of sessions that are attached: not those of Get, not cancelled ones that still
+  have messages checked out, and no subscriptions. A lower limit detaches no consumer.
 - Attaching a tag again with the same selector keeps the attachment and sets its credit. With another selector, or after
   a cancel, it starts over: messages that are checked out are requeued, and delivery tags begin at 1 under a new attach
   number.
@@ -123,7 +125,8 @@ class QueueMachine:
         self, entry: Entry, operation: int, command: Enqueue, fresh: Sequence[tuple[int, int]]
     ) -> Refused | None:
         """Adds the messages `fresh`, given as (ordinal, count), of the batch."""
-        refused = self.messages.refuse_more(sum(count for _, count in fresh))
+        added = sum(count for _, count in fresh)
+        refused = self.messages.refuse_more(added, added * command.mean_bytes)
         if refused is not None:
             return refused
         fields, ttls = NO_FIELDS, NO_TTLS
@@ -204,6 +207,10 @@ class QueueMachine:
         refused = refuse_selector(self.messages.config, command.selector)
         if refused is not None:
             return refused
+        if consumer is None or consumer.group is None:
+            refused = self._refuse_consumer()
+            if refused is not None:
+                return refused
         if consumer is not None:
             self.remove(entry, consumer)
         elif entry.version >= LIMITED_CONSUMERS:
@@ -220,6 +227,19 @@ class QueueMachine:
         self.groups.join(consumer, command.selector)
         self.set_credit(entry, consumer, command.credit_to)
         return AttachedReply(consumer.attach)
+
+    def _refuse_consumer(self) -> Refused | None:
+        """The refusal if the queue's own limit allows no more attached consumers, else None."""
+        config = self.messages.config
+        if config.max_consumers < 0:
+            return None
+        attached = sum(1 for consumer in self.consumers.values() if consumer.group is not None)
+        if attached < config.max_consumers:
+            return None
+        return Refused(
+            "limit",
+            f"queue {config.name!r} has {attached} consumers; allowed: {config.max_consumers} (x-max-consumers)",
+        )
 
     def _add_consumer(self, producer: Producer, tag: str) -> Consumer:
         max_checked_out, owner = self.limits.max_checked_out, producer.owner

@@ -31,7 +31,8 @@ class QueueInfo:
     """The counts of a queue. total = ready + checked_out.
 
     first_sequence: of the oldest message, next_sequence if there is none.
-    ready_bytes: estimated block by block from the mean size of the messages published into it.
+    ready_bytes: as the queue's limit on bytes counts them; without one, estimated block by block from the mean size of
+    the messages published into it.
     """
 
     ready: int

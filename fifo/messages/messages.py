@@ -32,7 +32,7 @@ from fifo.effects import Refused
 from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
-from fifo.messages.blocks import NEVER, ONE_EACH, Block
+from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block
 from fifo.versions import COUNTED_MOVES
 
 PRIORITY = 0
@@ -118,6 +118,7 @@ class Messages:
         "on_requeued",
         "purged_count",
         "queue",
+        "ready_bytes",
         "ready_count",
         "redelivered_count",
         "returned_count",
@@ -131,6 +132,8 @@ class Messages:
         self.next_sequence = 1
         self.ready_count = 0
         self.checked_out_count = 0
+        self.ready_bytes = 0
+        """of the ready messages, while there is a limit on it; else 0"""
         self.blocks = BlockStore(queue, memory)
         self.index: SortedList[tuple[int, int]] = SortedList()
         """(priority, block) of blocks with ready messages"""
@@ -156,6 +159,11 @@ class Messages:
         return self.next_sequence >> self.limits.block_bits
 
     @property
+    def counts_bytes(self) -> bool:
+        """Whether the queue has a limit on bytes."""
+        return self.config.max_length_bytes >= 0
+
+    @property
     def published_count(self) -> int:
         """The number of messages that the queue has ever accepted: sequences are dense."""
         return self.next_sequence - 1
@@ -167,24 +175,43 @@ class Messages:
 
     # ---- arrivals
 
-    @property
-    def room(self) -> int:
-        """The number of messages that the queue accepts until it is full."""
-        config = self.config
-        if config.overflow != "reject_publish" or config.max_length < 0:
-            return UNLIMITED
-        return max(0, config.max_length - self.ready_count)
+    def configure(self, config: QueueConfig) -> None:
+        """Changes the configuration. The bytes are counted again if a limit on them is new: a few steps a block."""
+        was_counted = self.counts_bytes
+        self.config = config
+        if not self.counts_bytes:
+            self.ready_bytes = 0
+        elif not was_counted:
+            self.ready_bytes = sum(block.ready_bytes for block in self.blocks.values())
 
-    def refuse_more(self, count: int) -> Refused | None:
-        """The refusal if `count` more messages do not fit, else None."""
+    def room(self, size: int) -> int:
+        """The number of messages of `size` bytes each that the queue accepts until it is full."""
         config = self.config
-        wanted = self.ready_count + count
-        if config.overflow != "reject_publish" or not 0 <= config.max_length < wanted:
+        if config.overflow != "reject_publish":
+            return UNLIMITED
+        found = UNLIMITED if config.max_length < 0 else config.max_length - self.ready_count
+        if config.max_length_bytes >= 0:
+            left = config.max_length_bytes - self.ready_bytes
+            if size or left < 0:
+                found = min(found, left // max(size, 1))
+        return max(0, found)
+
+    def refuse_more(self, count: int, size_bytes: int) -> Refused | None:
+        """The refusal if `count` more messages, which have so many bytes together, do not fit; else None."""
+        config = self.config
+        if config.overflow != "reject_publish":
             return None
-        return Refused(
-            "queue_full",
-            f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}",
-        )
+        wanted, wanted_bytes = self.ready_count + count, self.ready_bytes + size_bytes
+        if 0 <= config.max_length < wanted:
+            text = f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}"
+        elif 0 <= config.max_length_bytes < wanted_bytes:
+            text = (
+                f"{self.ready_bytes} bytes of messages are ready, {wanted_bytes} would be; "
+                f"allowed: {config.max_length_bytes}"
+            )
+        else:
+            return None
+        return Refused("queue_full", text)
 
     def expires_at(self, now_ms: int, ttl_ms: int) -> int:
         """The expiry of a message that is published now with this TTL of its own, -1 for none."""
@@ -199,7 +226,10 @@ class Messages:
         """Adds messages at the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
         texts: the text factor of the batch."""
         self.ready_count += count
-        rest, limits = count, self.limits
+        rest, limits, each = count, self.limits, min(size // count, MAX_SIZE)
+        counts_bytes = self.counts_bytes
+        if counts_bytes:
+            self.ready_bytes += each * count
         while rest:
             sequence = self.next_sequence
             slot = sequence & limits.slot_mask
@@ -208,6 +238,8 @@ class Messages:
             if block is None:
                 block = Block(sequence >> limits.block_bits, limits.block_size)
                 self.blocks.add(block)
+            if counts_bytes:
+                block.note_sizes()
             if not block.ready:
                 self.index.add((PRIORITY, block.number))
             block.stored = None
@@ -216,7 +248,7 @@ class Messages:
             block.live += taken
             block.placed += taken
             block.size_bytes += size * taken // count
-            block.runs.append(slot, taken, index, operation, ordinal, expires)
+            block.runs.append(slot, taken, index, operation, ordinal, expires, each)
             if texts:
                 block.text_factor = max(block.text_factor, texts)
                 block.long_texts |= bitsets.span(slot, taken)
@@ -235,6 +267,8 @@ class Messages:
         block.ready ^= members
         block.checked_out |= members
         self.ready_count -= count
+        if self.counts_bytes:
+            self.ready_bytes -= block.bytes_of(members)
         self.checked_out_count += count
         if not block.ready:
             self.index.remove((PRIORITY, block.number))
@@ -276,6 +310,8 @@ class Messages:
                 block.ready |= back
                 self.on_requeued(block.number, back)
                 self.ready_count += back.bit_count()
+                if self.counts_bytes:
+                    self.ready_bytes += block.bytes_of(back)
                 if entry.version >= COUNTED_MOVES:
                     self.returned_count += back.bit_count()
                 if block.runs.expiries is not None:
@@ -325,6 +361,8 @@ class Messages:
         block.ready ^= members
         if not block.ready:
             self.index.remove((PRIORITY, block.number))
+        if self.counts_bytes:
+            self.ready_bytes -= block.bytes_of(members)
         self.ready_count -= self._departed(block, (cause, members))
 
     def purge(self, before: int, is_pinned: Callable[[int], bool], cause: str = "purged") -> int:
@@ -342,6 +380,8 @@ class Messages:
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self.ready_count -= found.live
+                if self.counts_bytes:
+                    self.ready_bytes -= found.ready_bytes
                 self._count(cause, found.live)
                 self.index.remove((PRIORITY, number))
                 self._forget_block(number)

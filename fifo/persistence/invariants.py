@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 
 from fifo.commands import NODE
@@ -97,7 +98,7 @@ def _check_queue(machine: QueueMachine) -> None:
     for subscription in (*machine.subscriptions.by_name.values(), *machine.subscriptions.deleted):
         _check_checked_out(machine, subscription.consumer, checked_out)
         _check_subscription(machine, subscription)
-    ready_count = checked_out_count = 0
+    ready_count = checked_out_count = ready_bytes = 0
     index, expiries = [], []
     for number in machine.messages.blocks.numbers():
         block = machine.messages.blocks.view(number)
@@ -108,6 +109,7 @@ def _check_queue(machine: QueueMachine) -> None:
         )
         ready_count += block.ready.bit_count()
         checked_out_count += block.checked_out.bit_count()
+        ready_bytes += sum(size_of(block, slot) for slot in bitsets.members(block.ready))
         if block.ready:
             index.append((PRIORITY, number))
         if block.earliest != NEVER:
@@ -117,6 +119,10 @@ def _check_queue(machine: QueueMachine) -> None:
         (ready_count, checked_out_count)
         == (machine.messages.ready_count, machine.messages.checked_out_count),
         "counts are right",
+    )
+    _expect(
+        machine.messages.ready_bytes == (ready_bytes if machine.messages.counts_bytes else 0),
+        "the bytes of ready messages are counted while there is a limit",
     )
     _expect(list(machine.messages.index) == index, "the index has the blocks with ready messages")
     _expect(list(machine.messages.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
@@ -205,6 +211,8 @@ def _check_pages(machine: QueueMachine) -> None:
             "earliest",
             "placed",
             "size_bytes",
+            "noted_bytes",
+            "ready_bytes",
         ):
             _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
         _expect(
@@ -220,6 +228,14 @@ def live_indexes(block: Block) -> dict[int, None]:
         if block.kept >> first & ((1 << block.runs.counts[place]) - 1):
             found[block.runs.indexes[place]] = None
     return found
+
+
+def size_of(block: Block, slot: int) -> int:
+    """The bytes of one message, as a limit counts them."""
+    sizes = block.runs.sizes
+    if sizes is None:
+        return block.size_bytes // block.placed
+    return sizes[bisect_right(block.runs.firsts, slot) - 1]
 
 
 def _check_checked_out(machine: QueueMachine, consumer: Consumer, checked_out: dict[int, int]) -> None:
@@ -315,6 +331,7 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
         _expect(first >= bound and runs.counts[place] > 0, "runs ascend")
         bound = first + runs.counts[place]
         covered |= ((1 << runs.counts[place]) - 1) << first
+        _expect(runs.sizes is None or len(runs.sizes) == len(runs), "each run has a size, or none has")
         single = runs.ordinals[place] == ONE_EACH
         _expect(single or runs.ordinals[place] + runs.counts[place] < ONE_EACH, "ordinals are in range")
     _expect(not block.kept & ~covered, "every message is in a run")

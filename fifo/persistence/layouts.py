@@ -3,7 +3,7 @@
 To add a field: one line here, at the end of its record, with the machine version that it comes with and its default,
 and the field in its class. A state has the field from the switch to that version on. What came with version 2 stands
 behind the parts of version 1, whose states end there: the values behind all records of a list (`..._OWNER`,
-HAS_UNTOLD_LOSS, USED_MS, TEXTS), and records of their own (MOVES).
+HAS_UNTOLD_LOSS, USED_MS, TEXTS), and records of their own (REST_OF_CONFIG, MOVES).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from fifo.codec import Reader, Writer
-from fifo.commands import ON_EXPIRY, UNKNOWN
+from fifo.commands import ON_EXPIRY, UNKNOWN, QueueConfig
 from fifo.consumers.consumer import CheckedOut, Consumer
 from fifo.group_state import GroupState
 from fifo.kinds import BYTES, FLAG, I64, TEXT, U64, Coded, Column, Many, Maybe, Row
-from fifo.layouts import ADDRESS, FENCE
+from fifo.layouts import ADDRESS, FENCE, FIRST_CONFIG, LATER_CONFIG
 from fifo.messages.messages import COUNTED
 from fifo.number_ranges import NumberRanges
 from fifo.numbering import Fences
@@ -130,6 +130,9 @@ FENCES = Record(
 
 # ---- a queue
 
+CONFIG = Record(QueueConfig, FIRST_CONFIG, others=tuple([each.name for each in LATER_CONFIG]))
+REST_OF_CONFIG = Record(QueueConfig, LATER_CONFIG, others=tuple([each.name for each in FIRST_CONFIG]))
+"""At the end of the queue's head, and so is MOVES. States of version 1 have neither."""
 QUEUE = Record(
     QueueMachine,
     (
@@ -148,7 +151,6 @@ MOVES = Record(
         Field("messages.redelivered_count", U64, since=2, default=0),
     ),
 )
-"""At the end of the queue's head. States of version 1 do not have it."""
 CONSUMER = Record(
     Consumer,
     (

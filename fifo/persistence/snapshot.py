@@ -9,8 +9,8 @@ Which fields a record has follows from the group's version, which stands in its 
 builds can read a snapshot until the group has switched to a version that they do not know.
 
 Format 3 is read, too. Its group's head ends before the producers' owners and the fences, and its queues' heads before
-the owners of subscriptions and pins and the counts of moves. A queue of such a state counts all messages as settled
-that have left for another cause than those of COUNTED.
+the owners of subscriptions and pins, the later arguments and the counts of moves. A queue of such a state counts all
+messages as settled that have left for another cause than those of COUNTED.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ import hashlib
 from collections.abc import Iterator
 
 from fifo.codec import Held, Reader, Sections, Source, Writer
+from fifo.commands import QueueConfig
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.filter_fields import FieldSource
 from fifo.group_machine import GroupMachine
-from fifo.layouts import CONFIG
 from fifo.limits import PRODUCTION, Limits
 from fifo.messages.blocks import NEVER, Block, Stored
 from fifo.messages.messages import PRIORITY
 from fifo.messages.pages import Pages, decode_block, encode_block, page_data
 from fifo.persistence.layouts import (
     BEGINNING,
+    CONFIG,
     CONSUMER,
     CONSUMERS,
     ENDED,
@@ -40,6 +41,7 @@ from fifo.persistence.layouts import (
     OWNER,
     PRODUCERS,
     QUEUE,
+    REST_OF_CONFIG,
 )
 from fifo.persistence.pins import read_pins, write_pins
 from fifo.persistence.staging import decode_staging, encode_staging
@@ -194,6 +196,7 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
     write_pins(out, machine.pins)
     HAS_UNTOLD_LOSS.write_each(out, machine.subscriptions.by_name.values())
     OWNER.write_each(out, _owned(machine))
+    REST_OF_CONFIG.write(out, machine.messages.config)
     MOVES.write(out, machine)
     return out.data
 
@@ -217,7 +220,8 @@ def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int
     queue = reader.number()
     block_count = reader.number()
     staging = decode_staging(reader.blob(), group.limits, group.version)
-    machine = QueueMachine(queue, CONFIG.read(reader), group.field_source, group.memory)
+    first = CONFIG.read_fields(reader)
+    machine = QueueMachine(queue, QueueConfig(**first), group.field_source, group.memory)
     machine.staging = staging
     QUEUE.read_into(reader, machine)
     members = [_read_consumer(reader, group.limits) for _ in range(reader.number())]
@@ -251,6 +255,7 @@ def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int
     if reader.is_at_end():
         machine.messages.settled_count = UNKNOWN_COUNT
     else:
+        machine.messages.configure(REST_OF_CONFIG.kind(**first, **REST_OF_CONFIG.read_fields(reader)))
         MOVES.read_into(reader, machine)
     return machine, block_count
 
@@ -267,6 +272,8 @@ def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     ready = block.ready_count
     machine.messages.ready_count += ready
     machine.messages.checked_out_count += block.checked_out_count
+    if machine.messages.counts_bytes:
+        machine.messages.ready_bytes += block.ready_bytes
     if ready:
         machine.messages.index.add((PRIORITY, block.number))
     if block.earliest != NEVER:

@@ -32,7 +32,7 @@ def info(machine: QueueMachine) -> QueueInfo:
         consumers=sum(1 for consumer in machine.consumers.values() if consumer.group is not None),
         first_sequence=first_sequence,
         next_sequence=machine.messages.next_sequence,
-        ready_bytes=ready_bytes,
+        ready_bytes=machine.messages.ready_bytes if machine.messages.counts_bytes else ready_bytes,
         totals=totals(machine),
     )
 

@@ -45,8 +45,6 @@ UNSUPPORTED_ARGUMENTS = (
     "x-dead-letter-strategy",
     "x-expires",
     "x-initial-group-size",
-    "x-max-consumers",
-    "x-max-length-bytes",
     "x-max-priority",
     "x-single-active-consumer",
 )
@@ -259,13 +257,15 @@ SUPPORTED = {
     "x-filter-max-in-memory-bytes-per-msg": Argument(
         "filter_max_in_memory_bytes_per_msg", _integer(0, MAX_FILTER_BYTES), _smaller
     ),
+    "x-max-consumers": Argument("max_consumers", _integer(1, MAX_COUNT), _smaller, since=2),
     "x-max-length": Argument("max_length", _integer(1, MAX_COUNT), _smaller),
+    "x-max-length-bytes": Argument("max_length_bytes", _integer(1, MAX_COUNT), _smaller, since=2),
     "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_MESSAGE_TTL_MS), _smaller),
     "x-overflow": Argument("overflow", _overflow, _policys),
     "x-queue-mode": Argument("queue_mode", _queue_mode, _own),
 }
 """All supported arguments, by name. To add one: a line here, a field with the same default in QueueConfig, and a line
-with the same version at the end of CONFIG (fifo/layouts.py). docs/queues.md lists the arguments."""
+with the same version at the end of LATER_CONFIG (fifo/layouts.py). docs/queues.md lists the arguments."""
 
 BY_POLICY = {
     argument: known.by_policy for argument, known in SUPPORTED.items() if known.by_policy is not None

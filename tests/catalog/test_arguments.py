@@ -49,10 +49,23 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-overflow": "reject-publish",
             "x-message-ttl": 0,
             "x-delivery-limit": 3,
+            "x-queue-mode": "lazy",
+            "x-max-length-bytes": 1_000,
+            "x-max-consumers": 2,
         },
     )
     assert config == QueueConfig(
-        "flights", True, ("carrier", "header.priority"), 500, 10, "reject_publish", 0, 3
+        "flights",
+        True,
+        ("carrier", "header.priority"),
+        500,
+        10,
+        "reject_publish",
+        0,
+        3,
+        "lazy",
+        max_length_bytes=1_000,
+        max_consumers=2,
     )
 
 
@@ -84,6 +97,9 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-max-length", 1.0),
         ("x-max-length", "10"),
         ("x-max-length", 1 << 62),
+        ("x-max-length-bytes", 0),
+        ("x-max-length-bytes", "1MB"),
+        ("x-max-consumers", 0),
         ("x-message-ttl", -1),
         ("x-overflow", "drop_head"),
         ("x-overflow", "reject-publish-dlx"),

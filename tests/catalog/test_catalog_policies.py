@@ -162,6 +162,8 @@ def test_a_queue_declared_again_is_another_one(catalog: Catalog) -> None:
     [
         ("max_length", 5, 6, 5),
         ("max_length", 6, 5, 5),
+        ("max_length_bytes", 500, 600, 500),
+        ("max_consumers", 3, 2, 2),
         ("message_ttl", 0, 5, 0),
         ("message_ttl", 7, 5, 5),
         ("delivery_limit", -1, 5, 5),
@@ -199,7 +201,9 @@ VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
     "x-filter-enabled": st.booleans(),
     "x-filter-field-names": st.sampled_from(("*", "colour", "colour,header.priority")),
     "x-filter-max-in-memory-bytes-per-msg": st.integers(0, 99),
+    "x-max-consumers": st.integers(1, 99),
     "x-max-length": st.integers(1, 99),
+    "x-max-length-bytes": st.integers(1, 99),
     "x-message-ttl": st.integers(0, 99),
     "x-overflow": st.sampled_from(("drop-head", "reject-publish")),
     "x-queue-mode": st.sampled_from(("default", "lazy")),

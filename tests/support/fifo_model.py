@@ -36,6 +36,7 @@ class Message:
     index: int
     fields: Fields
     is_alone: bool  # in its batch
+    size: int | None = None  # where its block notes sizes
     is_held: bool = False
     is_gone: bool = False
     was_delivered: bool = False
@@ -148,6 +149,8 @@ class ModelQueue:
         self.line: list[Line] = []
         self.draining: list[ModelConsumer] = []
         self.earliest: dict[int, int] = {}
+        self.placed: dict[int, list[int]] = {}
+        """by block, the sizes of all messages that came since it was empty"""
         self.counts: Counter[str] = Counter()
         """messages that have left by cause, and those that were returned or redelivered"""
         self.unfinished = False
@@ -193,6 +196,7 @@ class ModelQueue:
         *,
         is_alone: bool,
         texts: int,
+        size: int,
     ) -> None:
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
         expiry = meta.now_ms + min(ttls) if ttls else NEVER
@@ -200,16 +204,36 @@ class ModelQueue:
         message = Message(self.next_sequence, body, expiry, meta.index, fields, is_alone)
         self.fronts.note_texts(self.next_sequence, texts)
         self.next_sequence += 1
+        here = [each for each in self.messages if self.block_of(each) == self.block_of(message)]
+        if self.config.max_length_bytes >= 0:
+            for other in here:
+                other.size = self.size_of(other)
+        if self.config.max_length_bytes >= 0 or any(other.size is not None for other in here):
+            message.size = size
+        self.placed.setdefault(self.block_of(message), []).append(size)
         self.messages.append(message)
         self.note_expiry(message)
 
-    @property
-    def room(self) -> int:
-        """How many messages the queue takes until it is full."""
+    def size_of(self, message: Message) -> int:
+        """As a limit counts it: by the mean of its block if it came before there was a limit."""
+        placed = self.placed[self.block_of(message)]
+        return sum(placed) // len(placed) if message.size is None else message.size
+
+    def ready_bytes(self) -> int:
+        return sum(self.size_of(message) for message in self.ready())
+
+    def fits(self, sizes: Sequence[int]) -> bool:
         config = self.config
-        if config.overflow != "reject_publish" or config.max_length < 0:
-            return 1 << 62
-        return max(0, config.max_length - len(self.ready()))
+        if config.overflow != "reject_publish":
+            return True
+        count, size = len(self.ready()) + len(sizes), self.ready_bytes() + sum(sizes)
+        return (config.max_length < 0 or count <= config.max_length) and (
+            config.max_length_bytes < 0 or size <= config.max_length_bytes
+        )
+
+    def room(self, size: int, wanted: int) -> int:
+        """How many of the messages it takes until it is full."""
+        return max(count for count in range(wanted + 1) if not count or self.fits([size] * count))
 
     def publish(
         self,
@@ -220,15 +244,15 @@ class ModelQueue:
         fresh: list[int],
     ) -> bool:
         """rows: the fields of the queue's messages in the batch by ordinal."""
-        config = self.config
-        if len(fresh) > self.room:
+        config, size = self.config, command.size_bytes // command.count
+        if not self.fits([size] * len(fresh)):
             return False
         texts = self.fronts.text_factor(list(rows.values())) if config.filter_enabled else 0
         for ordinal in fresh:
             ttl = command.ttls_ms[ordinal] if command.ttls_ms else command.ttl_ms
             body = (meta.index, operation, ordinal)
             fields = rows[ordinal] if rows else {}
-            self.place(meta, body, ttl, fields, is_alone=command.count == 1, texts=texts)
+            self.place(meta, body, ttl, fields, is_alone=command.count == 1, texts=texts, size=size)
         return True
 
     def note_expiry(self, message: Message) -> None:
@@ -245,6 +269,7 @@ class ModelQueue:
         number = self.block_of(message)
         if not any(self.block_of(other) == number for other in self.messages):
             self.earliest.pop(number, None)
+            self.placed.pop(number)
 
     def put_back(self, meta: c.Meta, messages: Sequence[Message], failed: bool) -> None:
         for message in messages:
@@ -285,6 +310,9 @@ class ModelQueue:
         refused = self.refuse_selector(command.selector)
         if refused is not None:
             return refused
+        attached = sum(x.selector is not None for x in self.consumers)
+        if (known is None or known.selector is None) and 0 <= self.config.max_consumers <= attached:
+            return e.Refused("limit", "")
         if known is not None:
             self.remove(meta, known)
         elif is_crowded([x.owner for x in self.consumers], producer.owner, self.rules.max_consumers):
@@ -430,6 +458,7 @@ class ModelQueue:
         index, operation, ordinal = before.body
         after = (index, operation + 1, 0) if message.is_alone else (index, operation, ordinal + 1)
         alike = before.is_alone == message.is_alone and before.expiry == message.expiry
+        alike = alike and before.size == message.size
         return alike and message.body == after
 
     def next_match(self, group: Line | None, chosen: list[Message], start: int) -> Message | None:
@@ -499,18 +528,20 @@ class ModelQueue:
         )
 
     def drop_head(self, left: Left) -> bool:
-        limit = self.config.max_length
-        if limit < 0 or self.config.overflow != "drop_head":
+        if self.config.overflow != "drop_head":
             return True
-        while len(self.ready()) > limit:
+        while self.is_over():
             if not left.rest.blocks:
                 return False
             left.rest.blocks -= 1
-            ready = self.ready()
-            for message in ready[: len(ready) - limit]:
-                if self.block_of(message) == self.block_of(ready[0]):
-                    self.gone(message, "maxlen")
+            number = self.block_of(self.ready()[0])
+            while self.is_over() and self.block_of(self.ready()[0]) == number:
+                self.gone(self.ready()[0], "maxlen")
         return True
+
+    def is_over(self) -> bool:
+        config = self.config
+        return 0 <= config.max_length < len(self.ready()) or 0 <= config.max_length_bytes < self.ready_bytes()
 
 
 class ModelGroup:
@@ -715,9 +746,10 @@ class ModelGroup:
         fresh = [i for i in range(count) if first + i >= floor and first + i not in producer.accepted]
         refused = dict.fromkeys([i for i in fresh if first + i < producer.highest], "refused_earlier")
         fresh = new = [i for i in fresh if i not in refused]
-        if command.independent and queue.room < len(fresh):
-            refused |= dict.fromkeys(fresh[queue.room :], "queue_full")
-            fresh = fresh[: queue.room]
+        room = queue.room(command.size_bytes // count, len(fresh))
+        if command.independent and room < len(fresh):
+            refused |= dict.fromkeys(fresh[room:], "queue_full")
+            fresh = fresh[:room]
         if fresh:
             rows = self.rows(self.meta.index, number) if queue.config.filter_enabled else ()
             if self.is_crowded(producer, floor, [first + i for i in fresh]):
@@ -776,7 +808,8 @@ class ModelGroup:
                 why[ordinal] = "refused_earlier"
             else:
                 fresh.append(ordinal)
-        rooms = {queue: self.queues[queue].room for queue in rows if queue in self.queues}
+        size = command.size_bytes // count
+        rooms = {queue: self.queues[queue].room(size, count) for queue in rows if queue in self.queues}
         taken, refused = [], {}
         for ordinal in fresh:
             if any(queue not in rooms for queue in routes[ordinal]):

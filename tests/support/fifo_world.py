@@ -204,7 +204,7 @@ class World:
         queue: int = 1,
         **more: Any,
     ) -> tuple[Origin, Command]:
-        """A batch as operation `place` of the next entry; `rows` are its filter fields."""
+        """A batch as operation `place` of the next entry; `rows` are its filter fields. size: of each message."""
         first = more.pop("first", None)
         if first is None:
             first = self.sequences.get(name, 1)
@@ -212,7 +212,8 @@ class World:
         encoded = columns.encode(rows) if rows else b""
         self.log.stored[self.index + 1, place] = (encoded, rows)
         more.setdefault("lowest_unconfirmed", max(first, 0))
-        command = Enqueue(queue, first, count=count, size_bytes=count * 100, columns=encoded, **more)
+        size = count * more.pop("size", 100)
+        command = Enqueue(queue, first, count=count, size_bytes=size, columns=encoded, **more)
         return self.op(name, command)
 
     def routed(
@@ -261,11 +262,12 @@ class World:
         producer: str = "writer",
         **more: Any,
     ) -> tuple[Origin, Command]:
-        """A staged chunk as operation `place` of the next entry; `rows` are its filter fields."""
+        """A staged chunk as operation `place` of the next entry; `rows` are its filter fields. size: of a message."""
         encoded = columns.encode(rows) if rows else b""
         self.log.stored[self.index + 1, place] = (encoded, rows)
         named = (producer, batch, part_name(part), chunk)
-        command = Stage(queue, *named, count=count, size_bytes=count * 100, columns=encoded, **more)
+        size = count * more.pop("size", 100)
+        command = Stage(queue, *named, count=count, size_bytes=size, columns=encoded, **more)
         return self.op(name, command)
 
     def stage(
