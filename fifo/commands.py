@@ -367,6 +367,7 @@ class QueueConfig:
     """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit.
 
     max_length_bytes: of the bodies of ready messages. max_consumers: consumers of sessions that may be attached.
+    expires_ms: after so long without use the queue is deleted.
     """
 
     name: str
@@ -380,6 +381,7 @@ class QueueConfig:
     queue_mode: str = "default"  # of QUEUE_MODES
     max_length_bytes: int = -1
     max_consumers: int = -1
+    expires_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +414,13 @@ class Configured:
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
     """Unnumbered, idempotent."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class UseQueue:
+    """Says that the queue is in use, because it was declared again: its time without use begins again."""
 
     queue: int
 
@@ -462,6 +471,7 @@ Command = (
     | UpdateConfig
     | Configured
     | DeleteQueue
+    | UseQueue
     | Purge
     | Wake
     | SetVersion

@@ -57,6 +57,7 @@ from fifo.commands import (
     Stage,
     Unpin,
     UpdateConfig,
+    UseQueue,
     Wake,
 )
 from fifo.consumers.filter_fields import FieldSource
@@ -66,6 +67,7 @@ from fifo.effects import (
     Confirmed,
     Notify,
     Ok,
+    QueueExpired,
     Refused,
     Reply,
 )
@@ -130,6 +132,7 @@ class GroupMachine(GroupState):
             UpdateConfig: self._update_config,
             Configured: self._configured,
             DeleteQueue: self._delete_queue,
+            UseQueue: self._use_queue,
             Purge: self._purge,
             Wake: self._wake,
             SetVersion: self._set_version,
@@ -223,7 +226,14 @@ class GroupMachine(GroupState):
             machine.unfinished = True
         if machine.unfinished:
             self.backlog.setdefault(queue)
-        self.note_expiry(machine)
+        machine.note_use(entry)
+        if machine.unused_at <= entry.now_ms:
+            self._remove_queue(queue)
+            self.expired[queue] = None
+            self.set_wake(queue, None)
+            entry.effects.append(QueueExpired(queue))
+        else:
+            self.note_expiry(machine)
 
     # ---- sessions
 
@@ -509,6 +519,7 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         reply = machine.subscriptions.answer(entry, command)
         if type(reply) is not Refused:
+            machine.use(entry)
             self._dirty[command.queue] = None
         return reply
 
@@ -533,6 +544,8 @@ class GroupMachine(GroupState):
             self.queues[command.queue] = QueueMachine(
                 command.queue, command.config, self.field_source, self.memory
             )
+            if command.config.expires_ms >= 0:
+                self._dirty[command.queue] = None  # its time without use begins
         return Ok()
 
     def _update_config(self, entry: Entry, command: UpdateConfig) -> Reply:
@@ -547,23 +560,39 @@ class GroupMachine(GroupState):
     def _configured(self, entry: Entry, command: Configured) -> None:
         self.configured = max(self.configured, command.revision)
 
+    def _use_queue(self, entry: Entry, command: UseQueue) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        machine.use(entry)
+        self._dirty[command.queue] = None
+        return Ok()
+
     def _delete_queue(self, entry: Entry, command: DeleteQueue) -> Reply:
-        if not is_deleted(self.deleted, command.queue):
-            self.deleted.insert(bisect_left(self.deleted, command.queue), command.queue)
-        machine = self.queues.pop(command.queue, None)
+        self.expired.pop(command.queue, None)  # the catalog knows that it is gone
+        machine = self._remove_queue(command.queue)
         if machine is None:
             return Ok()
         for consumer in machine.consumers.values():
-            self.sessions.producers[consumer.producer].consumers.pop((command.queue, consumer.tag), None)
             if consumer.group is not None:
                 event = Notify(
                     consumer.address, command.queue, consumer.tag, consumer.attach, "queue_deleted"
                 )
                 entry.effects.append(event)
-        machine.messages.blocks.clear()
-        self.backlog.pop(command.queue, None)
         self._dirty[command.queue] = None  # so that its wake-up is forgotten
         return Ok(machine.messages.ready_count + machine.messages.checked_out_count)
+
+    def _remove_queue(self, queue: int) -> QueueMachine | None:
+        """Removes a queue with its messages. Its id is never used again."""
+        if not is_deleted(self.deleted, queue):
+            self.deleted.insert(bisect_left(self.deleted, queue), queue)
+        machine = self.queues.pop(queue, None)
+        if machine is not None:
+            for consumer in machine.consumers.values():
+                self.sessions.producers[consumer.producer].consumers.pop((queue, consumer.tag), None)
+            machine.messages.blocks.clear()
+            self.backlog.pop(queue, None)
+        return machine
 
     def _purge(self, entry: Entry, command: Purge) -> Reply:
         machine = self.queues.get(command.queue)

@@ -51,6 +51,7 @@ FIRST_CONFIG = (
 LATER_CONFIG = (
     Field("max_length_bytes", I64, since=2, default=-1),
     Field("max_consumers", I64, since=2, default=-1),
+    Field("expires_ms", I64, since=2, default=-1),
 )
 """The fields of version 2. They are apart, because states have them elsewhere (persistence/layouts.py)."""
 CONFIG = Record(c.QueueConfig, (*FIRST_CONFIG, *LATER_CONFIG))
@@ -109,6 +110,7 @@ COMMANDS: tuple[Record, ...] = (
         (*SETTLE, Field("delivery_failed", FLAG, is_apart=True), Field("undeliverable_here", FLAG)),
     ),
     _only(c.DeleteQueue),
+    Record(c.UseQueue, (), since=2),
     Record(c.Purge, (Field("before", OPTIONAL, since=2, default=None),)),
     _only(c.Wake),
     _only(c.SetVersion, version=U64),

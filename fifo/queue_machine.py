@@ -8,6 +8,11 @@ A handler checks its command, then refuses it or carries it out. It hands out no
 3. Expired messages are dropped.
 4. Messages above `max_length` are dropped.
 
+After that the group deletes the queue if it has an `expires_ms` and was not used for so long. It is in use while a
+consumer is attached or has messages checked out, while a view of it is open, and until the timeout of each of its
+subscriptions has passed since its reader was last heard. Get, a command for a subscription and UseQueue use it for a
+moment. Publishing and browsing do not count.
+
 Consumers are therefore offered a message before a limit counts it, and a message with a TTL of 0 is delivered in its
 own entry or never.
 
@@ -69,6 +74,8 @@ from fifo.versions import COUNTED_MOVES, LIMITED_CONSUMERS, SHARED_BUDGETS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
+IN_USE = -1
+"""In place of the time of the last use."""
 NO_TTLS = np.zeros(0, dtype=np.int64)
 BatchFields = tuple[BatchColumns | None, int]
 """The filter fields of a batch, None for none, and their text factor."""
@@ -101,6 +108,7 @@ class QueueMachine:
         "staging",
         "subscriptions",
         "unfinished",
+        "used_ms",
     )
 
     def __init__(
@@ -117,6 +125,7 @@ class QueueMachine:
         self.pins = Pins(self.messages)
         self.staging = Staging(self.limits)
         self.unfinished = False  # a budget has cut `finish` short
+        self.used_ms = IN_USE  # group time of the last use; IN_USE also without `expires_ms`
         self.changes = 0  # local: grows when what a checkpoint says of the queue may have changed
 
     # ---- publishing
@@ -286,6 +295,7 @@ class QueueMachine:
         most = self.limits.max_get
         if not 0 < command.count <= most:
             return Refused("limit", f"{command.count} messages asked for; allowed: 1..{most}")
+        self.use(entry)
         consumer = self.consumers.get((producer.name, ""))
         if consumer is None:
             consumer = self._add_consumer(producer, "")
@@ -387,7 +397,7 @@ class QueueMachine:
 
     def next_expiry(self) -> int | None:
         """The group time at which `finish` may find an expired message, staged part or pin, or a subscription that was
-        silent for too long; None if there is no such time."""
+        silent for too long, or at which the queue itself expires; None if there is no such time."""
         expiries = self.messages.expiries
         found = expiries[0][0] if expiries else NEVER
         staged = self.staging.next_expiry()
@@ -397,7 +407,37 @@ class QueueMachine:
             found = min(found, self.subscriptions.next_due())
         if self.pins.by_number:
             found = min(found, self.pins.next_due())
+        found = min(found, self.unused_at)
         return None if found == NEVER else found
+
+    # ---- the end of a queue that is not used
+
+    @property
+    def has_users(self) -> bool:
+        return bool(self.pins.by_number) or any(
+            consumer.group is not None or consumer.checked_out.total > 0
+            for consumer in self.consumers.values()
+        )
+
+    def use(self, entry: Entry) -> None:
+        """The queue is used for a moment."""
+        self.used_ms = entry.now_ms
+
+    def note_use(self, entry: Entry) -> None:
+        """Notes the last use, at the end of each entry that has touched the queue."""
+        if self.messages.config.expires_ms < 0 or self.has_users:
+            self.used_ms = IN_USE
+        elif self.used_ms == IN_USE:
+            self.used_ms = entry.now_ms
+
+    @property
+    def unused_at(self) -> int:
+        """The group time at which the queue is deleted if it is not used before; NEVER without such a time."""
+        if self.used_ms == IN_USE:
+            return NEVER
+        readers = self.subscriptions.by_name.values()
+        heard_ms = max([each.last_seen_ms + each.timeout_ms for each in readers], default=0)
+        return max(self.used_ms, heard_ms) + self.messages.config.expires_ms
 
     def purge(self, entry: Entry, before: int | None) -> int:
         """Removes the ready messages with a sequence below `before`, or all for None. Returns their number."""

@@ -31,7 +31,7 @@ as there may be logs with entries of that version.
 | 2 | a batch may be for several queues; the ranges of accepted numbers that are remembered of a producer are limited |
 | 2 | the ranges of accepted numbers of all producers of a group together are limited, and owners share them |
 | 2 | purged, returned and redelivered messages of a queue are counted |
-| 2 | a queue may have limits on bytes and consumers |
+| 2 | a queue may have limits on bytes and consumers, and may be deleted after a time without use |
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from __future__ import annotations
 FIRST = 1
 BUDGETED_ARRIVALS = 2
 COUNTED_MOVES = 2
+EXPIRING_QUEUES = 2
 LIMITED_CONSUMERS = 2
 PRICED_TEXTS = 2
 SHARED_BUDGETS = 2

@@ -17,7 +17,7 @@ from fifo.messages.messages import COUNTED, LIFE, PRIORITY, Place, by_number
 from fifo.messages.pages import encode_block
 from fifo.persistence import snapshot
 from fifo.producers import Producer
-from fifo.queue_machine import QueueMachine
+from fifo.queue_machine import IN_USE, QueueMachine
 from fifo.shares import Owned
 from fifo.staging import PART_BYTES
 from fifo.subscriptions import Subscription
@@ -62,6 +62,11 @@ def check(group: GroupMachine) -> None:
         _expect(machine.owned.counts == dict(Counter(owners)), "owners of consumers are counted")
         _expect(group.wake_of(queue) == machine.next_expiry(), "a queue is filed under its next expiry")
         _expect(machine.unfinished == (queue in group.backlog), "unfinished queues are in the backlog")
+        is_timed = machine.messages.config.expires_ms >= 0 and not machine.has_users
+        _expect(
+            (machine.used_ms != IN_USE) == is_timed, "a queue that may expire has the time of its last use"
+        )
+    _expect(all(group.was_deleted(queue) for queue in group.expired), "an expired queue is deleted")
     _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
     _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")
     _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")

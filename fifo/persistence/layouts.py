@@ -3,7 +3,8 @@
 To add a field: one line here, at the end of its record, with the machine version that it comes with and its default,
 and the field in its class. A state has the field from the switch to that version on. What came with version 2 stands
 behind the parts of version 1, whose states end there: the values behind all records of a list (`..._OWNER`,
-HAS_UNTOLD_LOSS, USED_MS, TEXTS), and records of their own (REST_OF_CONFIG, MOVES).
+HAS_UNTOLD_LOSS, USED_MS, TEXTS), and records of their own (REST_OF_CONFIG, MOVES,
+USE), and EXPIRED.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fifo.number_ranges import NumberRanges
 from fifo.numbering import Fences
 from fifo.pins import QueuePin
 from fifo.producers import Producer
-from fifo.queue_machine import QueueMachine
+from fifo.queue_machine import IN_USE, QueueMachine
 from fifo.records import Field, Record
 from fifo.staging import LastBatch, Part
 from fifo.subscriptions import Disposition, Reservation, Subscription
@@ -128,11 +129,13 @@ FENCES = Record(
     (Field("by_name", Many(Row(BYTES, FENCE), dict, dict.items)), Field("lost_ms", I64)),
 )
 
+EXPIRED = Record(GroupState, (Field("expired", KEYS, since=2, default=()),))
+
 # ---- a queue
 
 CONFIG = Record(QueueConfig, FIRST_CONFIG, others=tuple([each.name for each in LATER_CONFIG]))
 REST_OF_CONFIG = Record(QueueConfig, LATER_CONFIG, others=tuple([each.name for each in FIRST_CONFIG]))
-"""At the end of the queue's head, and so is MOVES. States of version 1 have neither."""
+"""At the end of the queue's head, and so are MOVES and USE. States of version 1 have none of them."""
 QUEUE = Record(
     QueueMachine,
     (
@@ -151,6 +154,7 @@ MOVES = Record(
         Field("messages.redelivered_count", U64, since=2, default=0),
     ),
 )
+USE = Record(QueueMachine, (Field("used_ms", I64, since=2, default=IN_USE),))
 CONSUMER = Record(
     Consumer,
     (

@@ -8,9 +8,9 @@ session).
 Which fields a record has follows from the group's version, which stands in its head (layouts.py). So members of older
 builds can read a snapshot until the group has switched to a version that they do not know.
 
-Format 3 is read, too. Its group's head ends before the producers' owners and the fences, and its queues' heads before
-the owners of subscriptions and pins, the later arguments and the counts of moves. A queue of such a state counts all
-messages as settled that have left for another cause than those of COUNTED.
+Format 3 is read, too. Its group's head ends before the producers' owners, fences and expired queues, and its queues'
+heads before the owners of subscriptions and pins, the later arguments, the counts of moves and the last use. A queue of
+such a state counts all messages as settled that have left for another cause than those of COUNTED.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from fifo.persistence.layouts import (
     CONSUMER,
     CONSUMERS,
     ENDED,
+    EXPIRED,
     FENCES,
     GROUP,
     HAS_UNTOLD_LOSS,
@@ -42,6 +43,7 @@ from fifo.persistence.layouts import (
     PRODUCERS,
     QUEUE,
     REST_OF_CONFIG,
+    USE,
 )
 from fifo.persistence.pins import read_pins, write_pins
 from fifo.persistence.staging import decode_staging, encode_staging
@@ -140,6 +142,7 @@ def group_head(group: GroupMachine) -> bytearray:
     ENDED.write(out, sessions.ended)
     OWNER.write_each(out, sessions.producers.values())
     FENCES.write(out, sessions.fences)
+    EXPIRED.write(out, group)
     return out.data
 
 
@@ -167,6 +170,7 @@ def read_group_head(head: bytes, group: GroupMachine) -> int:
         sessions.add(producer)
     if not is_format_3:
         FENCES.read_into(reader, sessions.fences)
+        EXPIRED.read_into(reader, group)
     return queue_count
 
 
@@ -198,6 +202,7 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
     OWNER.write_each(out, _owned(machine))
     REST_OF_CONFIG.write(out, machine.messages.config)
     MOVES.write(out, machine)
+    USE.write(out, machine)
     return out.data
 
 
@@ -257,6 +262,7 @@ def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int
     else:
         machine.messages.configure(REST_OF_CONFIG.kind(**first, **REST_OF_CONFIG.read_fields(reader)))
         MOVES.read_into(reader, machine)
+        USE.read_into(reader, machine)
     return machine, block_count
 
 

@@ -27,6 +27,7 @@ Arguments = tuple[tuple[str, ArgumentValue], ...]
 """Arguments, sorted by name."""
 
 MAX_COUNT = 1 << 48
+MAX_EXPIRES_MS = 1 << 53
 MAX_FILTER_BYTES = 1 << 24
 MAX_ARGUMENTS_BYTES = 4 << 10
 """Maximum size of names and texts of one queue's or policy's arguments. Every member keeps them, and every snapshot of
@@ -43,7 +44,6 @@ UNSUPPORTED_ARGUMENTS = (
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-dead-letter-strategy",
-    "x-expires",
     "x-initial-group-size",
     "x-max-priority",
     "x-single-active-consumer",
@@ -252,6 +252,7 @@ class Argument:
 
 SUPPORTED = {
     "x-delivery-limit": Argument("delivery_limit", _integer(-1, MAX_COUNT), _smaller),
+    "x-expires": Argument("expires_ms", _integer(1, MAX_EXPIRES_MS), _smaller, since=2),
     "x-filter-enabled": Argument("filter_enabled", _boolean, None),
     "x-filter-field-names": Argument("filter_field_names", _field_names, _own),
     "x-filter-max-in-memory-bytes-per-msg": Argument(

@@ -39,6 +39,14 @@ class RemoveQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveExpired:
+    """Unnumbered, idempotent. Removes a queue that its group has deleted because it was not used for
+    QueueConfig.expires_ms. queue: its id."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetPolicy:
     """Creates or changes a policy. arguments: as the operator gave them, by name. seen: as in SeenChanges."""
 
@@ -62,7 +70,9 @@ SeenChanges = SetPolicy | RemovePolicy | AddMember | RemoveMember | DrainMember 
 made. The command is refused if there are more by now. So a late command whose caller has given up undoes no later
 change."""
 
-CatalogCommand = DeclareQueue | RemoveQueue | SetPolicy | RemovePolicy | MemberCommand | LeaseTimesCommand
+CatalogCommand = (
+    DeclareQueue | RemoveQueue | RemoveExpired | SetPolicy | RemovePolicy | MemberCommand | LeaseTimesCommand
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ SET_POLICY = Record(
 )
 """Both are JSON lists; the others are packed."""
 REMOVE_QUEUE = Record(cat.RemoveQueue, (Field("name", OPEN_TEXT),))
+REMOVE_EXPIRED = Record(cat.RemoveExpired, (), since=2)
 REMOVE_POLICY = Record(cat.RemovePolicy, (Field("seen", I64), Field("name", OPEN_TEXT)))
 LEASE_TIMES = (
     Record(lt.FoundLeaseTimes, (Field("lease_ms", U64), Field("step_down_ms", U64))),

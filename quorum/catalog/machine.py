@@ -36,6 +36,7 @@ from quorum.catalog.commands import (
     DeclareQueue,
     QueueDeclared,
     QueueRemoved,
+    RemoveExpired,
     RemovePolicy,
     RemoveQueue,
     SeenChanges,
@@ -242,13 +243,23 @@ class CatalogMachine:
             return Refused("not_found", f"there is no queue {command.name!r}")
         if command.queue not in (0, queue.id):
             return _outdated("RemoveQueue")
+        self._drop(queue, version)
+        return QueueRemoved(1, queue.id, queue.group)
+
+    def _remove_expired(self, command: RemoveExpired) -> Reply | None:
+        for queues in self._by_group.values():
+            if command.queue in queues:
+                self._drop(queues[command.queue], versions.EXPIRING_QUEUES)
+                break
+        return None
+
+    def _drop(self, queue: CatalogQueue, version: int) -> None:
         del self._by_name[queue.name]
         self.removals += version >= 2
         del self._by_group[queue.group][queue.id]
         insort(self._removed, queue.id)
         self._changed[queue.id] = None
         self.policies.forget(queue.id)
-        return QueueRemoved(1, queue.id, queue.group)
 
     def _set_policy(self, command: SetPolicy, version: int) -> Reply:
         """Set a policy; the reply's count is 1 if that changes anything."""
@@ -344,6 +355,7 @@ class CatalogMachine:
     _HANDLERS: ClassVar[dict[type, Callable[..., Reply | None]]] = {
         DeclareQueue: _declare,
         RemoveQueue: _remove,
+        RemoveExpired: _remove_expired,
         SetPolicy: _set_policy,
         RemovePolicy: _remove_policy,
         BootstrapCluster: _found,
@@ -368,6 +380,7 @@ class CatalogMachine:
         ConfirmMember,
         FoundLeaseTimes,
         SettleLeaseTimes,
+        RemoveExpired,
         c.SetVersion,
     )
 
@@ -390,6 +403,10 @@ class CatalogMachine:
     def queues_of_group(self, group: int) -> list[CatalogQueue]:
         """The queues of a group by id, which is the order of their declaration."""
         return list(self._by_group.get(group, {}).values())
+
+    def has_queue(self, queue: int, group: int) -> bool:
+        """Whether the group has a queue with this id."""
+        return queue in self._by_group.get(group, {})
 
     def is_gone(self, queue: int, group: int) -> bool:
         """Whether a queue with this id was removed, or is in another group. It does not suffice that the catalog lacks

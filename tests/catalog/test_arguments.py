@@ -52,6 +52,7 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-queue-mode": "lazy",
             "x-max-length-bytes": 1_000,
             "x-max-consumers": 2,
+            "x-expires": 60_000,
         },
     )
     assert config == QueueConfig(
@@ -66,6 +67,7 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
         "lazy",
         max_length_bytes=1_000,
         max_consumers=2,
+        expires_ms=60_000,
     )
 
 
@@ -100,6 +102,8 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-max-length-bytes", 0),
         ("x-max-length-bytes", "1MB"),
         ("x-max-consumers", 0),
+        ("x-expires", 0),
+        ("x-expires", 1.5),
         ("x-message-ttl", -1),
         ("x-overflow", "drop_head"),
         ("x-overflow", "reject-publish-dlx"),

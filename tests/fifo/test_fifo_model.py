@@ -132,12 +132,13 @@ STAGED = st.fixed_dictionaries(
 NUMBERING = st.fixed_dictionaries({"what": st.sampled_from(("repeat", "gap", "stale")), "who": PRODUCERS})
 ADMIN = st.fixed_dictionaries(
     {
-        "what": st.sampled_from(("purge", "config", "configured", "delete", "create", "wake", "wake")),
+        "what": st.sampled_from(("purge", "config", "configured", "delete", "create", "use", "wake", "wake")),
         "queue": QUEUES,
         "spared": st.sampled_from((None, None, 0, 1, 5, 40)),
         "max_length": st.sampled_from((-1, -1, 3, 20)),
         "max_length_bytes": st.sampled_from((-1, -1, 250, 1500)),
         "max_consumers": st.sampled_from((-1, -1, 1, 3)),
+        "expires": st.sampled_from((-1, -1, -1, 40, 150)),
         "overflow": st.sampled_from(("drop_head", "reject_publish")),
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
@@ -195,7 +196,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         config = c.QueueConfig(
             f"queue-{queue}", queue != 2, step["fields"], -1, step["max_length"], step["overflow"],
             step["ttl"], step["limit"], max_length_bytes=step["max_length_bytes"],
-            max_consumers=step["max_consumers"],
+            max_consumers=step["max_consumers"], expires_ms=step["expires"] if queue == 3 else -1,
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
@@ -209,6 +210,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
             command = c.Configured(step["max_length"] + 1)
         elif what == "delete" and queue == 3:
             command = c.DeleteQueue(queue)
+        elif what == "use":
+            command = c.UseQueue(queue)
         elif what == "create":
             command = c.CreateQueue(queue, config)
         self.world.apply([(None, command)], passed_ms)

@@ -154,6 +154,7 @@ class ModelQueue:
         self.counts: Counter[str] = Counter()
         """messages that have left by cause, and those that were returned or redelivered"""
         self.unfinished = False
+        self.used_ms: int | None = None  # None while it is in use, or if it does not expire
         self.subscriptions = ModelSubscriptions(self)
         self.staged = ModelStaging(self)
         self.pins = ModelPins(self)
@@ -182,8 +183,21 @@ class ModelQueue:
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
-        others = (*self.staged.expiries(), *self.subscriptions.due_times(), *self.pins.due_times())
+        others = [*self.staged.expiries(), *self.subscriptions.due_times(), *self.pins.due_times()]
+        if self.used_ms is not None:
+            others.append(self.unused_at(self.used_ms))
         return min([*self.earliest.values(), *others], default=None)
+
+    def note_use(self, now_ms: int) -> None:
+        has_users = self.pins.pins or any(x.selector is not None or x.checked_out for x in self.consumers)
+        if self.config.expires_ms < 0 or has_users:
+            self.used_ms = None
+        elif self.used_ms is None:
+            self.used_ms = now_ms
+
+    def unused_at(self, used_ms: int) -> int:
+        heard = [each.last_seen_ms + each.timeout_ms for each in self.subscriptions.subscriptions]
+        return max([used_ms, *heard]) + self.config.expires_ms
 
     # ---- changes
 
@@ -591,6 +605,12 @@ class ModelGroup:
             machine.unfinished = True
         if machine.unfinished and queue not in self.backlog:
             self.backlog.append(queue)
+        machine.note_use(self.now_ms)
+        if machine.used_ms is not None and machine.unused_at(machine.used_ms) <= self.now_ms:
+            del self.queues[queue]
+            self.deleted.add(queue)
+            self.backlog = [other for other in self.backlog if other != queue]
+            self.effects.append(("expired", queue))
 
     def new_rest(self) -> Rest:
         rules = self.rules
@@ -732,6 +752,8 @@ class ModelGroup:
             reply = queue.pins.answer(self.meta, command)
         else:
             reply = queue.subscriptions.answer(self.meta, self.left[command.queue], command)
+            if not isinstance(reply, e.Refused):
+                queue.used_ms = self.now_ms
         if not isinstance(reply, e.Refused):
             self.dirty.add(command.queue)
         return reply
@@ -871,6 +893,7 @@ class ModelGroup:
     def get(self, producer: ModelProducer, queue: ModelQueue, command: c.Get) -> e.Reply:
         if not 0 < command.count <= 10_000:
             return e.Refused("limit", "")
+        queue.used_ms = self.now_ms
         consumer = queue.find(producer.name, "") or queue.add_consumer(producer, "", None)
         room = command.count if command.settled else queue.rules.max_checked_out - len(consumer.checked_out)
         left = self.left[queue.queue]
@@ -940,6 +963,8 @@ class ModelGroup:
                     return e.Refused("not_found", "")
                 if queue not in self.queues:
                     self.queues[queue] = ModelQueue(queue, config, self.rules)
+                    if config.expires_ms >= 0:
+                        self.dirty.add(queue)
                 return e.Ok()
             case c.UpdateConfig(queue, config):
                 if queue not in self.queues:
@@ -950,6 +975,12 @@ class ModelGroup:
                 return e.Ok()
             case c.Configured():
                 return None
+            case c.UseQueue(queue):
+                if queue not in self.queues:
+                    return e.Refused("not_found", "")
+                self.queues[queue].used_ms = self.now_ms
+                self.dirty.add(queue)
+                return e.Ok()
             case c.DeleteQueue(queue):
                 return self.delete(queue)
             case c.Purge(queue, before):

@@ -325,6 +325,8 @@ def plain_effect(effect: effects.Effect) -> Any:
     if isinstance(effect, effects.Notify):
         place = (effect.address, effect.queue, effect.consumer_tag, effect.attach)
         return ("notify", *place, effect.event, effect.value)
+    if isinstance(effect, effects.QueueExpired):
+        return "expired", effect.queue
     assert isinstance(effect, Deliver)
     messages = bodies(effect)
     counts = dict(effect.delivery_counts)
