@@ -22,7 +22,7 @@ from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
 from quorum.catalog.arguments import check_queue_name, check_size, effective_config
 from quorum.catalog.commands import NO_QUEUE, DeclareQueue, RemoveQueue
-from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
 from quorum.config import NodeConfig
 from quorum.node import queries as q
 from quorum.v1 import admin_pb2 as pb
@@ -58,9 +58,10 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         if self._hub.catalog.queue(request.queue) is None:
             check_size(arguments)
         pairs = tuple(sorted(arguments.items()))
+        allowed = self._config.max_queues or MAX_QUEUES
         while True:
             reply = await self._hub.own_session.change(
-                lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals)
+                lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals, allowed)
             )
             assert isinstance(reply, Ok)
             try:

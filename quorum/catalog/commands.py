@@ -12,17 +12,19 @@ from fifo.effects import Ok
 from quorum.catalog.arguments import Arguments
 from quorum.catalog.lease_times import UNSEEN, LeaseTimesCommand, SetLeaseTimes
 from quorum.catalog.members import AddMember, DrainMember, MemberCommand, RemoveMember
+from quorum.catalog.queues import MAX_QUEUES
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
     """Declares a queue: creates it, or confirms that it exists with the same meaning. arguments: as the client gave
     them, by name. seen: the number of removed queues (CatalogMachine.removals) when the command was made; no queue is
-    created if there are more by now."""
+    created if there are more by now. max_queues: none is created if there are so many."""
 
     name: str
     arguments: Arguments
     seen: int = UNSEEN
+    max_queues: int = MAX_QUEUES
 
 
 NO_QUEUE = (1 << 64) - 1

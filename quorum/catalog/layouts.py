@@ -18,7 +18,7 @@ from quorum.catalog.lease_times import UNSEEN
 from quorum.catalog.members import CatalogMember
 from quorum.catalog.numbering import Speaker
 from quorum.catalog.policies import Policy
-from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
 
 
 class _Arguments:
@@ -40,7 +40,15 @@ class _Arguments:
 ARGUMENTS = _Arguments()
 SEEN = Field("seen", I64, since=2, default=UNSEEN)
 
-DECLARE_QUEUE = Record(cat.DeclareQueue, (Field("name", TEXT), Field("arguments", ARGUMENTS), SEEN))
+DECLARE_QUEUE = Record(
+    cat.DeclareQueue,
+    (
+        Field("name", TEXT),
+        Field("arguments", ARGUMENTS),
+        SEEN,
+        Field("max_queues", U64, since=2, default=MAX_QUEUES),
+    ),
+)
 SET_POLICY = Record(
     cat.SetPolicy,
     (

@@ -63,7 +63,7 @@ from quorum.catalog.members import (
 )
 from quorum.catalog.numbering import Numbering
 from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, check_policy
-from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
 from quorum.catalog.snapshot import (
     members_state,
     numbering_state,
@@ -96,9 +96,6 @@ HASHED = (
     "revision",
 )
 """The fields of a snapshot that the running hash includes."""
-MAX_QUEUES = 100_000
-"""Maximum number of queues: ten times the number that a cluster is measured with. It bounds the snapshot and the damage
-by a faulty client."""
 
 
 class CatalogMachine:
@@ -221,9 +218,12 @@ class CatalogMachine:
         refused = _refuse_size(arguments, version)
         if refused is not None:
             return refused
-        if len(self._by_name) >= MAX_QUEUES:
+        allowed = min(command.max_queues, MAX_QUEUES)
+        if len(self._by_name) >= allowed:
             return Refused(
-                "limit", f"there are {len(self._by_name)} queues; at most {MAX_QUEUES} are allowed"
+                "limit",
+                f"queue {command.name!r} cannot be declared: there are {len(self._by_name)} queues; "
+                f"allowed: {allowed} (max_queues)",
             )
         group = min(self._by_group, key=lambda number: (len(self._by_group[number]), number))
         queue = CatalogQueue(

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from fifo.commands import QueueConfig
 from quorum.catalog.arguments import Arguments
 
+MAX_QUEUES = 100_000
+"""Maximum number of queues: ten times the number that a cluster is measured with. It bounds the snapshot and the damage
+by a faulty client. The configuration of the node that takes a declaration may allow fewer (`max_queues`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogQueue:
