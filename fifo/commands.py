@@ -142,6 +142,11 @@ class Enqueue:
     targets: tuple[Target, ...] = ()
     numbers: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def mean_bytes(self) -> int:
+        """The size of each message, as a limit on bytes counts it."""
+        return self.size_bytes // self.count
+
 
 MAX_CONSUMER_PRIORITY = 10
 """The highest priority of a consumer; the lowest is its negative."""
@@ -365,7 +370,11 @@ class DiscardStaged:
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit."""
+    """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit.
+
+    max_length_bytes: of the bodies of ready messages. max_consumers: consumers of sessions that may be attached.
+    expires_ms: after so long without use the queue is deleted.
+    """
 
     name: str
     filter_enabled: bool = False
@@ -378,6 +387,9 @@ class QueueConfig:
     queue_mode: str = "default"  # of QUEUE_MODES
     single_active_consumer: bool = False  # fixed when the queue is made
     consumer_timeout_ms: int = -1
+    max_length_bytes: int = -1
+    max_consumers: int = -1
+    expires_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +422,13 @@ class Configured:
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
     """Unnumbered, idempotent."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class UseQueue:
+    """Says that the queue is in use, because it was declared again: its time without use begins again."""
 
     queue: int
 
@@ -460,6 +479,7 @@ Command = (
     | UpdateConfig
     | Configured
     | DeleteQueue
+    | UseQueue
     | Purge
     | Wake
     | SetVersion

@@ -189,6 +189,14 @@ class Notify:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueExpired:
+    """The queue was not used for `expires_ms`, and its group has deleted it. Every member tells its API so. The system
+    group's leader removes it from the catalog."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """Says that `runs` left `queue` for `reason`. The leader will carry it out once dead-letter targets exist."""
 
@@ -197,7 +205,7 @@ class DeadLetter:
     reason: Literal["expired", "rejected", "delivery_limit", "maxlen"]
 
 
-Effect = Deliver | Notify | DeadLetter
+Effect = Deliver | Notify | QueueExpired | DeadLetter
 
 
 @dataclass(frozen=True, slots=True)

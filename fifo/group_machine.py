@@ -57,6 +57,7 @@ from fifo.commands import (
     Stage,
     Unpin,
     UpdateConfig,
+    UseQueue,
     Wake,
 )
 from fifo.consumers.filter_fields import FieldSource
@@ -66,6 +67,7 @@ from fifo.effects import (
     Confirmed,
     Notify,
     Ok,
+    QueueExpired,
     Refused,
     Reply,
 )
@@ -130,6 +132,7 @@ class GroupMachine(GroupState):
             UpdateConfig: self._update_config,
             Configured: self._configured,
             DeleteQueue: self._delete_queue,
+            UseQueue: self._use_queue,
             Purge: self._purge,
             Wake: self._wake,
             SetVersion: self._set_version,
@@ -224,7 +227,14 @@ class GroupMachine(GroupState):
             machine.unfinished = True
         if machine.unfinished:
             self.backlog.setdefault(queue)
-        self.note_expiry(machine)
+        machine.note_use(entry)
+        if machine.unused_at <= entry.now_ms:
+            self._remove_queue(queue)
+            self.expired[queue] = None
+            self.set_wake(queue, None)
+            entry.effects.append(QueueExpired(queue))
+        else:
+            self.note_expiry(machine)
 
     # ---- sessions
 
@@ -302,7 +312,7 @@ class GroupMachine(GroupState):
         fresh = producer.fresh(command)
         if fresh and entry.version >= 2:
             late = producer.late(fresh, first)
-            is_cut = command.independent and machine.messages.room < command.count
+            is_cut = command.independent and machine.messages.room(command.mean_bytes) < command.count
             is_crowded = self.sessions.is_crowded(producer, first)
             if late or is_cut or is_crowded or fresh[0][1] < command.count:
                 return self._enqueue_rest(entry, operation, producer, command, fresh[:late], fresh[late:])
@@ -333,8 +343,9 @@ class GroupMachine(GroupState):
         machine = self.queues[command.queue]
         parts = [(first + at, first + at + count - 1, REFUSED_EARLIER) for at, count in late]
         for at, count in new:
-            taken = min(count, machine.messages.room) if command.independent else count
-            refused = machine.messages.refuse_more(count) if taken < count else None
+            size = command.mean_bytes
+            taken = min(count, machine.messages.room(size)) if command.independent else count
+            refused = machine.messages.refuse_more(count, count * size) if taken < count else None
             if taken:
                 numbers = [(first + at, first + at + taken - 1)]
                 floor = max(producer.floor, command.lowest_unconfirmed)
@@ -509,6 +520,7 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         reply = machine.subscriptions.answer(entry, command)
         if type(reply) is not Refused:
+            machine.use(entry)
             self._dirty[command.queue] = None
         return reply
 
@@ -533,6 +545,8 @@ class GroupMachine(GroupState):
             self.queues[command.queue] = QueueMachine(
                 command.queue, command.config, self.field_source, self.memory
             )
+            if command.config.expires_ms >= 0:
+                self._dirty[command.queue] = None  # its time without use begins
         return Ok()
 
     def _update_config(self, entry: Entry, command: UpdateConfig) -> Reply:
@@ -547,30 +561,46 @@ class GroupMachine(GroupState):
     def _configured(self, entry: Entry, command: Configured) -> None:
         self.configured = max(self.configured, command.revision)
 
+    def _use_queue(self, entry: Entry, command: UseQueue) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        machine.use(entry)
+        self._dirty[command.queue] = None
+        return Ok()
+
     def _delete_queue(self, entry: Entry, command: DeleteQueue) -> Reply:
-        if not is_deleted(self.deleted, command.queue):
-            self.deleted.insert(bisect_left(self.deleted, command.queue), command.queue)
-        machine = self.queues.pop(command.queue, None)
+        self.expired.pop(command.queue, None)  # the catalog knows that it is gone
+        machine = self._remove_queue(command.queue)
         if machine is None:
             return Ok()
         for consumer in machine.consumers.values():
-            self.sessions.producers[consumer.producer].consumers.pop((command.queue, consumer.tag), None)
             if consumer.group is not None:
                 event = Notify(
                     consumer.address, command.queue, consumer.tag, consumer.attach, "queue_deleted"
                 )
                 entry.effects.append(event)
-        machine.messages.blocks.clear()
-        self.backlog.pop(command.queue, None)
         self._dirty[command.queue] = None  # so that its wake-up is forgotten
         return Ok(machine.messages.ready_count + machine.messages.checked_out_count)
+
+    def _remove_queue(self, queue: int) -> QueueMachine | None:
+        """Removes a queue with its messages. Its id is never used again."""
+        if not is_deleted(self.deleted, queue):
+            self.deleted.insert(bisect_left(self.deleted, queue), queue)
+        machine = self.queues.pop(queue, None)
+        if machine is not None:
+            for consumer in machine.consumers.values():
+                self.sessions.producers[consumer.producer].consumers.pop((queue, consumer.tag), None)
+            machine.messages.blocks.clear()
+            self.backlog.pop(queue, None)
+        return machine
 
     def _purge(self, entry: Entry, command: Purge) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
         self._dirty[command.queue] = None
-        return Ok(machine.purge(command.before))
+        return Ok(machine.purge(entry, command.before))
 
     def _wake(self, entry: Entry, command: Wake) -> None:
         if entry.version < SHARED_BUDGETS:

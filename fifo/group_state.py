@@ -33,6 +33,7 @@ class GroupState:
         ] = {}  # local: queues that entries have touched since the member cleared it
         self.queues: dict[int, QueueMachine] = {}
         self.deleted = array("Q")  # ids of deleted queues, ascending: never used again
+        self.expired: dict[int, None] = {}  # of these, expired queues that the catalog may still have
         self.configured = 0  # the catalog's revision at which all queues here are configured
         self.sessions = Sessions(limits)
         self.index = 0

@@ -51,6 +51,9 @@ CONFIG = Record(
         Field("queue_mode", Choice(*c.QUEUE_MODES)),
         Field("single_active_consumer", FLAG, since=2, default=False),
         Field("consumer_timeout_ms", I64, since=2, default=-1),
+        Field("max_length_bytes", I64, since=2, default=-1),
+        Field("max_consumers", I64, since=2, default=-1),
+        Field("expires_ms", I64, since=2, default=-1),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
@@ -116,6 +119,7 @@ COMMANDS: tuple[Record, ...] = (
         (*SETTLE, Field("delivery_failed", FLAG, is_apart=True), Field("undeliverable_here", FLAG)),
     ),
     _only(c.DeleteQueue),
+    Record(c.UseQueue, (), since=2),
     Record(c.Purge, (Field("before", OPTIONAL, since=2, default=None),)),
     _only(c.Wake),
     _only(c.SetVersion, version=U64),

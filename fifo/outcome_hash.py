@@ -16,6 +16,7 @@ from fifo.effects import (
     Ok,
     Pinned,
     Published,
+    QueueExpired,
     Refused,
     Registered,
     Reserved,
@@ -61,6 +62,8 @@ def digest(index: int, applied: Applied) -> bytes:
                 numbers += (run.first_sequence, run.count, run.index, run.operation)
         elif type(effect) is Notify:
             numbers += (9, effect.queue, effect.attach, effect.value)
+        elif type(effect) is QueueExpired:
+            numbers += (31, effect.queue)
     return array("q", numbers).tobytes()
 
 

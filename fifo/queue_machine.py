@@ -10,6 +10,11 @@ A handler checks its command, then refuses it or carries it out. It hands out no
 5. Expired messages are dropped.
 6. Messages above `max_length` are dropped.
 
+After that the group deletes the queue if it has an `expires_ms` and was not used for so long. It is in use while a
+consumer is attached or has messages checked out, while a view of it is open, and until the timeout of each of its
+subscriptions has passed since its reader was last heard. Get, a command for a subscription and UseQueue use it for a
+moment. Publishing and browsing do not count.
+
 Consumers are therefore offered a message before a limit counts it, and a message with a TTL of 0 is delivered in its
 own entry or never.
 
@@ -20,6 +25,8 @@ Where the specifications are silent:
 - `undeliverable_here` is treated like discard, as RabbitMQ does.
 - A change of the kept fields does not affect attached consumers. A selector is checked against the fields that the
   queue keeps at the entry that attaches it.
+- `x-max-consumers` counts the consumers of sessions that are attached: not those of Get, not cancelled ones that still
+  have messages checked out, and no subscriptions. A lower limit detaches no consumer.
 - Attaching a tag again with the same selector and priority keeps the attachment and sets its credit. With others, after
   a cancel, or after a timeout, it starts over: messages that are checked out are requeued, and delivery tags begin at 1
   under a new attach number.
@@ -68,10 +75,12 @@ from fifo.producers import Producer
 from fifo.shares import Owned
 from fifo.staging import Staging
 from fifo.subscriptions import Subscriptions
-from fifo.versions import LIMITED_CONSUMERS, SHARED_BUDGETS
+from fifo.versions import COUNTED_MOVES, LIMITED_CONSUMERS, SHARED_BUDGETS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
+IN_USE = -1
+"""In place of the time of the last use."""
 NO_TTLS = np.zeros(0, dtype=np.int64)
 BatchFields = tuple[BatchColumns | None, int]
 """The filter fields of a batch, None for none, and their text factor."""
@@ -106,6 +115,7 @@ class QueueMachine:
         "subscriptions",
         "timeouts",
         "unfinished",
+        "used_ms",
     )
 
     def __init__(
@@ -126,6 +136,7 @@ class QueueMachine:
         self.pins = Pins(self.messages)
         self.staging = Staging(self.limits)
         self.unfinished = False  # a budget has cut `finish` short
+        self.used_ms = IN_USE  # group time of the last use; IN_USE also without `expires_ms`
         self.changes = 0  # local: grows when what a checkpoint says of the queue may have changed
 
     # ---- publishing
@@ -134,7 +145,8 @@ class QueueMachine:
         self, entry: Entry, operation: int, command: Enqueue, fresh: Sequence[tuple[int, int]]
     ) -> Refused | None:
         """Adds the messages `fresh`, given as (ordinal, count), of the batch."""
-        refused = self.messages.refuse_more(sum(count for _, count in fresh))
+        added = sum(count for _, count in fresh)
+        refused = self.messages.refuse_more(added, added * command.mean_bytes)
         if refused is not None:
             return refused
         fields, ttls = NO_FIELDS, NO_TTLS
@@ -214,6 +226,10 @@ class QueueMachine:
         refused = refuse_selector(self.messages.config, command.selector)
         if refused is not None:
             return refused
+        if consumer is None or consumer.group is None:
+            refused = self._refuse_consumer()
+            if refused is not None:
+                return refused
         if consumer is not None:
             self.remove(entry, consumer)
         elif entry.version >= LIMITED_CONSUMERS:
@@ -234,6 +250,19 @@ class QueueMachine:
             self.single_active.join(consumer)
         self.set_credit(entry, consumer, command.credit_to)
         return AttachedReply(consumer.attach)
+
+    def _refuse_consumer(self) -> Refused | None:
+        """The refusal if the queue's own limit allows no more attached consumers, else None."""
+        config = self.messages.config
+        if config.max_consumers < 0:
+            return None
+        attached = sum(1 for consumer in self.consumers.values() if consumer.group is not None)
+        if attached < config.max_consumers:
+            return None
+        return Refused(
+            "limit",
+            f"queue {config.name!r} has {attached} consumers; allowed: {config.max_consumers} (x-max-consumers)",
+        )
 
     def _add_consumer(self, producer: Producer, tag: str) -> Consumer:
         max_checked_out, owner = self.limits.max_checked_out, producer.owner
@@ -293,6 +322,7 @@ class QueueMachine:
         most = self.limits.max_get
         if not 0 < command.count <= most:
             return Refused("limit", f"{command.count} messages asked for; allowed: 1..{most}")
+        self.use(entry)
         consumer = self.consumers.get((producer.name, ""))
         if consumer is None:
             consumer = self._add_consumer(producer, "")
@@ -309,6 +339,7 @@ class QueueMachine:
             take_first(self.messages, entry, delivery, wanted)
         if not delivery.count:
             return Ok(0)
+        self.messages.count_redelivered(entry, delivery.again)
         timeout_ms = self.messages.config.consumer_timeout_ms
         if command.settled:
             self.messages.settle(consumer.checked_out.remove(delivery.first_tag, consumer.next_tag - 1))
@@ -438,7 +469,7 @@ class QueueMachine:
         """Changes the configuration. A consumer timeout that the queue did not have before begins now for all messages
         that are checked out."""
         had_timeout = self.messages.config.consumer_timeout_ms >= 0
-        self.messages.config = config
+        self.messages.configure(config)
         if config.consumer_timeout_ms < 0:
             self.timeouts.marks.clear()
         elif not had_timeout:
@@ -457,7 +488,8 @@ class QueueMachine:
 
     def next_expiry(self) -> int | None:
         """The group time at which `finish` may find an expired message, staged part or pin, a subscription that was
-        silent for too long, or messages that were held for too long; None if there is no such time."""
+        silent for too long, or messages that were held for too long, or at which the queue itself expires. None if
+        there is no such time."""
         expiries = self.messages.expiries
         found = expiries[0][0] if expiries else NEVER
         staged = self.staging.next_expiry()
@@ -469,9 +501,40 @@ class QueueMachine:
             found = min(found, self.pins.next_due())
         if self.timeouts.marks:
             found = min(found, self.timeouts.next_due(self.messages.config.consumer_timeout_ms))
+        found = min(found, self.unused_at)
         return None if found == NEVER else found
 
-    def purge(self, before: int | None) -> int:
+    # ---- the end of a queue that is not used
+
+    @property
+    def has_users(self) -> bool:
+        return bool(self.pins.by_number) or any(
+            consumer.group is not None or consumer.checked_out.total > 0
+            for consumer in self.consumers.values()
+        )
+
+    def use(self, entry: Entry) -> None:
+        """The queue is used for a moment."""
+        self.used_ms = entry.now_ms
+
+    def note_use(self, entry: Entry) -> None:
+        """Notes the last use, at the end of each entry that has touched the queue."""
+        if self.messages.config.expires_ms < 0 or self.has_users:
+            self.used_ms = IN_USE
+        elif self.used_ms == IN_USE:
+            self.used_ms = entry.now_ms
+
+    @property
+    def unused_at(self) -> int:
+        """The group time at which the queue is deleted if it is not used before; NEVER without such a time."""
+        if self.used_ms == IN_USE:
+            return NEVER
+        readers = self.subscriptions.by_name.values()
+        heard_ms = max([each.last_seen_ms + each.timeout_ms for each in readers], default=0)
+        return max(self.used_ms, heard_ms) + self.messages.config.expires_ms
+
+    def purge(self, entry: Entry, before: int | None) -> int:
         """Removes the ready messages with a sequence below `before`, or all for None. Returns their number."""
         before = self.messages.next_sequence if before is None else before
-        return self.messages.purge(before, self.pins.reaches)
+        cause = "purged" if entry.version >= COUNTED_MOVES else "settled"
+        return self.messages.purge(before, self.pins.reaches, cause)

@@ -8,13 +8,31 @@ from fifo.effects import Run
 
 
 @dataclass(frozen=True, slots=True)
+class QueueTotals:
+    """Numbers of messages since the queue was declared.
+
+    published = ready + checked out + settled + expired + rejected + delivery_limit + maxlen + purged. returned: times
+    that a message was requeued. redelivered: times that a message was handed out that had been before.
+    """
+
+    published: int
+    settled: int
+    expired: int
+    rejected: int
+    delivery_limit: int
+    maxlen: int
+    purged: int
+    returned: int
+    redelivered: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueInfo:
     """The counts of a queue. total = ready + checked_out.
 
     first_sequence: of the oldest message, next_sequence if there is none.
-    ready_bytes: estimated block by block from the mean size of the messages published into it.
-    dropped: the numbers of messages that ever left because they expired, were rejected, failed too often, or were above
-    the length limit (in this order).
+    ready_bytes: as the queue's limit on bytes counts them; without one, estimated block by block from the mean size of
+    the messages published into it.
     """
 
     ready: int
@@ -24,7 +42,14 @@ class QueueInfo:
     first_sequence: int
     next_sequence: int
     ready_bytes: int
-    dropped: tuple[int, ...]
+    totals: QueueTotals
+
+    @property
+    def dropped(self) -> tuple[int, int, int, int]:
+        """The numbers of messages that left because they expired, were rejected, failed too often, or were above the
+        length limit."""
+        found = self.totals
+        return found.expired, found.rejected, found.delivery_limit, found.maxlen
 
 
 @dataclass(frozen=True, slots=True)

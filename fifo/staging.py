@@ -97,6 +97,11 @@ class Part:
         self.rows += count
         self.size_bytes += size_bytes
 
+    @property
+    def counted_bytes(self) -> int:
+        """Its bytes as a limit counts them: the messages of a chunk count alike."""
+        return sum([size // count * count for size, count in zip(self.sizes, self.counts, strict=True)])
+
     def chunks(self) -> Iterator[tuple[int, int, int, int, list[tuple[int, int, int]], int]]:
         """(index, operation, count, size, [(first ordinal, count, TTL)], text factor) of each."""
         place = 0
@@ -396,7 +401,8 @@ def _publish(
         if part is not None:
             parts.append(part)
     count = sum(part.rows for part in parts)
-    refused = messages.refuse_more(count)
+    size_bytes = sum([part.counted_bytes for part in parts]) if messages.counts_bytes else 0
+    refused = messages.refuse_more(count, size_bytes)
     if refused is not None:
         return refused
     first = messages.next_sequence

@@ -188,6 +188,7 @@ class ReservationBuilder(Delivery):
 
     def take(self, messages: Messages, block: Block, members: int, count: int) -> int:
         messages.check_out(block, members, count)
+        self.again += (block.redelivered & members).bit_count()
         consumer = self.consumer
         for slot, width in bitsets.ranges(members):
             consumer.checked_out.add(consumer.next_tag, block.base + slot, width)
@@ -342,6 +343,7 @@ class Subscriptions:
         if taken == left.messages < wanted:
             is_complete = False
         left.messages -= taken
+        self.messages.count_redelivered(entry, builder.again)
         return builder, is_complete
 
     def _settle(self, entry: Entry, subscription: Subscription, to: int) -> Reply:

@@ -119,7 +119,7 @@ def choose(command: Enqueue, parts: Sequence[Part], queues: Mapping[int, QueueMa
     all its queues; of others, all or none. A queue refuses all its messages with the same words, those of the first."""
     choice = Choice([], {}, [])
     left = {
-        place: queues[target.queue].messages.room
+        place: queues[target.queue].messages.room(command.mean_bytes)
         for place, target in enumerate(command.targets)
         if target.queue in queues
     }
@@ -138,7 +138,7 @@ def choose(command: Enqueue, parts: Sequence[Part], queues: Mapping[int, QueueMa
         if fitting < count:
             rest = count - max(fitting, 0)
             if refusing not in causes:
-                causes[refusing] = _cause(queues, command.targets[refusing].queue, rest)
+                causes[refusing] = _cause(queues, command.targets[refusing].queue, rest, command.mean_bytes)
             choice.refused.append((ordinal + count - rest, rest, causes[refusing]))
     if command.independent or not choice.refused:
         return choice
@@ -146,12 +146,13 @@ def choose(command: Enqueue, parts: Sequence[Part], queues: Mapping[int, QueueMa
     return Choice([], {}, [(ordinal, count, why) for ordinal, count, _ in parts])
 
 
-def _cause(queues: Mapping[int, QueueMachine], queue: int, count: int) -> Refused:
-    """Why the queue refuses `count` messages above its room."""
+def _cause(queues: Mapping[int, QueueMachine], queue: int, count: int, size: int) -> Refused:
+    """Why the queue refuses `count` messages of `size` bytes each above its room."""
     if queue not in queues:
         return Refused("not_found", f"no queue {queue} in this group")
     messages = queues[queue].messages
-    refused = messages.refuse_more(messages.room + count)
+    wanted = messages.room(size) + count
+    refused = messages.refuse_more(wanted, wanted * size)
     assert refused is not None
     return refused
 

@@ -34,12 +34,16 @@ as there may be logs with entries of that version.
 | 2 | a queue may have a single active consumer |
 | 2 | a queue may have a consumer timeout |
 | 2 | a new queue has a delivery limit of 20, unless it is declared with another one |
+| 2 | purged, returned and redelivered messages of a queue are counted |
+| 2 | a queue may have limits on bytes and consumers, and may be deleted after a time without use |
 """
 
 from __future__ import annotations
 
 FIRST = 1
 BUDGETED_ARRIVALS = 2
+COUNTED_MOVES = 2
+EXPIRING_QUEUES = 2
 LIMITED_CONSUMERS = 2
 LIMITED_DELIVERIES = 2
 PRICED_TEXTS = 2

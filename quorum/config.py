@@ -154,6 +154,12 @@ class NodeConfig(BaseSettings):
         description="unconfirmed bytes of all sessions of this node; a second limit of the same size is for the "
         "bytes of requests in progress; docs/operations.md says how clients and groups share them",
     )
+    max_queues: int | None = Field(
+        None,
+        ge=1,
+        description="maximum number of queues of the cluster, 100,000 if it is not set and at most; the member that "
+        "takes a declaration decides, so it is the same on all members; queues that exist stay",
+    )
     queue_memory_bytes: int = Field(
         256 * MIB,
         ge=MIB,
@@ -166,6 +172,12 @@ class NodeConfig(BaseSettings):
         ge=MIB,
         description="minimum free space on a member's disk, in addition to the reserve of its log (195 MiB); below it, "
         "all members refuse publishes",
+    )
+    max_log_bytes: int | None = Field(
+        None,
+        ge=2 * MIB,
+        description="maximum size of a member's log, which has the messages of all queues and what is not collected "
+        "yet; when less than `disk_free_limit_bytes` of it are left, all members refuse publishes",
     )
 
     spread_leaders: bool = Field(
@@ -208,6 +220,11 @@ class NodeConfig(BaseSettings):
             raise ValueError(
                 f"leader_fallback_ms is {self.leader_fallback_ms}; at least election_timeout_max_ms is needed, "
                 f"{self.election_timeout_max_ms}"
+            )
+        if self.max_log_bytes is not None and self.max_log_bytes <= self.disk_free_limit_bytes:
+            raise ValueError(
+                f"max_log_bytes is {self.max_log_bytes}; above disk_free_limit_bytes is allowed, "
+                f"{self.disk_free_limit_bytes}"
             )
         if self.session_window_bytes > self.node_window_bytes:
             raise ValueError(

@@ -44,6 +44,7 @@ def run(messages: Messages, groups: SelectorGroups, timeouts: Timeouts, entry: E
         if not is_done or groups.may_find_more(priority):
             break
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
+    messages.count_redelivered(entry, sum([delivery.again for delivery in deliveries.values()]))
     timeout_ms = messages.config.consumer_timeout_ms
     if timeout_ms >= 0:
         timeouts.note(entry.now_ms, timeout_ms, [delivery.consumer for delivery in deliveries.values()])

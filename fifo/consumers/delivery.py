@@ -13,7 +13,7 @@ from fifo.messages.messages import PRIORITY, Messages
 class Delivery:
     """Gathers the messages that one consumer gets in one entry, for one effect."""
 
-    __slots__ = ("consumer", "count", "failures", "first_tag", "queue", "redelivered", "runs")
+    __slots__ = ("again", "consumer", "count", "failures", "first_tag", "queue", "redelivered", "runs")
 
     start = 0
     """the first sequence that is wanted"""
@@ -25,6 +25,7 @@ class Delivery:
         self.queue = queue
         self.first_tag = first_tag or consumer.next_tag
         self.count = 0
+        self.again = 0  # of these, messages that were handed out before
         self.runs: list[Run] = []
         self.redelivered = 0
         self.failures: list[tuple[int, int]] = []
@@ -51,6 +52,7 @@ class Delivery:
         """Appends these messages of a block. Returns their stretches (slot, count)."""
         stretches = bitsets.ranges(members)
         again = block.redelivered & members
+        self.again += again.bit_count()
         failed = block.failures.nonzero() & members if again else 0
         for slot, count in stretches:
             block.runs.clip(block.base, slot, count, self.runs)

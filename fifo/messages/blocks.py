@@ -4,7 +4,8 @@ A message has no record of its own. Its sequence names its block (sequence >> 14
 16,383). The block has a bit each for ready, for checked out, and for handed out before. A message that is
 neither ready nor checked out is gone. The place of its body is in the *run* it belongs to: neighbours that came in one
 batch, or single-message batches that followed each other in one Raft entry (`one_each`). A run ends at the edge of its
-block and takes 20 bytes, or 28 in a block where messages expire.
+block and takes 20 bytes, or 28 in a block where messages expire. In a queue with a limit on bytes it takes 4 more, for
+the size of its messages: those of one run count alike.
 
 All access to blocks is through a `BlockStore` (block_store.py), which keeps cold blocks in pages. The machine sees no
 difference. Code that changes the replicated state of a block marks its page as outdated (`stored = None`).
@@ -17,6 +18,7 @@ from bisect import bisect_right
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fifo.codec import Reader, Writer
 from fifo.effects import Run
@@ -30,14 +32,18 @@ NEVER = (1 << 63) - 1
 ONE_EACH = (1 << 32) - 1
 """The ordinal of a run of single-message batches."""
 
+MAX_SIZE = (1 << 32) - 1
+"""The largest size of a message that a run can note."""
+
 
 class Runs:
-    """The runs of one block in parallel arrays, ascending by first slot. `expiries` exists once one run expires.
+    """The runs of one block in parallel arrays, ascending by first slot. `expiries` exists once one run expires,
+    `sizes` once a message came while the queue had a limit on bytes.
 
     Raft indexes mostly ascend, too, but not always: staged messages are in entries before the one that publishes them.
     """
 
-    __slots__ = ("counts", "expiries", "firsts", "indexes", "operations", "ordinals")
+    __slots__ = ("counts", "expiries", "firsts", "indexes", "operations", "ordinals", "sizes")
 
     def __init__(self) -> None:
         self.firsts = array("H")
@@ -46,18 +52,22 @@ class Runs:
         self.operations = array("I")
         self.ordinals = array("I")
         self.expiries: array[int] | None = None
+        self.sizes: array[int] | None = None  # bytes of each message
 
     def __len__(self) -> int:
         return len(self.firsts)
 
-    def append(self, first: int, count: int, index: int, operation: int, ordinal: int, expiry: int) -> None:
-        """Adds the run; it is joined to its left neighbour if it continues that one."""
+    def append(
+        self, first: int, count: int, index: int, operation: int, ordinal: int, expiry: int, size: int = 0
+    ) -> None:
+        """Adds the run; it is joined to its left neighbour if it continues that one. size: bytes of each message."""
         if self.firsts and self.indexes[-1] == index and self.firsts[-1] + self.counts[-1] == first:
             before = self.counts[-1]
             if ordinal == ONE_EACH:
                 same = self.ordinals[-1] == ONE_EACH and self.operations[-1] + before == operation
             else:
                 same = self.operations[-1] == operation and self.ordinals[-1] + before == ordinal
+            same = same and (self.sizes is None or self.sizes[-1] == size)
             if same and (NEVER if self.expiries is None else self.expiries[-1]) == expiry:
                 self.counts[-1] = before + count
                 return
@@ -70,6 +80,8 @@ class Runs:
         self.ordinals.append(ordinal)
         if self.expiries is not None:
             self.expiries.append(expiry)
+        if self.sizes is not None:
+            self.sizes.append(size)
 
     def clip(self, base: int, first: int, count: int, out: list[Run]) -> None:
         """Appends the runs of the messages in slots first .. first+count-1. base: the sequence of slot 0."""
@@ -132,10 +144,23 @@ class Runs:
         expiries = np.frombuffer(self.expiries, dtype=np.int64)[self.touched(wanted)]
         return int(expiries.min()) if len(expiries) else NEVER
 
+    def counts_and_sizes(self, wanted: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For each run the number of its slots in `wanted`, and the size of each. Only where sizes are noted."""
+        assert self.sizes is not None
+        counts = self.counted(wanted).astype(np.int64)
+        return counts, np.frombuffer(self.sizes, dtype=np.uint32).astype(np.int64)
+
+    def size_in_one(self, wanted: int) -> int:
+        """The size of each of these messages if they are of one run, else -1. Only where sizes are noted."""
+        assert self.sizes is not None
+        place = bisect_right(self.firsts, bitsets.first(wanted)) - 1
+        is_in_one = wanted.bit_length() <= self.firsts[place] + self.counts[place]
+        return self.sizes[place] if is_in_one else -1
+
     def keep(self, wanted: int) -> None:
         """Drops the runs without a slot in `wanted`."""
         touched = self.touched(wanted)
-        for name in ("firsts", "counts", "indexes", "operations", "ordinals", "expiries"):
+        for name in ("firsts", "counts", "indexes", "operations", "ordinals", "expiries", "sizes"):
             column: array[int] | None = getattr(self, name)
             if column is not None:
                 kept = np.frombuffer(column, dtype=np.dtype(column.typecode))[touched]
@@ -144,7 +169,12 @@ class Runs:
     def clear(self) -> None:
         for column in (self.firsts, self.counts, self.indexes, self.operations, self.ordinals):
             del column[:]
-        self.expiries = None
+        self.expiries = self.sizes = None
+
+
+def mean(size_bytes: int, count: int) -> int:
+    """The size of each message of a block that notes no sizes."""
+    return size_bytes // count if count else 0
 
 
 class Stored:
@@ -155,6 +185,7 @@ class Stored:
     other, and a fraction of a byte for each entry where many queues and producers alternate.
     summary: the values of the filter fields, by which a scan skips the block. Empty if there are no fields, if it is
     not known, or if an earlier build made the record.
+    noted_bytes: of the ready messages; -1 if the block notes no sizes.
     read_cost: local, counted by read_costs.py, and negative before. Only once it is counted are text_factor and
     long_texts those of the block.
 
@@ -169,6 +200,7 @@ class Stored:
         "first_slot",
         "head",
         "long_texts",
+        "noted_bytes",
         "number",
         "page",
         "placed",
@@ -195,6 +227,7 @@ class Stored:
         self.head = bytes(reader.data[: reader.position])
         self.references = Piece(reader.blob())
         self.summary = b"" if reader.is_at_end() else trusted(reader.blob())
+        self.noted_bytes = -1 if reader.is_at_end() else reader.number()
         self.read_cost = -1
         self.text_factor = self.long_texts = 0
 
@@ -203,13 +236,19 @@ class Stored:
         return self.ready_count + self.checked_out_count
 
     @property
+    def ready_bytes(self) -> int:
+        """The bytes of the ready messages, as a limit counts them."""
+        if self.noted_bytes >= 0:
+            return self.noted_bytes
+        return self.ready_count * mean(self.size_bytes, self.placed)
+
+    @property
     def record(self) -> bytes:
         """The bytes of the record in a checkpoint."""
         out = Writer()
         out.data += self.head
         out.blob(self.references.packed)
-        if self.summary:
-            out.blob(self.summary)
+        write_rest(out, self.summary, self.noted_bytes)
         return bytes(out.data)
 
     def with_summary(self, summary: bytes) -> Stored:
@@ -218,6 +257,14 @@ class Stored:
         found.summary, found.read_cost = summary, self.read_cost
         found.text_factor, found.long_texts = self.text_factor, self.long_texts
         return found
+
+
+def write_rest(out: Writer, summary: bytes, noted_bytes: int) -> None:
+    """The end of a record, as far as there is anything to say."""
+    if summary or noted_bytes >= 0:
+        out.blob(summary)
+    if noted_bytes >= 0:
+        out.number(noted_bytes)
 
 
 class Block:
@@ -307,10 +354,57 @@ class Block:
     def checked_out_count(self) -> int:
         return self.checked_out.bit_count()
 
+    # ---- bytes, as a limit counts them
+
+    @property
+    def ready_bytes(self) -> int:
+        return self.bytes_of(self.ready)
+
+    @property
+    def noted_bytes(self) -> int:
+        """The bytes of the ready messages; -1 if the block notes no sizes."""
+        return -1 if self.runs.sizes is None else self.ready_bytes
+
+    def note_sizes(self) -> None:
+        """From now on the block notes the size of each run. Those that are there count the mean of all that came."""
+        if self.runs.sizes is None:
+            size = min(mean(self.size_bytes, self.placed), MAX_SIZE)
+            self.runs.sizes = array("I", [size]) * len(self.runs)
+
+    def bytes_of(self, members: int) -> int:
+        """The bytes of messages that are in the block."""
+        if self.runs.sizes is None:
+            return members.bit_count() * mean(self.size_bytes, self.placed)
+        if not members:
+            return 0
+        size = self.runs.size_in_one(members)
+        if size >= 0:
+            return members.bit_count() * size
+        counts, sizes = self.runs.counts_and_sizes(members)
+        return int(counts @ sizes)
+
+    def lowest_with(self, members: int, size_bytes: int) -> int:
+        """How many of these messages, the lowest first, have at least so many bytes together; all if they have less."""
+        if size_bytes <= 0:
+            return 0
+        count = members.bit_count()
+        if self.runs.sizes is None:
+            each = mean(self.size_bytes, self.placed)
+            return -(-size_bytes // each) if each * count > size_bytes else count
+        counts, sizes = self.runs.counts_and_sizes(members)
+        sums = np.cumsum(counts * sizes)
+        place = int(np.searchsorted(sums, size_bytes))
+        if place == len(sums):
+            return count
+        rest = size_bytes - (int(sums[place - 1]) if place else 0)
+        return int(counts[:place].sum()) - (-rest // int(sizes[place]))
+
+    # ----
+
     def memory_bytes(self) -> int:
         """The bytes of runs, bit sets and columns, without the fixed size of the objects."""
         runs = self.runs
-        each_run = 28 if runs.expiries is not None else 20
+        each_run = (28 if runs.expiries is not None else 20) + 4 * (runs.sizes is not None)
         sets = (
             2 + bool(self.redelivered) + bool(self.long_texts) + len(self.copies) + len(self.failures.planes)
         )

@@ -13,6 +13,8 @@ Rules:
 - Only a failed delivery counts towards the delivery limit. A message over the limit, or expired while it was checked
   out, leaves the queue when it is requeued.
 - Every change of a block's replicated state marks its page as outdated (`stored = None`).
+- Nothing leaves uncounted: the published messages are the ready ones, those that are checked out, and those that have
+  left for each cause. Entries of version 1 count a purge as a settlement, and count no returns and redeliveries.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from fifo.effects import Refused
 from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
-from fifo.messages.blocks import NEVER, ONE_EACH, Block
+from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block
+from fifo.versions import COUNTED_MOVES
 
 PRIORITY = 0
 """The only priority so far. It is part of the index's keys, so that other priorities can be added."""
@@ -74,7 +77,8 @@ LIFE = (
 )
 
 COUNTED = ("expired", "rejected", "delivery_limit", "maxlen")
-"""Causes whose messages are counted, in the order of the snapshot."""
+"""Causes whose messages have always been counted, in the order of the snapshot. `settled` and `purged` have counts of
+their own, because the snapshot has exactly these four numbers together."""
 
 
 def by_number(ranges: Sequence[tuple[int, int]], limits: Limits) -> dict[int, int]:
@@ -112,8 +116,13 @@ class Messages:
         "next_sequence",
         "on_emptied",
         "on_requeued",
+        "purged_count",
         "queue",
+        "ready_bytes",
         "ready_count",
+        "redelivered_count",
+        "returned_count",
+        "settled_count",
     )
 
     def __init__(self, queue: int, config: QueueConfig, memory: BlockMemory) -> None:
@@ -123,12 +132,20 @@ class Messages:
         self.next_sequence = 1
         self.ready_count = 0
         self.checked_out_count = 0
+        self.ready_bytes = 0
+        """of the ready messages, while there is a limit on it; else 0"""
         self.blocks = BlockStore(queue, memory)
         self.index: SortedList[tuple[int, int]] = SortedList()
         """(priority, block) of blocks with ready messages"""
         self.expiries: SortedList[tuple[int, int]] = SortedList()
         """(earliest, block) of blocks where some may expire"""
         self.dropped = dict.fromkeys(COUNTED, 0)
+        self.settled_count = 0
+        self.purged_count = 0
+        self.returned_count = 0
+        """times that a message was requeued"""
+        self.redelivered_count = 0
+        """times that a message was checked out that had been before"""
         self.before_ready_changes: Callable[[Block], None] | None = None
         """with the block; None while there is no pin"""
         self.on_requeued: Callable[[int, int], None] = _nobody
@@ -141,26 +158,60 @@ class Messages:
         """The number of the last block, which takes the next message."""
         return self.next_sequence >> self.limits.block_bits
 
-    # ---- arrivals
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether the queue has a limit on bytes."""
+        return self.config.max_length_bytes >= 0
 
     @property
-    def room(self) -> int:
-        """The number of messages that the queue accepts until it is full."""
-        config = self.config
-        if config.overflow != "reject_publish" or config.max_length < 0:
-            return UNLIMITED
-        return max(0, config.max_length - self.ready_count)
+    def published_count(self) -> int:
+        """The number of messages that the queue has ever accepted: sequences are dense."""
+        return self.next_sequence - 1
 
-    def refuse_more(self, count: int) -> Refused | None:
-        """The refusal if `count` more messages do not fit, else None."""
+    @property
+    def left_count(self) -> int:
+        """The number of messages that have ever left, for all causes."""
+        return self.settled_count + self.purged_count + sum(self.dropped.values())
+
+    # ---- arrivals
+
+    def configure(self, config: QueueConfig) -> None:
+        """Changes the configuration. The bytes are counted again if a limit on them is new: a few steps a block."""
+        was_counted = self.counts_bytes
+        self.config = config
+        if not self.counts_bytes:
+            self.ready_bytes = 0
+        elif not was_counted:
+            self.ready_bytes = sum(block.ready_bytes for block in self.blocks.values())
+
+    def room(self, size: int) -> int:
+        """The number of messages of `size` bytes each that the queue accepts until it is full."""
         config = self.config
-        wanted = self.ready_count + count
-        if config.overflow != "reject_publish" or not 0 <= config.max_length < wanted:
+        if config.overflow != "reject_publish":
+            return UNLIMITED
+        found = UNLIMITED if config.max_length < 0 else config.max_length - self.ready_count
+        if config.max_length_bytes >= 0:
+            left = config.max_length_bytes - self.ready_bytes
+            if size or left < 0:
+                found = min(found, left // max(size, 1))
+        return max(0, found)
+
+    def refuse_more(self, count: int, size_bytes: int) -> Refused | None:
+        """The refusal if `count` more messages, which have so many bytes together, do not fit; else None."""
+        config = self.config
+        if config.overflow != "reject_publish":
             return None
-        return Refused(
-            "queue_full",
-            f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}",
-        )
+        wanted, wanted_bytes = self.ready_count + count, self.ready_bytes + size_bytes
+        if 0 <= config.max_length < wanted:
+            text = f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}"
+        elif 0 <= config.max_length_bytes < wanted_bytes:
+            text = (
+                f"{self.ready_bytes} bytes of messages are ready, {wanted_bytes} would be; "
+                f"allowed: {config.max_length_bytes}"
+            )
+        else:
+            return None
+        return Refused("queue_full", text)
 
     def expires_at(self, now_ms: int, ttl_ms: int) -> int:
         """The expiry of a message that is published now with this TTL of its own, -1 for none."""
@@ -175,7 +226,10 @@ class Messages:
         """Adds messages at the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
         texts: the text factor of the batch."""
         self.ready_count += count
-        rest, limits = count, self.limits
+        rest, limits, each = count, self.limits, min(size // count, MAX_SIZE)
+        counts_bytes = self.counts_bytes
+        if counts_bytes:
+            self.ready_bytes += each * count
         while rest:
             sequence = self.next_sequence
             slot = sequence & limits.slot_mask
@@ -184,6 +238,8 @@ class Messages:
             if block is None:
                 block = Block(sequence >> limits.block_bits, limits.block_size)
                 self.blocks.add(block)
+            if counts_bytes:
+                block.note_sizes()
             if not block.ready:
                 self.index.add((PRIORITY, block.number))
             block.stored = None
@@ -192,7 +248,7 @@ class Messages:
             block.live += taken
             block.placed += taken
             block.size_bytes += size * taken // count
-            block.runs.append(slot, taken, index, operation, ordinal, expires)
+            block.runs.append(slot, taken, index, operation, ordinal, expires, each)
             if texts:
                 block.text_factor = max(block.text_factor, texts)
                 block.long_texts |= bitsets.span(slot, taken)
@@ -211,6 +267,8 @@ class Messages:
         block.ready ^= members
         block.checked_out |= members
         self.ready_count -= count
+        if self.counts_bytes:
+            self.ready_bytes -= block.bytes_of(members)
         self.checked_out_count += count
         if not block.ready:
             self.index.remove((PRIORITY, block.number))
@@ -224,6 +282,11 @@ class Messages:
             total += self._departed(block, (cause, members))
         self.checked_out_count -= total
         return total
+
+    def count_redelivered(self, entry: Entry, count: int) -> None:
+        """Counts messages that were checked out again."""
+        if entry.version >= COUNTED_MOVES:
+            self.redelivered_count += count
 
     def requeue(self, entry: Entry, ranges: Sequence[tuple[int, int]], *, failed: bool) -> None:
         """Requeues checked-out messages, except those that have expired or failed too often."""
@@ -247,6 +310,10 @@ class Messages:
                 block.ready |= back
                 self.on_requeued(block.number, back)
                 self.ready_count += back.bit_count()
+                if self.counts_bytes:
+                    self.ready_bytes += block.bytes_of(back)
+                if entry.version >= COUNTED_MOVES:
+                    self.returned_count += back.bit_count()
                 if block.runs.expiries is not None:
                     self.set_earliest(block, min(block.earliest, block.runs.earliest(back)))
             if lost or expired:
@@ -294,9 +361,11 @@ class Messages:
         block.ready ^= members
         if not block.ready:
             self.index.remove((PRIORITY, block.number))
+        if self.counts_bytes:
+            self.ready_bytes -= block.bytes_of(members)
         self.ready_count -= self._departed(block, (cause, members))
 
-    def purge(self, before: int, is_pinned: Callable[[int], bool]) -> int:
+    def purge(self, before: int, is_pinned: Callable[[int], bool], cause: str = "purged") -> int:
         """Removes ready messages with a sequence below `before`. Returns their number. It takes a constant number of
         steps a block. A cold block with ready messages only is not read, unless a pin reaches into it."""
         was_ready = self.ready_count
@@ -311,13 +380,16 @@ class Messages:
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self.ready_count -= found.live
+                if self.counts_bytes:
+                    self.ready_bytes -= found.ready_bytes
+                self._count(cause, found.live)
                 self.index.remove((PRIORITY, number))
                 self._forget_block(number)
                 continue
             block = self.blocks.get(number)
             members = block.ready & ((1 << slots) - 1)
             if members:
-                self.drop(block, members, "purged")
+                self.drop(block, members, cause)
         return was_ready - self.ready_count
 
     def _departed(self, block: Block, *parts: tuple[str, int]) -> int:
@@ -325,8 +397,7 @@ class Messages:
         more."""
         members = 0
         for cause, some in parts:
-            if cause in self.dropped:
-                self.dropped[cause] += some.bit_count()
+            self._count(cause, some.bit_count())
             members |= some
         count = members.bit_count()
         block.live -= count
@@ -341,6 +412,21 @@ class Messages:
             self.on_emptied(block.number)
         self.release_block(block)
         return count
+
+    def _count(self, cause: str, count: int) -> None:
+        if cause == "settled":
+            self.settled_count += count
+        elif cause == "purged":
+            self.purged_count += count
+        else:
+            self.dropped[cause] += count
+
+    def count_earlier(self) -> None:
+        """For a state of version 1, which does not say how many messages were settled or purged: all of them count as
+        settled."""
+        self.settled_count = 0
+        counted = self.ready_count + self.checked_out_count + self.left_count
+        self.settled_count = max(0, self.published_count - counted)
 
     # ---- blocks
 

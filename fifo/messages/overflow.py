@@ -1,7 +1,9 @@
 """The overflow of a full queue: with `drop_head` it drops its oldest ready messages.
 
-`Messages.refuse_more` decides about `reject_publish`, when a batch arrives. `x-max-length` counts ready messages. Where
-the specifications are silent: the lowest sequence is dropped first, not the message that would be delivered next.
+`Messages.refuse_more` decides about `reject_publish`, when a batch arrives. `x-max-length` counts ready messages,
+`x-max-length-bytes` the bytes of their bodies: the messages of one run count alike, by the mean size of their batch.
+Where the specifications are silent: the lowest sequence is dropped first, not the message that would be delivered next.
+A message that alone is larger than the limit is dropped, too.
 """
 
 from __future__ import annotations
@@ -12,15 +14,19 @@ from fifo.messages.messages import Messages
 
 
 def drop_head(messages: Messages, entry: Entry) -> bool:
-    """Drops the oldest ready messages above `max_length`. False if the budget ended it."""
-    limit = messages.config.max_length
-    if limit < 0 or messages.config.overflow != "drop_head":
+    """Drops the oldest ready messages above `max_length` and `max_length_bytes`. False if the budget ended it."""
+    config = messages.config
+    if config.overflow != "drop_head" or max(config.max_length, config.max_length_bytes) < 0:
         return True
     left = entry.budget(messages.queue).left
-    while messages.ready_count > limit:
+    while True:
+        count = messages.ready_count - config.max_length if config.max_length >= 0 else 0
+        size = messages.ready_bytes - config.max_length_bytes if config.max_length_bytes >= 0 else 0
+        if count <= 0 and size <= 0:
+            return True
         if not left.blocks:
             return False
         left.blocks -= 1
         block = messages.blocks.get(messages.index[0][1])
-        messages.drop(block, bitsets.lowest(block.ready, messages.ready_count - limit), "maxlen")
-    return True
+        count = max(count, block.lowest_with(block.ready, size))
+        messages.drop(block, bitsets.lowest(block.ready, count), "maxlen")

@@ -215,7 +215,7 @@ def resume(
                 f"reading a checkpoint: queue {machine.queue} has {len(machine.messages.blocks)} blocks, "
                 f"not {block_count}"
             )
-        group.note_expiry(machine)
+        snapshot.complete(group, machine)
     if not reader.is_at_end():
         raise ValueError(f"reading a checkpoint: {len(state) - reader.position} bytes too many")
     return group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 
 from fifo.commands import NODE
@@ -16,7 +17,7 @@ from fifo.messages.messages import COUNTED, LIFE, PRIORITY, Place, by_number
 from fifo.messages.pages import encode_block
 from fifo.persistence import snapshot
 from fifo.producers import Producer
-from fifo.queue_machine import QueueMachine
+from fifo.queue_machine import IN_USE, QueueMachine
 from fifo.shares import Owned
 from fifo.staging import PART_BYTES
 from fifo.subscriptions import Subscription
@@ -61,6 +62,11 @@ def check(group: GroupMachine) -> None:
         _expect(machine.owned.counts == dict(Counter(owners)), "owners of consumers are counted")
         _expect(group.wake_of(queue) == machine.next_expiry(), "a queue is filed under its next expiry")
         _expect(machine.unfinished == (queue in group.backlog), "unfinished queues are in the backlog")
+        is_timed = machine.messages.config.expires_ms >= 0 and not machine.has_users
+        _expect(
+            (machine.used_ms != IN_USE) == is_timed, "a queue that may expire has the time of its last use"
+        )
+    _expect(all(group.was_deleted(queue) for queue in group.expired), "an expired queue is deleted")
     _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
     _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")
     _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")
@@ -97,7 +103,7 @@ def _check_queue(machine: QueueMachine) -> None:
     for subscription in (*machine.subscriptions.by_name.values(), *machine.subscriptions.deleted):
         _check_checked_out(machine, subscription.consumer, checked_out)
         _check_subscription(machine, subscription)
-    ready_count = checked_out_count = 0
+    ready_count = checked_out_count = ready_bytes = 0
     index, expiries = [], []
     for number in machine.messages.blocks.numbers():
         block = machine.messages.blocks.view(number)
@@ -108,6 +114,7 @@ def _check_queue(machine: QueueMachine) -> None:
         )
         ready_count += block.ready.bit_count()
         checked_out_count += block.checked_out.bit_count()
+        ready_bytes += sum(size_of(block, slot) for slot in bitsets.members(block.ready))
         if block.ready:
             index.append((PRIORITY, number))
         if block.earliest != NEVER:
@@ -118,8 +125,16 @@ def _check_queue(machine: QueueMachine) -> None:
         == (machine.messages.ready_count, machine.messages.checked_out_count),
         "counts are right",
     )
+    _expect(
+        machine.messages.ready_bytes == (ready_bytes if machine.messages.counts_bytes else 0),
+        "the bytes of ready messages are counted while there is a limit",
+    )
     _expect(list(machine.messages.index) == index, "the index has the blocks with ready messages")
     _expect(list(machine.messages.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
+    _expect(
+        machine.messages.published_count == ready_count + checked_out_count + machine.messages.left_count,
+        "every message is in the queue, or counted by the cause for which it has left",
+    )
     causes = [move.cause for move in LIFE]
     _expect(all(cause in causes for cause in COUNTED), "causes are of the table")
     _expect(tuple(machine.messages.dropped) == COUNTED, "causes are counted in their order")
@@ -203,6 +218,8 @@ def _check_pages(machine: QueueMachine) -> None:
             "earliest",
             "placed",
             "size_bytes",
+            "noted_bytes",
+            "ready_bytes",
         ):
             _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
         _expect(
@@ -218,6 +235,14 @@ def live_indexes(block: Block) -> dict[int, None]:
         if block.kept >> first & ((1 << block.runs.counts[place]) - 1):
             found[block.runs.indexes[place]] = None
     return found
+
+
+def size_of(block: Block, slot: int) -> int:
+    """The bytes of one message, as a limit counts them."""
+    sizes = block.runs.sizes
+    if sizes is None:
+        return block.size_bytes // block.placed
+    return sizes[bisect_right(block.runs.firsts, slot) - 1]
 
 
 def _check_checked_out(machine: QueueMachine, consumer: Consumer, checked_out: dict[int, int]) -> None:
@@ -368,6 +393,7 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
         _expect(first >= bound and runs.counts[place] > 0, "runs ascend")
         bound = first + runs.counts[place]
         covered |= ((1 << runs.counts[place]) - 1) << first
+        _expect(runs.sizes is None or len(runs.sizes) == len(runs), "each run has a size, or none has")
         single = runs.ordinals[place] == ONE_EACH
         _expect(single or runs.ordinals[place] + runs.counts[place] < ONE_EACH, "ordinals are in range")
     _expect(not block.kept & ~covered, "every message is in a run")

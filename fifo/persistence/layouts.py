@@ -1,8 +1,9 @@
 """The fields of the records in snapshots and checkpoints, in the order in which they are written (fifo/records.py).
 
 To add a field: one line here, at the end of its record, with the machine version that it comes with and its default,
-and the field in its class. A state has the field from the switch to that version on. The values that stand behind all
-records of a list (`..._OWNER`, HAS_UNTOLD_LOSS, USED_MS, TEXTS) were added before states had versions.
+and the field in its class. A state has the field from the switch to that version on. Some things of version 2 stand
+behind the parts of version 1, whose states end there: the values behind all records of a list (`..._OWNER`,
+HAS_UNTOLD_LOSS, USED_MS, TEXTS), and records of their own (FENCES, EXPIRED, MARKS).
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from fifo.number_ranges import NumberRanges
 from fifo.numbering import Fences
 from fifo.pins import QueuePin
 from fifo.producers import Producer
-from fifo.queue_machine import QueueMachine
+from fifo.queue_machine import IN_USE, QueueMachine
 from fifo.records import Field, Record
 from fifo.staging import LastBatch, Part
 from fifo.subscriptions import Disposition, Reservation, Subscription
 
+UNKNOWN_COUNT = -1
+"""In place of a count that states of version 1 do not have."""
 MANY = 16
 """Numbers from which on writing them together is faster than one by one."""
 
@@ -127,6 +130,8 @@ FENCES = Record(
     (Field("by_name", Many(Row(BYTES, FENCE), dict, dict.items)), Field("lost_ms", I64)),
 )
 
+EXPIRED = Record(GroupState, (Field("expired", KEYS),))
+
 # ---- a queue
 
 QUEUE = Record(
@@ -136,6 +141,11 @@ QUEUE = Record(
         Field("next_attach", U64),
         Field("unfinished", FLAG),
         Field("messages.dropped", _Counts()),
+        Field("messages.settled_count", U64, since=2, default=UNKNOWN_COUNT),
+        Field("messages.purged_count", U64, since=2, default=0),
+        Field("messages.returned_count", U64, since=2, default=0),
+        Field("messages.redelivered_count", U64, since=2, default=0),
+        Field("used_ms", I64, since=2, default=IN_USE),
     ),
 )
 CONSUMER = Record(

@@ -9,8 +9,9 @@ Which fields a record has follows from the group's version, which stands in its 
 and of BASE. So members of older builds can read a snapshot until the group has switched to a version that they do not
 know.
 
-Format 3 is read, too. Its records have the fields of version 1. Its group's head ends before the producers' owners and
-the fences, and its queues' heads before the owners of subscriptions and pins.
+Format 3 is read, too. Its records have the fields of version 1. Its group's head ends before the producers' owners, the
+fences and the expired queues, and its queues' heads before the owners of subscriptions and pins. A queue of such a
+state counts all messages as settled that have left for another cause than those of COUNTED.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from fifo.persistence.layouts import (
     CONSUMER,
     CONSUMERS,
     ENDED,
+    EXPIRED,
     FENCES,
     GROUP,
     HAS_UNTOLD_LOSS,
@@ -40,6 +42,7 @@ from fifo.persistence.layouts import (
     OWNER,
     PRODUCERS,
     QUEUE,
+    UNKNOWN_COUNT,
 )
 from fifo.persistence.pins import read_pins, write_pins
 from fifo.persistence.staging import decode_staging, encode_staging
@@ -121,7 +124,7 @@ def decode(
         group.queues[machine.queue] = machine
         for _ in range(block_count):
             add_block(machine, decode_block(Reader(reader.blob()), group.limits.block_size))
-        group.note_expiry(machine)
+        complete(group, machine)
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
     return group
@@ -140,6 +143,7 @@ def group_head(group: GroupMachine) -> bytearray:
     ENDED.write(out, sessions.ended)
     OWNER.write_each(out, sessions.producers.values())
     FENCES.write(out, sessions.fences)
+    EXPIRED.write(out, group)
     return out.data
 
 
@@ -168,6 +172,7 @@ def read_group_head(head: bytes, group: GroupMachine) -> tuple[int, int]:
     if is_format_3:
         return queue_count, FIRST
     FENCES.read_into(reader, sessions.fences)
+    EXPIRED.read_into(reader, group)
     return queue_count, max(group.version, BASE)
 
 
@@ -272,7 +277,16 @@ def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     ready = block.ready_count
     machine.messages.ready_count += ready
     machine.messages.checked_out_count += block.checked_out_count
+    if machine.messages.counts_bytes:
+        machine.messages.ready_bytes += block.ready_bytes
     if ready:
         machine.messages.index.add((PRIORITY, block.number))
     if block.earliest != NEVER:
         machine.messages.expiries.add((block.earliest, block.number))
+
+
+def complete(group: GroupMachine, machine: QueueMachine) -> None:
+    """To be called once a queue has all its blocks."""
+    if machine.messages.settled_count == UNKNOWN_COUNT:
+        machine.messages.count_earlier()
+    group.note_expiry(machine)

@@ -12,7 +12,7 @@ from fifo.effects import Deliver, Refused, Run
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.queue_machine import QueueMachine
-from fifo.results import BrowsePage, QueueInfo
+from fifo.results import BrowsePage, QueueInfo, QueueTotals
 
 
 def info(machine: QueueMachine) -> QueueInfo:
@@ -32,8 +32,21 @@ def info(machine: QueueMachine) -> QueueInfo:
         consumers=sum(1 for consumer in machine.consumers.values() if consumer.group is not None),
         first_sequence=first_sequence,
         next_sequence=machine.messages.next_sequence,
-        ready_bytes=ready_bytes,
-        dropped=tuple(machine.messages.dropped.values()),
+        ready_bytes=machine.messages.ready_bytes if machine.messages.counts_bytes else ready_bytes,
+        totals=totals(machine),
+    )
+
+
+def totals(machine: QueueMachine) -> QueueTotals:
+    """The numbers of messages that came and left."""
+    messages = machine.messages
+    return QueueTotals(
+        published=messages.published_count,
+        settled=messages.settled_count,
+        purged=messages.purged_count,
+        returned=messages.returned_count,
+        redelivered=messages.redelivered_count,
+        **messages.dropped,
     )
 
 

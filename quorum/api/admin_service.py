@@ -22,7 +22,7 @@ from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
 from quorum.catalog.arguments import check_queue_name, check_size, effective_config
 from quorum.catalog.commands import NO_QUEUE, DeclareQueue, RemoveQueue
-from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
 from quorum.config import NodeConfig
 from quorum.node import queries as q
 from quorum.v1 import admin_pb2 as pb
@@ -34,7 +34,8 @@ LISTED_BYTES = 3 << 20
 PART_QUEUES, PART_BLOCKS = 200, 5_000
 """Limits of one query: queues, and blocks of messages in them. It takes some milliseconds."""
 
-
+REMOVAL_POLL_S = 0.05
+"""Interval between looks whether an expired queue has left the catalog. It leaves after a round trip."""
 PART_CONSUMERS, PART_FILTER_BYTES = 1_000, 256 << 10
 """Maximum number of consumers in an answer, and bytes of their filters, unless a single filter is larger."""
 
@@ -57,17 +58,42 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         if self._hub.catalog.queue(request.queue) is None:
             check_size(arguments)
         pairs = tuple(sorted(arguments.items()))
-        reply = await self._hub.own_session.change(
-            lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals)
-        )
+        allowed = self._config.max_queues or MAX_QUEUES
+        while True:
+            reply = await self._hub.own_session.change(
+                lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals, allowed)
+            )
+            assert isinstance(reply, Ok)
+            try:
+                queue = await self._hub.requests.queue(request.queue)
+                await self._hub.requests.await_queue(queue.group, queue.id, present=True)
+            except status.StatusError as error:
+                if error.status.code != status.Code.NOT_FOUND:
+                    raise
+                if reply.count:
+                    break  # it was declared, and another client has deleted it since
+                continue  # it existed, and has expired or was deleted since
+            if reply.count or not await self._has_expired(queue):
+                break
+        return pb.DeclareQueueResponse(created=bool(reply.count))
+
+    async def _has_expired(self, queue: CatalogQueue) -> bool:
+        """Tell the group of a queue that was declared again that the queue is used, if it may expire. Return whether it
+        has expired; then it is no longer in the catalog."""
+        if self._hub.catalog.effective(queue).config.expires_ms < 0:
+            return False
         try:
-            queue = await self._hub.requests.queue(request.queue)
-            await self._hub.requests.await_queue(queue.group, queue.id, present=True)
+            await self._hub.own_session.call(queue.group, c.UseQueue(queue.id))
         except status.StatusError as error:
             if error.status.code != status.Code.NOT_FOUND:
-                raise  # otherwise it was declared, and another client has deleted it since
-        assert isinstance(reply, Ok)
-        return pb.DeclareQueueResponse(created=bool(reply.count))
+                raise
+        else:
+            return False
+        while (known := (await self._hub.requests.current_catalog()).queue(queue.name)) is not None:
+            if known.id != queue.id:
+                break
+            await asyncio.sleep(REMOVAL_POLL_S)
+        return True
 
     @unary
     async def DeleteQueue(
@@ -197,6 +223,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
             first_sequence=found.first_sequence,
             next_sequence=found.next_sequence,
             ready_bytes=found.ready_bytes,
+            totals=pb.QueueTotals(**asdict(found.totals)),
         )
         set_arguments(info.arguments, queue.arguments)
         show_policy(info, self._hub.catalog.effective(queue))

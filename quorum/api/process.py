@@ -92,6 +92,7 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
         recent_bytes=RECENT_BYTES,
         reserve_segments=RESERVE_SEGMENTS,
         free_limit_bytes=config.disk_free_limit_bytes,
+        max_bytes=config.max_log_bytes or 0,
     )
     try:
         try:

@@ -27,6 +27,7 @@ Arguments = tuple[tuple[str, ArgumentValue], ...]
 """Arguments, sorted by name."""
 
 MAX_COUNT = 1 << 48
+MAX_EXPIRES_MS = 1 << 53
 MAX_FILTER_BYTES = 1 << 24
 DELIVERY_LIMIT = 20
 """The delivery limit of queues that were declared without one, as in RabbitMQ. Queues of version 1 have none."""
@@ -46,10 +47,7 @@ UNSUPPORTED_ARGUMENTS = (
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-dead-letter-strategy",
-    "x-expires",
     "x-initial-group-size",
-    "x-max-consumers",
-    "x-max-length-bytes",
     "x-max-priority",
 )
 """Known arguments that this version does not support."""
@@ -268,12 +266,15 @@ SUPPORTED = {
         "consumer_timeout_ms", _integer(MIN_CONSUMER_TIMEOUT_MS, MAX_MESSAGE_TTL_MS), _smaller, since=2
     ),
     "x-delivery-limit": Argument("delivery_limit", _integer(-1, MAX_COUNT), _smaller),
+    "x-expires": Argument("expires_ms", _integer(1, MAX_EXPIRES_MS), _smaller, since=2),
     "x-filter-enabled": Argument("filter_enabled", _boolean, None),
     "x-filter-field-names": Argument("filter_field_names", _field_names, _own),
     "x-filter-max-in-memory-bytes-per-msg": Argument(
         "filter_max_in_memory_bytes_per_msg", _integer(0, MAX_FILTER_BYTES), _smaller
     ),
+    "x-max-consumers": Argument("max_consumers", _integer(1, MAX_COUNT), _smaller, since=2),
     "x-max-length": Argument("max_length", _integer(1, MAX_COUNT), _smaller),
+    "x-max-length-bytes": Argument("max_length_bytes", _integer(1, MAX_COUNT), _smaller, since=2),
     "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_MESSAGE_TTL_MS), _smaller),
     "x-overflow": Argument("overflow", _overflow, _policys),
     "x-queue-mode": Argument("queue_mode", _queue_mode, _own),

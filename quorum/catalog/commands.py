@@ -12,17 +12,19 @@ from fifo.effects import Ok
 from quorum.catalog.arguments import Arguments
 from quorum.catalog.lease_times import UNSEEN, LeaseTimesCommand, SetLeaseTimes
 from quorum.catalog.members import AddMember, DrainMember, MemberCommand, RemoveMember
+from quorum.catalog.queues import MAX_QUEUES
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
     """Declares a queue: creates it, or confirms that it exists with the same meaning. arguments: as the client gave
     them, by name. seen: the number of removed queues (CatalogMachine.removals) when the command was made; no queue is
-    created if there are more by now."""
+    created if there are more by now. max_queues: none is created if there are so many."""
 
     name: str
     arguments: Arguments
     seen: int = UNSEEN
+    max_queues: int = MAX_QUEUES
 
 
 NO_QUEUE = (1 << 64) - 1
@@ -36,6 +38,14 @@ class RemoveQueue:
 
     name: str
     queue: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveExpired:
+    """Unnumbered, idempotent. Removes a queue that its group has deleted because it was not used for
+    QueueConfig.expires_ms. queue: its id."""
+
+    queue: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,9 @@ SeenChanges = SetPolicy | RemovePolicy | AddMember | RemoveMember | DrainMember 
 made. The command is refused if there are more by now. So a late command whose caller has given up undoes no later
 change."""
 
-CatalogCommand = DeclareQueue | RemoveQueue | SetPolicy | RemovePolicy | MemberCommand | LeaseTimesCommand
+CatalogCommand = (
+    DeclareQueue | RemoveQueue | RemoveExpired | SetPolicy | RemovePolicy | MemberCommand | LeaseTimesCommand
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from quorum.catalog.lease_times import UNSEEN
 from quorum.catalog.members import CatalogMember
 from quorum.catalog.numbering import Speaker
 from quorum.catalog.policies import Policy
-from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
 
 
 class _Arguments:
@@ -41,7 +41,15 @@ class _Arguments:
 ARGUMENTS = _Arguments()
 SEEN = Field("seen", I64, since=2, default=UNSEEN)
 
-DECLARE_QUEUE = Record(cat.DeclareQueue, (Field("name", TEXT), Field("arguments", ARGUMENTS), SEEN))
+DECLARE_QUEUE = Record(
+    cat.DeclareQueue,
+    (
+        Field("name", TEXT),
+        Field("arguments", ARGUMENTS),
+        SEEN,
+        Field("max_queues", U64, since=2, default=MAX_QUEUES),
+    ),
+)
 SET_POLICY = Record(
     cat.SetPolicy,
     (
@@ -54,6 +62,7 @@ SET_POLICY = Record(
 )
 """Both are JSON lists; the others are packed."""
 REMOVE_QUEUE = Record(cat.RemoveQueue, (Field("name", OPEN_TEXT),))
+REMOVE_EXPIRED = Record(cat.RemoveExpired, (), since=2)
 REMOVE_POLICY = Record(cat.RemovePolicy, (Field("seen", I64), Field("name", OPEN_TEXT)))
 LEASE_TIMES = (
     Record(lt.FoundLeaseTimes, (Field("lease_ms", U64), Field("step_down_ms", U64))),

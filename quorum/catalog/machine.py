@@ -37,6 +37,7 @@ from quorum.catalog.commands import (
     DeclareQueue,
     QueueDeclared,
     QueueRemoved,
+    RemoveExpired,
     RemovePolicy,
     RemoveQueue,
     SeenChanges,
@@ -63,7 +64,7 @@ from quorum.catalog.members import (
 )
 from quorum.catalog.numbering import Numbering
 from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, check_policy
-from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
 from quorum.catalog.snapshot import (
     members_state,
     numbering_state,
@@ -96,9 +97,6 @@ HASHED = (
     "revision",
 )
 """The fields of a snapshot that the running hash includes."""
-MAX_QUEUES = 100_000
-"""Maximum number of queues: ten times the number that a cluster is measured with. It bounds the snapshot and the damage
-by a faulty client."""
 
 
 class CatalogMachine:
@@ -223,9 +221,12 @@ class CatalogMachine:
         refused = _refuse_size(arguments, version)
         if refused is not None:
             return refused
-        if len(self._by_name) >= MAX_QUEUES:
+        allowed = min(command.max_queues, MAX_QUEUES)
+        if len(self._by_name) >= allowed:
             return Refused(
-                "limit", f"there are {len(self._by_name)} queues; at most {MAX_QUEUES} are allowed"
+                "limit",
+                f"queue {command.name!r} cannot be declared: there are {len(self._by_name)} queues; "
+                f"allowed: {allowed} (max_queues)",
             )
         group = min(self._by_group, key=lambda number: (len(self._by_group[number]), number))
         queue = CatalogQueue(
@@ -246,13 +247,23 @@ class CatalogMachine:
             return Refused("not_found", f"there is no queue {command.name!r}")
         if command.queue not in (0, queue.id):
             return _outdated("RemoveQueue")
+        self._drop(queue, version)
+        return QueueRemoved(1, queue.id, queue.group)
+
+    def _remove_expired(self, command: RemoveExpired) -> Reply | None:
+        for queues in self._by_group.values():
+            if command.queue in queues:
+                self._drop(queues[command.queue], versions.EXPIRING_QUEUES)
+                break
+        return None
+
+    def _drop(self, queue: CatalogQueue, version: int) -> None:
         del self._by_name[queue.name]
         self.removals += version >= 2
         del self._by_group[queue.group][queue.id]
         insort(self._removed, queue.id)
         self._changed[queue.id] = None
         self.policies.forget(queue.id)
-        return QueueRemoved(1, queue.id, queue.group)
 
     def _set_policy(self, command: SetPolicy, version: int) -> Reply:
         """Set a policy; the reply's count is 1 if that changes anything."""
@@ -348,6 +359,7 @@ class CatalogMachine:
     _HANDLERS: ClassVar[dict[type, Callable[..., Reply | None]]] = {
         DeclareQueue: _declare,
         RemoveQueue: _remove,
+        RemoveExpired: _remove_expired,
         SetPolicy: _set_policy,
         RemovePolicy: _remove_policy,
         BootstrapCluster: _found,
@@ -372,6 +384,7 @@ class CatalogMachine:
         ConfirmMember,
         FoundLeaseTimes,
         SettleLeaseTimes,
+        RemoveExpired,
         c.SetVersion,
     )
 
@@ -394,6 +407,10 @@ class CatalogMachine:
     def queues_of_group(self, group: int) -> list[CatalogQueue]:
         """The queues of a group by id, which is the order of their declaration."""
         return list(self._by_group.get(group, {}).values())
+
+    def has_queue(self, queue: int, group: int) -> bool:
+        """Whether the group has a queue with this id."""
+        return queue in self._by_group.get(group, {})
 
     def is_gone(self, queue: int, group: int) -> bool:
         """Whether a queue with this id was removed, or is in another group. It does not suffice that the catalog lacks

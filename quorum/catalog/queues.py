@@ -8,6 +8,10 @@ from fifo.commands import QueueConfig
 from fifo.versions import FIRST
 from quorum.catalog.arguments import Arguments
 
+MAX_QUEUES = 100_000
+"""Maximum number of queues: ten times the number that a cluster is measured with. It bounds the snapshot and the damage
+by a faulty client. The configuration of the node that takes a declaration may allow fewer (`max_queues`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogQueue:

@@ -12,7 +12,7 @@ from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json
 
 if TYPE_CHECKING:
     from quorum.client.bulk_records import SubscriptionInfo
-    from quorum.client.records import ConsumerInfo, QueueInfo, StorageInfo
+    from quorum.client.records import ConsumerInfo, QueueInfo, QueueTotals, StorageInfo
 
 app = typer.Typer(help="Queues.", no_args_is_help=True)
 
@@ -77,6 +77,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         ("checked out", f"{info.checked_out:,}"),
         ("total", f"{info.total:,}"),
         ("sequences", f"{info.first_sequence} to before {info.next_sequence}"),
+        *_totals(info.totals),
         *_places(found.storage),
     ]:
         table.add_row(name, value)
@@ -144,6 +145,23 @@ def plain_filter(record: ConsumerInfo | SubscriptionInfo) -> dict[str, Any]:
     fields = asdict(record)
     fields["selects"] = selected(record.selector, fields.pop("filter"))
     return fields
+
+
+def _totals(totals: QueueTotals) -> list[tuple[str, str]]:
+    """The messages since the queue was declared."""
+    left = {
+        "settled": totals.settled,
+        "expired": totals.expired,
+        "rejected": totals.rejected,
+        "above the delivery limit": totals.delivery_limit,
+        "above the length limit": totals.maxlen,
+        "purged": totals.purged,
+    }
+    return [
+        ("published", f"{totals.published:,}"),
+        ("left", ", ".join(f"{count:,} {cause}" for cause, count in left.items())),
+        ("returned", f"{totals.returned:,}, {totals.redelivered:,} of them redelivered"),
+    ]
 
 
 def _places(storage: StorageInfo) -> list[tuple[str, str]]:

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from quorum.client.values import FieldValue, Properties, decode_properties, values_to_dict
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTotals:
+    """Numbers of a queue's messages since it was declared (docs/queues.md). published: they are ready, checked out, or
+    have left by one of the next six causes. returned and redelivered count each time."""
+
+    published: int = 0
+    settled: int = 0
+    expired: int = 0
+    rejected: int = 0
+    delivery_limit: int = 0
+    maxlen: int = 0
+    purged: int = 0
+    returned: int = 0
+    redelivered: int = 0
+
+    @classmethod
+    def of(cls, wire: Any) -> QueueTotals:
+        return cls(**{each.name: getattr(wire, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +47,7 @@ class QueueInfo:
     ready_bytes: int
     policy: str = ""
     effective_arguments: dict[str, FieldValue | None] = field(default_factory=dict)
+    totals: QueueTotals = QueueTotals()
 
     @classmethod
     def of(cls, wire: Any) -> QueueInfo:
@@ -45,6 +66,7 @@ class QueueInfo:
             ready_bytes=wire.ready_bytes,
             policy=wire.policy,
             effective_arguments=values_to_dict(wire.effective_arguments),
+            totals=QueueTotals.of(wire.totals),
         )
 
 

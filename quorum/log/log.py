@@ -43,7 +43,8 @@ MOVES_BOUNDS = frozenset({RecordKind.TRUNCATE, RecordKind.COMPACT, RecordKind.RE
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Space on the disk. free_bytes excludes the reserve. is_low: below the limit, or the reserve is not complete."""
+    """Space for the log. free_bytes: of the disk without the reserve, or of the log's maximum if that is less. is_low:
+    below the limit, or the reserve is not complete."""
 
     free_bytes: int
     limit_bytes: int
@@ -66,6 +67,7 @@ class Log:
         segment_bytes: int,
         recent_bytes: int,
         free_limit_bytes: int,
+        max_bytes: int,
         random_bytes: Callable[[int], bytes],
         retention: Callable[[int], Retention],
     ) -> None:
@@ -75,6 +77,7 @@ class Log:
         self._hold = hold
         self._reserve = reserve
         self._free_limit_bytes = free_limit_bytes
+        self._max_bytes = max_bytes
         self._random_bytes = random_bytes
         self._marked_lsn = found.last_lsn
         self._quiet_lsn = found.last_lsn
@@ -134,14 +137,16 @@ class Log:
         recent_bytes: int = 16 << 20,
         reserve_segments: int = 0,
         free_limit_bytes: int = 0,
+        max_bytes: int = 0,
         cache_bytes: int = CACHE_BYTES,
         random_bytes: Callable[[int], bytes] = os.urandom,
         retention: Callable[[int], Retention] = Retention,
     ) -> Self:
         """Recover the log in the directory, or begin one, and return it. Everything found counts as synced afterwards.
 
-        reserve_segments: number of segments kept in reserve for a full disk; a member has RESERVE_SEGMENTS. Raises
-        LogLocked, LogDamaged, LogUnknown, LogFailed; then the directory is not locked.
+        reserve_segments: number of segments kept in reserve for a full disk; a member has RESERVE_SEGMENTS. max_bytes:
+        size above which `space` is low, 0 for none; the log may still grow. Raises LogLocked, LogDamaged, LogUnknown,
+        LogFailed; then the directory is not locked.
         """
         if not HEADER_BLOCK < segment_bytes <= MAX_SEGMENT_BYTES:
             raise ValueError(
@@ -180,6 +185,7 @@ class Log:
             segment_bytes=segment_bytes,
             recent_bytes=recent_bytes,
             free_limit_bytes=free_limit_bytes,
+            max_bytes=max_bytes,
             random_bytes=random_bytes,
             retention=retention,
         )
@@ -331,12 +337,19 @@ class Log:
         """Free bytes on the disk, beyond the space that the active segment and the reserve have allocated."""
         return self.files.free_bytes(self.directory)
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the segments up to their ends. O(segments)."""
+        return self._writer.position + sum([found.end for found in self._store.history.sealed])
+
     def space(self) -> Space:
         """The free space, and whether it is low. LogFailed if the disk does not say."""
         try:
             free = self.free_bytes()
         except OSError as error:
             raise self.fail(error, "read the free space of the disk") from error
+        if self._max_bytes:
+            free = min(free, max(0, self._max_bytes - self.size_bytes))
         reserve = self._reserve
         is_low = free < self._free_limit_bytes or (reserve is not None and not reserve.is_whole)
         return Space(free, self._free_limit_bytes, 0 if reserve is None else reserve.size_bytes, is_low)

@@ -59,7 +59,7 @@ class PurgeQueueResponse(_message.Message):
     def __init__(self, message_count: _Optional[int] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
-    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments")
+    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals")
     class ArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class QueueInfo(_message.Message):
     READY_BYTES_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    TOTALS_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     group: int
@@ -102,7 +103,30 @@ class QueueInfo(_message.Message):
     ready_bytes: int
     policy: str
     effective_arguments: _containers.MessageMap[str, _queue_pb2.Value]
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ...) -> None: ...
+    totals: QueueTotals
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., totals: _Optional[_Union[QueueTotals, _Mapping]] = ...) -> None: ...
+
+class QueueTotals(_message.Message):
+    __slots__ = ("published", "settled", "expired", "rejected", "delivery_limit", "maxlen", "purged", "returned", "redelivered")
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MAXLEN_FIELD_NUMBER: _ClassVar[int]
+    PURGED_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
+    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    published: int
+    settled: int
+    expired: int
+    rejected: int
+    delivery_limit: int
+    maxlen: int
+    purged: int
+    returned: int
+    redelivered: int
+    def __init__(self, published: _Optional[int] = ..., settled: _Optional[int] = ..., expired: _Optional[int] = ..., rejected: _Optional[int] = ..., delivery_limit: _Optional[int] = ..., maxlen: _Optional[int] = ..., purged: _Optional[int] = ..., returned: _Optional[int] = ..., redelivered: _Optional[int] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
     __slots__ = ("prefix", "limit", "after")

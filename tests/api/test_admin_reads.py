@@ -61,7 +61,7 @@ def test_a_read_appends_no_log_entry() -> None:
         assert [(queue.name, queue.ready) for queue in listed.queues] == [("q00000", 2), ("q00001", 0)]
         request = admin_pb2.DescribeQueueRequest(queue="q00000")
         described = await api.call(api.admin.DescribeQueue(request, Context()))  # type: ignore[arg-type]
-        assert described.queue.ready == 2
+        assert (described.queue.ready, described.queue.totals.published) == (2, 2)
         browse = reader.Browse(queue_pb2.BrowseRequest(queue="q00000"), Context())  # type: ignore[arg-type]
         [page] = await api.call(collected(browse))
         assert [each.message.body for each in page.messages] == [b"one", b"two"]

@@ -51,6 +51,10 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-message-ttl": 0,
             "x-delivery-limit": 3,
             "x-consumer-timeout": 1_000,
+            "x-queue-mode": "lazy",
+            "x-max-length-bytes": 1_000,
+            "x-max-consumers": 2,
+            "x-expires": 60_000,
         },
     )
     assert config == QueueConfig(
@@ -62,7 +66,11 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
         "reject_publish",
         0,
         3,
+        "lazy",
         consumer_timeout_ms=1_000,
+        max_length_bytes=1_000,
+        max_consumers=2,
+        expires_ms=60_000,
     )
     single = effective_config("orders", {"x-single-active-consumer": True})
     assert single == QueueConfig("orders", single_active_consumer=True)
@@ -105,6 +113,11 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-max-length", 1.0),
         ("x-max-length", "10"),
         ("x-max-length", 1 << 62),
+        ("x-max-length-bytes", 0),
+        ("x-max-length-bytes", "1MB"),
+        ("x-max-consumers", 0),
+        ("x-expires", 0),
+        ("x-expires", 1.5),
         ("x-message-ttl", -1),
         ("x-overflow", "drop_head"),
         ("x-overflow", "reject-publish-dlx"),

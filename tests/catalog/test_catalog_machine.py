@@ -25,6 +25,7 @@ from quorum.catalog.commands import (
     DeclareQueue,
     QueueDeclared,
     QueueRemoved,
+    RemoveExpired,
     RemovePolicy,
     RemoveQueue,
     SetPolicy,
@@ -217,10 +218,35 @@ def test_a_cluster_has_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatc
     me = client()
     for name in "abc":
         assert isinstance(me.declare(name), QueueDeclared)
-    assert me.declare("d") == Refused("limit", "there are 3 queues; at most 3 are allowed")
+    text = "queue 'd' cannot be declared: there are 3 queues; allowed: 3 (max_queues)"
+    assert me.declare("d") == Refused("limit", text)
     assert me.declare("a") == QueueDeclared(0, 1, 1), "it exists"
     me.call(RemoveQueue("b"))
     assert isinstance(me.declare("d"), QueueDeclared), "there is space for it now"
+
+
+def test_a_node_may_allow_fewer_queues() -> None:
+    me = client()
+    for name in "abc":
+        me.declare(name)
+    refused = me.call(DeclareQueue("d", (), max_queues=3))
+    assert isinstance(refused, Refused) and "allowed: 3 (max_queues)" in refused.detail
+    assert me.call(DeclareQueue("a", (), max_queues=3)) == QueueDeclared(0, 1, 1), "it exists"
+    assert isinstance(me.call(DeclareQueue("d", (), max_queues=4)), QueueDeclared)
+
+
+def test_an_expired_queue_is_removed_once_and_its_name_is_free() -> None:
+    me = client()
+    me.declare("a", expires=5)
+    me.declare("b")
+    remove = [c.Operation(0, None, RemoveExpired(1))]
+    for index in (90, 91):
+        assert me.machine.apply(c.Meta(index, 1, 100, CURRENT), remove).replies == (None,)
+        assert me.machine.queue("a") is None
+        assert (me.machine.is_gone(1, 1), me.machine.removals) == (True, 1)
+    assert isinstance(me.declare("a"), QueueDeclared), "a new queue of that name"
+    assert me.machine.apply(c.Meta(92, 1, 100, CURRENT), remove).replies == (None,)
+    assert me.machine.queue("a") is not None
 
 
 def test_past_the_limits_a_client_is_refused_and_nobody_is_forgotten() -> None:

@@ -114,6 +114,9 @@ def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -
     assert "x-max-length=5" in quorum("queues", "show", "orders", url=service.url)[0]
     quorum("publish", "orders", "a", "b", url=service.url)
     assert quorum("queues", "purge", "orders", url=service.url)[0] == "purged 2 messages from orders\n"
+    totals = json.loads(quorum("queues", "show", "orders", "--json", url=service.url)[0])["queue"]["totals"]
+    assert {name: count for name, count in totals.items() if count} == {"published": 2, "purged": 2}
+    assert "2 purged" in quorum("queues", "show", "orders", url=service.url)[0]
     assert quorum("queues", "delete", "orders", url=service.url)[0] == "deleted orders and 0 messages\n"
     assert "orders" in quorum("queues", "delete", "orders", url=service.url, status=1)[1]
 

@@ -98,6 +98,8 @@ def test_all_findings_are_told_at_once(folder: Path) -> None:
         ("leader_fallback_ms = 900\n", ("leader_fallback_ms is 900", "1000")),
         ("node_window_bytes = 1048576\n", ("session_window_bytes", "1048576")),
         ("max_message_bytes = 16777217\n", ("max_message_bytes", "16777216", "16777217")),
+        ("max_log_bytes = 2097152\n", ("max_log_bytes is 2097152", "268435456")),
+        ("max_queues = 0\n", ("max_queues", "0")),
         ('log_level = "loud"\n', ("log_level", "loud", "warning")),
         ('listen = "7400"\n', ("listen", "'7400' is not an address")),
         ('lease_ms = "soon"\n', ("lease_ms", "soon")),

@@ -42,6 +42,8 @@ ROWS = st.fixed_dictionaries(
     },
 )
 TTLS = st.sampled_from((-1, -1, 0, 1, 20, 60))
+SIZES = st.sampled_from((100, 100, 0, 1, 70, 333))
+"""of messages of queue 2; those of queues that filter have 100 bytes, because the model reads them for as many"""
 
 PUBLISH = st.fixed_dictionaries(
     {
@@ -55,6 +57,7 @@ PUBLISH = st.fixed_dictionaries(
         "skip": st.sampled_from((0, 0, 0, 2, 4)),
         "behind": st.integers(0, 20),
         "independent": st.booleans(),
+        "size": SIZES,
     }
 )
 SINGLES = st.fixed_dictionaries(
@@ -116,6 +119,7 @@ STAGE = st.fixed_dictionaries(
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=10, max_size=10),
         "publish": st.sampled_from((False, False, True)),
+        "size": SIZES,
     }
 )
 STAGED = st.fixed_dictionaries(
@@ -132,10 +136,13 @@ STAGED = st.fixed_dictionaries(
 NUMBERING = st.fixed_dictionaries({"what": st.sampled_from(("repeat", "gap", "stale")), "who": PRODUCERS})
 ADMIN = st.fixed_dictionaries(
     {
-        "what": st.sampled_from(("purge", "config", "configured", "delete", "create", "wake", "wake")),
+        "what": st.sampled_from(("purge", "config", "configured", "delete", "create", "use", "wake", "wake")),
         "queue": QUEUES,
         "spared": st.sampled_from((None, None, 0, 1, 5, 40)),
         "max_length": st.sampled_from((-1, -1, 3, 20)),
+        "max_length_bytes": st.sampled_from((-1, -1, 250, 1500)),
+        "max_consumers": st.sampled_from((-1, -1, 1, 3)),
+        "expires": st.sampled_from((-1, -1, -1, 40, 150)),
         "overflow": st.sampled_from(("drop_head", "reject_publish")),
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
@@ -195,7 +202,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
         config = c.QueueConfig(
             f"queue-{queue}", queue not in PLAIN, step["fields"], -1, step["max_length"], step["overflow"],
             step["ttl"], step["limit"], single_active_consumer=queue == 4,
-            consumer_timeout_ms=step["timeout"],
+            consumer_timeout_ms=step["timeout"], max_length_bytes=step["max_length_bytes"],
+            max_consumers=step["max_consumers"], expires_ms=step["expires"] if queue == 3 else -1,
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
@@ -209,6 +217,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
             command = c.Configured(step["max_length"] + 1)
         elif what == "delete" and queue == 3:
             command = c.DeleteQueue(queue)
+        elif what == "use":
+            command = c.UseQueue(queue)
         elif what == "create":
             command = c.CreateQueue(queue, config)
         self.world.apply([(None, command)], passed_ms)
@@ -366,6 +376,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
             independent=step["independent"],
+            size=step["size"] if step["queue"] == 2 else 100,
         )
 
     def routed(self, step: dict[str, Any], name: bytes, place: int) -> Any:
@@ -422,6 +433,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 step["writer"],
                 ttl_ms=step["ttl"] if step["ttls"] is None else -1,
                 ttls_ms=() if step["ttls"] is None else tuple(step["ttls"][: len(rows)]),
+                size=step["size"] if step["queue"] == 2 else 100,
             )
             found.append(operation)
         if step["publish"]:

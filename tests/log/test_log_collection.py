@@ -180,6 +180,16 @@ def test_until_told_nothing_is_garbage() -> None:
     assert readable(log) == found
 
 
+def test_space_is_low_near_the_logs_maximum_until_garbage_was_collected() -> None:
+    log = filled(SimDisk(), max_bytes=10 * SEGMENT, free_limit_bytes=2 * SEGMENT)
+    assert log.space().free_bytes == 10 * SEGMENT - log.size_bytes
+    assert log.space().is_low
+    log.journal(1).append([body(101)], 101, 1)  # it may still grow
+    retain(log, 90)
+    assert collect(log) > 0
+    assert not log.space().is_low
+
+
 def test_a_survey_looks_into_segments_only_where_it_is_not_plain_what_is_live(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,7 +19,14 @@ from support.golden import MEMBERS, Golden
 ARCHIVES = sorted((Path(__file__).parents[1] / "golden").glob("*.tar.xz"))
 
 LATER_KINDS: dict[int, set[str]] = {
-    1: {"ConfirmMember", "FoundLeaseTimes", "SetLeaseTimes", "SettleLeaseTimes"}
+    1: {
+        "ConfirmMember",
+        "FoundLeaseTimes",
+        "RemoveExpired",
+        "SetLeaseTimes",
+        "SettleLeaseTimes",
+        "UseQueue",
+    }
 }
 """machine version -> the kinds of commands that came after it"""
 RENAMED_KINDS = {

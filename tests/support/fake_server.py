@@ -59,6 +59,7 @@ class FakeQueue:
     arrived: list[bytes] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
     discarded: list[int] = field(default_factory=list)
+    purged: int = 0
 
     def put_back(self, message: StoredMessage) -> None:
         message.handed_out = True
@@ -530,6 +531,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         chosen = [sequence for sequence in queue.ready if sequence < before]
         for sequence in chosen:
             del queue.ready[sequence]
+        queue.purged += len(chosen)
         await self._lose_answer(context)
         return admin_pb2.PurgeQueueResponse(message_count=len(chosen))
 
@@ -580,6 +582,8 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         info = admin_pb2.QueueInfo(name=queue.name, id=queue.id, ready=len(queue.ready), checked_out=held)
         info.next_sequence = queue.next_sequence
         info.total = info.ready + held
+        info.totals.published = queue.next_sequence - 1
+        info.totals.purged = queue.purged
         for name, value in queue.arguments.items():
             info.arguments[name].CopyFrom(value)
             info.effective_arguments[name].CopyFrom(value)

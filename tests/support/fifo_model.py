@@ -7,6 +7,7 @@ are lists of single messages.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ class Message:
     index: int
     fields: Fields
     is_alone: bool  # in its batch
+    size: int | None = None  # where its block notes sizes
     is_held: bool = False
     is_gone: bool = False
     was_delivered: bool = False
@@ -153,10 +155,14 @@ class ModelQueue:
         self.line: list[Line] = []
         self.draining: list[ModelConsumer] = []
         self.earliest: dict[int, int] = {}
-        self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
+        self.placed: dict[int, list[int]] = {}
+        """by block, the sizes of all messages that came since it was empty"""
+        self.counts: Counter[str] = Counter()
+        """messages that have left by cause, and those that were returned or redelivered"""
         self.unfinished = False
         self.deliveries: list[tuple[int, ModelConsumer, int]] = []
         """by the time that counts: consumer and tag, while there is a timeout"""
+        self.used_ms: int | None = None  # None while it is in use, or if it does not expire
         self.subscriptions = ModelSubscriptions(self)
         self.staged = ModelStaging(self)
         self.pins = ModelPins(self)
@@ -187,9 +193,22 @@ class ModelQueue:
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
-        others = (*self.staged.expiries(), *self.subscriptions.due_times(), *self.pins.due_times())
-        overdue = [time + self.config.consumer_timeout_ms for time, _, _ in self.deliveries]
-        return min([*self.earliest.values(), *others, *overdue], default=None)
+        others = [*self.staged.expiries(), *self.subscriptions.due_times(), *self.pins.due_times()]
+        others += [time + self.config.consumer_timeout_ms for time, _, _ in self.deliveries]
+        if self.used_ms is not None:
+            others.append(self.unused_at(self.used_ms))
+        return min([*self.earliest.values(), *others], default=None)
+
+    def note_use(self, now_ms: int) -> None:
+        has_users = self.pins.pins or any(x.selector is not None or x.checked_out for x in self.consumers)
+        if self.config.expires_ms < 0 or has_users:
+            self.used_ms = None
+        elif self.used_ms is None:
+            self.used_ms = now_ms
+
+    def unused_at(self, used_ms: int) -> int:
+        heard = [each.last_seen_ms + each.timeout_ms for each in self.subscriptions.subscriptions]
+        return max([used_ms, *heard]) + self.config.expires_ms
 
     # ---- changes
 
@@ -202,6 +221,7 @@ class ModelQueue:
         *,
         is_alone: bool,
         texts: int,
+        size: int,
     ) -> None:
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
         expiry = meta.now_ms + min(ttls) if ttls else NEVER
@@ -209,16 +229,36 @@ class ModelQueue:
         message = Message(self.next_sequence, body, expiry, meta.index, fields, is_alone)
         self.fronts.note_texts(self.next_sequence, texts)
         self.next_sequence += 1
+        here = [each for each in self.messages if self.block_of(each) == self.block_of(message)]
+        if self.config.max_length_bytes >= 0:
+            for other in here:
+                other.size = self.size_of(other)
+        if self.config.max_length_bytes >= 0 or any(other.size is not None for other in here):
+            message.size = size
+        self.placed.setdefault(self.block_of(message), []).append(size)
         self.messages.append(message)
         self.note_expiry(message)
 
-    @property
-    def room(self) -> int:
-        """How many messages the queue takes until it is full."""
+    def size_of(self, message: Message) -> int:
+        """As a limit counts it: by the mean of its block if it came before there was a limit."""
+        placed = self.placed[self.block_of(message)]
+        return sum(placed) // len(placed) if message.size is None else message.size
+
+    def ready_bytes(self) -> int:
+        return sum(self.size_of(message) for message in self.ready())
+
+    def fits(self, sizes: Sequence[int]) -> bool:
         config = self.config
-        if config.overflow != "reject_publish" or config.max_length < 0:
-            return 1 << 62
-        return max(0, config.max_length - len(self.ready()))
+        if config.overflow != "reject_publish":
+            return True
+        count, size = len(self.ready()) + len(sizes), self.ready_bytes() + sum(sizes)
+        return (config.max_length < 0 or count <= config.max_length) and (
+            config.max_length_bytes < 0 or size <= config.max_length_bytes
+        )
+
+    def room(self, size: int, wanted: int) -> int:
+        """How many of the messages it takes until it is full."""
+        return max(count for count in range(wanted + 1) if not count or self.fits([size] * count))
 
     def publish(
         self,
@@ -229,15 +269,15 @@ class ModelQueue:
         fresh: list[int],
     ) -> bool:
         """rows: the fields of the queue's messages in the batch by ordinal."""
-        config = self.config
-        if len(fresh) > self.room:
+        config, size = self.config, command.size_bytes // command.count
+        if not self.fits([size] * len(fresh)):
             return False
         texts = self.fronts.text_factor(list(rows.values())) if config.filter_enabled else 0
         for ordinal in fresh:
             ttl = command.ttls_ms[ordinal] if command.ttls_ms else command.ttl_ms
             body = (meta.index, operation, ordinal)
             fields = rows[ordinal] if rows else {}
-            self.place(meta, body, ttl, fields, is_alone=command.count == 1, texts=texts)
+            self.place(meta, body, ttl, fields, is_alone=command.count == 1, texts=texts, size=size)
         return True
 
     def note_expiry(self, message: Message) -> None:
@@ -245,7 +285,8 @@ class ModelQueue:
         if message.expiry < self.earliest.get(number, NEVER):
             self.earliest[number] = message.expiry
 
-    def gone(self, message: Message) -> None:
+    def gone(self, message: Message, cause: str) -> None:
+        self.counts[cause] += 1
         if not message.is_held:
             self.pins.ready_changes(message)
         message.is_gone = True
@@ -253,6 +294,7 @@ class ModelQueue:
         number = self.block_of(message)
         if not any(self.block_of(other) == number for other in self.messages):
             self.earliest.pop(number, None)
+            self.placed.pop(number)
 
     def put_back(self, meta: c.Meta, messages: Sequence[Message], failed: bool) -> None:
         for message in messages:
@@ -260,14 +302,13 @@ class ModelQueue:
             message.failures += failed
         for message in messages:
             if failed and 0 <= self.config.delivery_limit < message.failures:
-                self.dropped["delivery_limit"] += 1
-                self.gone(message)
+                self.gone(message, "delivery_limit")
             elif message.expiry <= meta.now_ms and message.index != meta.index:
-                self.dropped["expired"] += 1
-                self.gone(message)
+                self.gone(message, "expired")
             else:
                 self.pins.ready_changes(message)
                 message.is_held = False
+                self.counts["returned"] += 1
                 self.note_expiry(message)
 
     def expire_block(self, meta: c.Meta, left: Left, number: int, spared: int) -> None:
@@ -280,8 +321,7 @@ class ModelQueue:
         if min(rest, default=NEVER) < NEVER:
             self.earliest[number] = min(rest)
         for message in due:
-            self.dropped["expired"] += 1
-            self.gone(message)
+            self.gone(message, "expired")
 
     # ---- consumers
 
@@ -296,6 +336,9 @@ class ModelQueue:
         refused = self.refuse_selector(command.selector)
         if refused is not None:
             return refused
+        attached = sum(x.selector is not None for x in self.consumers)
+        if (known is None or known.selector is None) and 0 <= self.config.max_consumers <= attached:
+            return e.Refused("limit", "")
         if known is not None:
             self.remove(meta, known)
         elif is_crowded([x.owner for x in self.consumers], producer.owner, self.rules.max_consumers):
@@ -455,6 +498,7 @@ class ModelQueue:
     def hold(self, message: Message) -> None:
         self.pins.ready_changes(message)
         message.is_held = True
+        self.counts["redelivered"] += message.was_delivered
 
     def choose(
         self,
@@ -501,6 +545,7 @@ class ModelQueue:
         index, operation, ordinal = before.body
         after = (index, operation + 1, 0) if message.is_alone else (index, operation, ordinal + 1)
         alike = before.is_alone == message.is_alone and before.expiry == message.expiry
+        alike = alike and before.size == message.size
         return alike and message.body == after
 
     def next_match(self, group: Line | None, chosen: list[Message], start: int) -> Message | None:
@@ -603,19 +648,20 @@ class ModelQueue:
         return is_done
 
     def drop_head(self, left: Left) -> bool:
-        limit = self.config.max_length
-        if limit < 0 or self.config.overflow != "drop_head":
+        if self.config.overflow != "drop_head":
             return True
-        while len(self.ready()) > limit:
+        while self.is_over():
             if not left.rest.blocks:
                 return False
             left.rest.blocks -= 1
-            ready = self.ready()
-            for message in ready[: len(ready) - limit]:
-                if self.block_of(message) == self.block_of(ready[0]):
-                    self.dropped["maxlen"] += 1
-                    self.gone(message)
+            number = self.block_of(self.ready()[0])
+            while self.is_over() and self.block_of(self.ready()[0]) == number:
+                self.gone(self.ready()[0], "maxlen")
         return True
+
+    def is_over(self) -> bool:
+        config = self.config
+        return 0 <= config.max_length < len(self.ready()) or 0 <= config.max_length_bytes < self.ready_bytes()
 
 
 class ModelGroup:
@@ -665,6 +711,12 @@ class ModelGroup:
             machine.unfinished = True
         if machine.unfinished and queue not in self.backlog:
             self.backlog.append(queue)
+        machine.note_use(self.now_ms)
+        if machine.used_ms is not None and machine.unused_at(machine.used_ms) <= self.now_ms:
+            del self.queues[queue]
+            self.deleted.add(queue)
+            self.backlog = [other for other in self.backlog if other != queue]
+            self.effects.append(("expired", queue))
 
     def new_rest(self) -> Rest:
         rules = self.rules
@@ -806,6 +858,8 @@ class ModelGroup:
             reply = queue.pins.answer(self.meta, command)
         else:
             reply = queue.subscriptions.answer(self.meta, self.left[command.queue], command)
+            if not isinstance(reply, e.Refused):
+                queue.used_ms = self.now_ms
         if not isinstance(reply, e.Refused):
             self.dirty.add(command.queue)
         return reply
@@ -820,9 +874,10 @@ class ModelGroup:
         fresh = [i for i in range(count) if first + i >= floor and first + i not in producer.accepted]
         refused = dict.fromkeys([i for i in fresh if first + i < producer.highest], "refused_earlier")
         fresh = new = [i for i in fresh if i not in refused]
-        if command.independent and queue.room < len(fresh):
-            refused |= dict.fromkeys(fresh[queue.room :], "queue_full")
-            fresh = fresh[: queue.room]
+        room = queue.room(command.size_bytes // count, len(fresh))
+        if command.independent and room < len(fresh):
+            refused |= dict.fromkeys(fresh[room:], "queue_full")
+            fresh = fresh[:room]
         if fresh:
             rows = self.rows(self.meta.index, number) if queue.config.filter_enabled else ()
             if self.is_crowded(producer, floor, [first + i for i in fresh]):
@@ -881,7 +936,8 @@ class ModelGroup:
                 why[ordinal] = "refused_earlier"
             else:
                 fresh.append(ordinal)
-        rooms = {queue: self.queues[queue].room for queue in rows if queue in self.queues}
+        size = command.size_bytes // count
+        rooms = {queue: self.queues[queue].room(size, count) for queue in rows if queue in self.queues}
         taken, refused = [], {}
         for ordinal in fresh:
             if any(queue not in rooms for queue in routes[ordinal]):
@@ -945,6 +1001,7 @@ class ModelGroup:
             return e.Refused("bad_argument", "")
         if not 0 < command.count <= 10_000:
             return e.Refused("limit", "")
+        queue.used_ms = self.now_ms
         consumer = queue.find(producer.name, "") or queue.add_consumer(producer, "", None)
         room = command.count if command.settled else queue.rules.max_checked_out - len(consumer.checked_out)
         left = self.left[queue.queue]
@@ -959,7 +1016,7 @@ class ModelGroup:
             queue.note(self.meta, consumer, tags)
         if command.settled:
             for tag in tags:
-                queue.gone(consumer.checked_out.pop(tag))
+                queue.gone(consumer.checked_out.pop(tag), "settled")
         return e.Ok(len(tags))
 
     def settle(self, queue: ModelQueue, consumer: ModelConsumer, command: c.Settle) -> e.Reply:
@@ -981,9 +1038,7 @@ class ModelGroup:
             queue.put_back(self.meta, messages, failed)
         else:
             for message in messages:
-                queue.gone(message)
-            if type(command) is not c.Settle:
-                queue.dropped["rejected"] += len(messages)
+                queue.gone(message, "settled" if type(command) is c.Settle else "rejected")
         queue.answer_late(consumer, command.tags)
         if command.credit_to and consumer.selector is not None:
             queue.set_credit(consumer, command.credit_to)
@@ -1019,6 +1074,8 @@ class ModelGroup:
                     return e.Refused("not_found", "")
                 if queue not in self.queues:
                     self.queues[queue] = ModelQueue(queue, config, self.rules)
+                    if config.expires_ms >= 0:
+                        self.dirty.add(queue)
                 return e.Ok()
             case c.UpdateConfig(queue, config):
                 if queue not in self.queues:
@@ -1029,6 +1086,12 @@ class ModelGroup:
                 return e.Ok()
             case c.Configured():
                 return None
+            case c.UseQueue(queue):
+                if queue not in self.queues:
+                    return e.Refused("not_found", "")
+                self.queues[queue].used_ms = self.now_ms
+                self.dirty.add(queue)
+                return e.Ok()
             case c.DeleteQueue(queue):
                 return self.delete(queue)
             case c.Purge(queue, before):
@@ -1052,7 +1115,7 @@ class ModelGroup:
         machine = self.queues[queue]
         ready = [each for each in machine.ready() if before is None or each.sequence < before]
         for message in ready:
-            machine.gone(message)
+            machine.gone(message, "purged")
         self.dirty.add(queue)
         return e.Ok(len(ready))
 

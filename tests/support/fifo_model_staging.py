@@ -144,11 +144,11 @@ class ModelStaging:
             if part is not None:
                 parts.append(part)
         total, first = sum(part.rows() for part in parts), self.queue.next_sequence
-        is_bounded = self.queue.config.overflow == "reject_publish" and self.queue.config.max_length >= 0
-        if is_bounded and len(self.queue.ready()) + total > self.queue.config.max_length:
+        chunks = [(size // len(ttls), len(ttls)) for part in parts for _, _, size, ttls in part.chunks]
+        if not self.queue.fits([size for size, count in chunks for _ in range(count)]):
             return e.Refused("queue_full", "")
         for part in parts:
-            for index, operation, _, ttls in part.chunks:
+            for index, operation, size, ttls in part.chunks:
                 fields = rows(index, operation) if self.queue.config.filter_enabled else ()
                 texts = self.queue.fronts.text_factor(rows(index, operation))
                 for ordinal, ttl in enumerate(ttls):
@@ -159,6 +159,7 @@ class ModelStaging:
                         fields[ordinal] if fields else {},
                         is_alone=len(ttls) == 1,
                         texts=texts,
+                        size=size // len(ttls),
                     )
         limits = self.queue.rules
         if (

@@ -108,7 +108,7 @@ class ModelSubscriptions:
                 subscription.reservations.remove(each)
                 subscription.settled = each.reply.offset
                 for message in each.messages:
-                    self.queue.gone(message)
+                    self.queue.gone(message, "settled")
         if isinstance(command, c.ReleaseSubscription):
             subscription.release_all("returned")
             subscription.has_untold_loss = False
@@ -225,7 +225,6 @@ class ModelSubscriptions:
                     self.queue.put_back(meta, each.messages, failed=False)
                     continue
                 for message in each.messages:
-                    self.queue.gone(message)
-                self.queue.dropped["rejected"] += len(each.messages)
+                    self.queue.gone(message, "rejected")
             self.deleted = [each for each in self.deleted if each.reservations]
         return True

@@ -8,6 +8,7 @@ messages reach every edge: also the values that a block has no column for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fifo import commands, effects
@@ -132,7 +133,9 @@ class World:
                 assert info is not None
                 assert info.ready == len(model.ready())
                 assert info.total == len(model.messages)
-                assert info.dropped == tuple(model.dropped.values())
+                counts = asdict(info.totals)
+                assert counts.pop("published") == model.next_sequence - 1
+                assert counts == {name: model.counts[name] for name in counts}
                 assert info.next_sequence == model.next_sequence
                 assert [
                     (each.producer, each.batch, each.part, each.rows, each.size_bytes, each.last_ms)
@@ -201,7 +204,7 @@ class World:
         queue: int = 1,
         **more: Any,
     ) -> tuple[Origin, Command]:
-        """A batch as operation `place` of the next entry; `rows` are its filter fields."""
+        """A batch as operation `place` of the next entry; `rows` are its filter fields. size: of each message."""
         first = more.pop("first", None)
         if first is None:
             first = self.sequences.get(name, 1)
@@ -209,7 +212,8 @@ class World:
         encoded = columns.encode(rows) if rows else b""
         self.log.stored[self.index + 1, place] = (encoded, rows)
         more.setdefault("lowest_unconfirmed", max(first, 0))
-        command = Enqueue(queue, first, count=count, size_bytes=count * 100, columns=encoded, **more)
+        size = count * more.pop("size", 100)
+        command = Enqueue(queue, first, count=count, size_bytes=size, columns=encoded, **more)
         return self.op(name, command)
 
     def routed(
@@ -258,11 +262,12 @@ class World:
         producer: str = "writer",
         **more: Any,
     ) -> tuple[Origin, Command]:
-        """A staged chunk as operation `place` of the next entry; `rows` are its filter fields."""
+        """A staged chunk as operation `place` of the next entry; `rows` are its filter fields. size: of a message."""
         encoded = columns.encode(rows) if rows else b""
         self.log.stored[self.index + 1, place] = (encoded, rows)
         named = (producer, batch, part_name(part), chunk)
-        command = Stage(queue, *named, count=count, size_bytes=count * 100, columns=encoded, **more)
+        size = count * more.pop("size", 100)
+        command = Stage(queue, *named, count=count, size_bytes=size, columns=encoded, **more)
         return self.op(name, command)
 
     def stage(
@@ -320,6 +325,8 @@ def plain_effect(effect: effects.Effect) -> Any:
     if isinstance(effect, effects.Notify):
         place = (effect.address, effect.queue, effect.consumer_tag, effect.attach)
         return ("notify", *place, effect.event, effect.value)
+    if isinstance(effect, effects.QueueExpired):
+        return "expired", effect.queue
     assert isinstance(effect, Deliver)
     messages = bodies(effect)
     counts = dict(effect.delivery_counts)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fifo import commands as c
-from fifo.effects import Applied
+from fifo.effects import Applied, QueueExpired
 from fifo.group_machine import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
@@ -164,7 +164,11 @@ class Applier:
             self._reconciler.request()
             self._upkeep.soon()
         for effect in applied.effects:
-            self._table.effect(replica.number, effect)
+            if isinstance(effect, QueueExpired):
+                self._publisher.queue_deleted(effect.queue)
+                self._reconciler.request()
+            else:
+                self._table.effect(replica.number, effect)
 
     def begin(self, replica: Replica, state: bytes) -> None:
         """Restores the machine from the snapshot that a replica has at its start."""

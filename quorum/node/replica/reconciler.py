@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from fifo import commands as c
 from fifo.group_machine import GroupMachine
+from quorum.catalog.commands import RemoveExpired
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.replica.policy_reconciler import PolicyReconciler
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
@@ -42,6 +43,8 @@ class Reconciler:
         self.goes_on_at_once = False
         if self._replicas[SYSTEM_GROUP].disputed:
             return False
+        if self._replicas[SYSTEM_GROUP].leads:
+            done &= self._remove_expired(catalog)
         for number, replica in self._replicas.items():
             if number == SYSTEM_GROUP or not replica.raft.is_leader:
                 self._policies.pop(number, None)
@@ -60,6 +63,20 @@ class Reconciler:
             self.goes_on_at_once |= policies.goes_on_at_once
         return done
 
+    def _remove_expired(self, catalog: CatalogMachine) -> bool:
+        """As the system group's leader: removes the queues that their groups have deleted because they were not used.
+        What a group has deleted never comes back, so this member's replica of it may lag behind."""
+        done = True
+        for number, replica in self._replicas.items():
+            machine = replica.machine
+            if not isinstance(machine, GroupMachine) or replica.wants_state or replica.disputed:
+                continue
+            for queue in machine.expired:
+                if catalog.has_queue(queue, number):
+                    self._replicas[SYSTEM_GROUP].propose_internal(RemoveExpired(queue))
+                    done = False
+        return done
+
 
 def _carry_out(catalog: CatalogMachine, replica: Replica, machine: GroupMachine) -> bool:
     """Which queues there are; False if there was something to do.
@@ -70,11 +87,15 @@ def _carry_out(catalog: CatalogMachine, replica: Replica, machine: GroupMachine)
     done = True
     wished = {queue.id: queue for queue in catalog.queues_of_group(replica.number)}
     for number, queue in wished.items():
-        if not machine.has_queue(number):
+        if not machine.has_queue(number) and not machine.was_deleted(number):
             replica.propose_internal(c.CreateQueue(number, catalog.effective(queue).config))
             done = False
     for number in machine.queue_ids():
         if number not in wished and catalog.is_gone(number, replica.number):
             replica.propose_internal(c.DeleteQueue(number))
+            done = False
+    for number in machine.expired:
+        if catalog.is_gone(number, replica.number):
+            replica.propose_internal(c.DeleteQueue(number))  # so that it is forgotten
             done = False
     return done

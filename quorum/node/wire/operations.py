@@ -392,7 +392,7 @@ def _decode_credit(data: memoryview, queue: int) -> c.Credit:
 
 
 _Row = tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]]
-_DESCRIBED = {record.kind: record for record in (*COMMANDS, *catalog.LEASE_TIMES)}
+_DESCRIBED = {record.kind: record for record in (*COMMANDS, *catalog.LEASE_TIMES, catalog.REMOVE_EXPIRED)}
 
 
 def _described(number: int, kind: type) -> _Row:
@@ -445,6 +445,8 @@ _TABLE: tuple[_Row, ...] = (
     (28, c.Stage, _stage, _decode_stage),
     _described(29, c.PublishStaged),
     _described(30, c.DiscardStaged),
+    _described(47, c.UseQueue),
+    _described(48, cat.RemoveExpired),
     _listed(32, catalog.DECLARE_QUEUE),
     (33, cat.RemoveQueue, catalog.REMOVE_QUEUE.pack, catalog.REMOVE_QUEUE.unpack),
     _of_members(34, who.BootstrapCluster, who.decode_found),

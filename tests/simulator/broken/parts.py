@@ -237,7 +237,7 @@ def drops_the_newest(messages: Messages, entry: Entry) -> bool:
     return True
 
 
-def takes_everything(messages: Messages, count: int) -> Refused | None:
+def takes_everything(messages: Messages, count: int, size_bytes: int) -> Refused | None:
     """In the place of Messages.refuse_more."""
     return None
 
