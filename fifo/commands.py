@@ -20,6 +20,8 @@ MAX_NAME_BYTES = 255
 batches."""
 MAX_MESSAGE_TTL_MS = 1 << 53
 """The longest time to live of a message."""
+MAX_PRIORITY = 31
+"""The highest priority that a queue may have. A message may name a higher one: its queue lowers it."""
 OVERFLOWS = ("drop_head", "reject_publish")
 """What a full queue does. Stored by number, like the words below: more are added at the end."""
 QUEUE_MODES = ("default", "lazy")
@@ -128,6 +130,8 @@ class Enqueue:
     a target. A message is accepted for all of its queues or for none. Empty: all messages are for `queue`.
     numbers: with targets, the messages' own numbers as ranges (first, count), ascending; the first one begins with
     first_client_sequence. Empty: they are consecutive.
+    priorities: one byte for all messages, or one each; empty: all are 0. Only queues with priorities look at them, and
+    each lowers them to its own maximum.
     """
 
     queue: int
@@ -141,6 +145,7 @@ class Enqueue:
     independent: bool = False
     targets: tuple[Target, ...] = ()
     numbers: tuple[tuple[int, int], ...] = ()
+    priorities: bytes | memoryview = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +335,7 @@ class Stage:
     ttl_ms: int = -1
     ttls_ms: Sequence[int] = ()
     columns: bytes | memoryview = b""
+    priorities: bytes | memoryview = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +365,10 @@ class DiscardStaged:
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit."""
+    """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit.
+
+    max_priority: the highest priority of its messages, -1 if it has no priorities. It never changes.
+    """
 
     name: str
     filter_enabled: bool = False
@@ -370,6 +379,7 @@ class QueueConfig:
     message_ttl_ms: int = -1
     delivery_limit: int = -1
     queue_mode: str = "default"  # of QUEUE_MODES
+    max_priority: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,20 +37,20 @@ ADDRESS = Tuple("IQQ", c.Address, "node", "boot", "session")
 TAGS = Items("QQ")
 MILLISECONDS = Items("q", counts_bytes=True)
 
-CONFIG = Record(
-    c.QueueConfig,
-    (
-        Field("name", TEXT),
-        Field("filter_enabled", FLAG),
-        Field("filter_field_names", NAMES),
-        Field("filter_max_in_memory_bytes_per_msg", I64),
-        Field("max_length", I64),
-        Field("overflow", Choice(*c.OVERFLOWS)),
-        Field("message_ttl_ms", I64),
-        Field("delivery_limit", I64),
-        Field("queue_mode", Choice(*c.QUEUE_MODES)),
-    ),
+FIRST_CONFIG = (
+    Field("name", TEXT),
+    Field("filter_enabled", FLAG),
+    Field("filter_field_names", NAMES),
+    Field("filter_max_in_memory_bytes_per_msg", I64),
+    Field("max_length", I64),
+    Field("overflow", Choice(*c.OVERFLOWS)),
+    Field("message_ttl_ms", I64),
+    Field("delivery_limit", I64),
+    Field("queue_mode", Choice(*c.QUEUE_MODES)),
 )
+LATER_CONFIG = (Field("max_priority", I64, since=2, default=-1),)
+"""The fields of version 2. They are apart, because states have them elsewhere (persistence/layouts.py)."""
+CONFIG = Record(c.QueueConfig, (*FIRST_CONFIG, *LATER_CONFIG))
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
 
 SETTLE = (
@@ -91,7 +91,12 @@ COMMANDS: tuple[Record, ...] = (
             Field("columns", BYTES),
             Field("ttls_ms", MILLISECONDS),
         ),
-        others=("independent", "targets", "numbers"),  # in the operation: see quorum/node/wire/operations.py
+        others=(
+            "independent",
+            "targets",
+            "numbers",
+            "priorities",
+        ),  # in the operation: see quorum/node/wire/operations.py
         has_body=True,
     ),
     Record(c.Attach, (Field("consumer_tag", TEXT), Field("selector", BYTES), Field("credit_to", U64))),
@@ -147,6 +152,7 @@ COMMANDS: tuple[Record, ...] = (
             Field("columns", BYTES),
             Field("ttls_ms", MILLISECONDS),
         ),
+        others=("priorities",),
         has_body=True,
     ),
     Record(

@@ -15,6 +15,8 @@ class QueueInfo:
     ready_bytes: estimated block by block from the mean size of the messages published into it.
     dropped: the numbers of messages that ever left because they expired, were rejected, failed too often, or were above
     the length limit (in this order).
+    ready_levels: (priority, number of its ready messages) where there are any, the highest first; none without
+    priorities.
     """
 
     ready: int
@@ -25,6 +27,7 @@ class QueueInfo:
     next_sequence: int
     ready_bytes: int
     dropped: tuple[int, ...]
+    ready_levels: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class PinInfo:
 
 @dataclass(frozen=True, slots=True)
 class BrowsePage:
-    """One page of the ready messages. next_sequence: the start of the next page, None at the end."""
+    """One page of the ready messages, by sequence. next_sequence: the start of the next page, None at the end."""
 
     runs: tuple[Run, ...]
     next_sequence: int | None

@@ -9,7 +9,8 @@ register for changes:
 - selector groups, when messages are requeued and when no message of a block is left.
 
 Rules:
-- A message has the same sequence for ever. A requeued message is ready at its own place, marked as redelivered.
+- A message has the same sequence and priority for ever. A requeued message is ready at its own place, marked as
+  redelivered.
 - Only a failed delivery counts towards the delivery limit. A message over the limit, or expired while it was checked
   out, leaves the queue when it is requeued.
 - Every change of a block's replicated state marks its page as outdated (`stored = None`).
@@ -31,9 +32,8 @@ from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
 from fifo.messages.blocks import NEVER, ONE_EACH, Block
+from fifo.messages.ready_order import order_of
 
-PRIORITY = 0
-"""The only priority so far. It is part of the index's keys, so that other priorities can be added."""
 UNLIMITED = 1 << 62
 """The room of a queue that never is full."""
 
@@ -98,7 +98,7 @@ def _nobody(*_: int) -> None:
 
 
 class Messages:
-    """The messages of one queue. Each of the two trees has one entry a block."""
+    """The messages of one queue. order: of the ready ones (ready_order.py)."""
 
     __slots__ = (
         "before_ready_changes",
@@ -107,11 +107,11 @@ class Messages:
         "config",
         "dropped",
         "expiries",
-        "index",
         "limits",
         "next_sequence",
         "on_emptied",
         "on_requeued",
+        "order",
         "queue",
         "ready_count",
     )
@@ -124,8 +124,7 @@ class Messages:
         self.ready_count = 0
         self.checked_out_count = 0
         self.blocks = BlockStore(queue, memory)
-        self.index: SortedList[tuple[int, int]] = SortedList()
-        """(priority, block) of blocks with ready messages"""
+        self.order = order_of(config)
         self.expiries: SortedList[tuple[int, int]] = SortedList()
         """(earliest, block) of blocks where some may expire"""
         self.dropped = dict.fromkeys(COUNTED, 0)
@@ -170,10 +169,18 @@ class Messages:
         return NEVER if ttl_ms < 0 else min(now_ms + ttl_ms, NEVER - 1)
 
     def append(
-        self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int, texts: int
+        self,
+        index: int,
+        operation: int,
+        ordinal: int,
+        count: int,
+        expires: int,
+        size: int,
+        texts: int,
+        priorities: bytes | memoryview = b"",
     ) -> None:
         """Adds messages at the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
-        texts: the text factor of the batch."""
+        texts: the text factor of the batch. priorities: one for all, or one each; empty: 0."""
         self.ready_count += count
         rest, limits = count, self.limits
         while rest:
@@ -184,11 +191,11 @@ class Messages:
             if block is None:
                 block = Block(sequence >> limits.block_bits, limits.block_size)
                 self.blocks.add(block)
-            if not block.ready:
-                self.index.add((PRIORITY, block.number))
+            members = ((1 << taken) - 1) << slot
             block.stored = None
             block.summary = b""
-            block.ready |= ((1 << taken) - 1) << slot
+            block.ready |= members
+            self.order.arrived(block, members, slot, priorities)
             block.live += taken
             block.placed += taken
             block.size_bytes += size * taken // count
@@ -202,6 +209,8 @@ class Messages:
                 ordinal += taken
             self.next_sequence = sequence + taken
             rest -= taken
+            if rest and len(priorities) > 1:
+                priorities = priorities[taken:]
 
     # ---- checking out, settling, requeueing
 
@@ -212,8 +221,7 @@ class Messages:
         block.checked_out |= members
         self.ready_count -= count
         self.checked_out_count += count
-        if not block.ready:
-            self.index.remove((PRIORITY, block.number))
+        self.order.left(block, members)
 
     def settle(self, ranges: Sequence[tuple[int, int]], cause: str = "settled") -> int:
         """Removes checked-out messages, given as (sequence, count), from the queue. Returns their number."""
@@ -242,9 +250,8 @@ class Messages:
             back = members ^ lost ^ expired
             if back:
                 self._ready_changes(block)
-                if not block.ready:
-                    self.index.add((PRIORITY, block.number))
                 block.ready |= back
+                self.order.requeued(block, back)
                 self.on_requeued(block.number, back)
                 self.ready_count += back.bit_count()
                 if block.runs.expiries is not None:
@@ -292,8 +299,7 @@ class Messages:
         """Removes ready messages from the queue."""
         self._ready_changes(block)
         block.ready ^= members
-        if not block.ready:
-            self.index.remove((PRIORITY, block.number))
+        self.order.left(block, members)
         self.ready_count -= self._departed(block, (cause, members))
 
     def purge(self, before: int, is_pinned: Callable[[int], bool]) -> int:
@@ -301,17 +307,17 @@ class Messages:
         steps a block. A cold block with ready messages only is not read, unless a pin reaches into it."""
         was_ready = self.ready_count
         block_bits, block_size = self.limits.block_bits, self.limits.block_size
-        for _, number in list(self.index):
+        for number in list(self.order.by_sequence.numbers):
             found = self.blocks.at(number)
-            is_ready_only = not isinstance(found, Block) and not found.checked_out_count
             slots = min(before - (number << block_bits), block_size)
             if slots <= 0:
                 continue
-            if is_ready_only and slots == block_size and number != self.tail and not is_pinned(number):
+            is_whole = slots == block_size and number != self.tail and not is_pinned(number)
+            if is_whole and not isinstance(found, Block) and not found.checked_out_count:
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self.ready_count -= found.live
-                self.index.remove((PRIORITY, number))
+                self.order.block_left(found)
                 self._forget_block(number)
                 continue
             block = self.blocks.get(number)

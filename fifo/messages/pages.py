@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fifo.codec import Reader, Writer
 from fifo.index_sets import pack
-from fifo.messages.blocks import NEVER, Block, Stored
+from fifo.messages.blocks import NEVER, Block, Stored, write_levels
 
 
 class Pages(Protocol):
@@ -61,8 +61,11 @@ def write_page(pages: Pages, queue: int, block: Block) -> Stored:
     ):
         out.number(value)
     out.blob(pack(block.live_indexes()))
-    if block.summary:
+    ready_levels = block.ready_levels
+    if block.summary or ready_levels:
         out.blob(block.summary)
+    if ready_levels:
+        write_levels(out, ready_levels)
     block.stored = Stored(bytes(out.data))
     return block.stored
 
@@ -89,7 +92,8 @@ def read_page(pages: Pages, stored: Stored, size: int) -> Block:
 
 HAS_EXPIRIES = 1
 HAS_LONG_TEXTS = 2
-"""The part at the end of a block's bytes."""
+HAS_PRIORITIES = 4
+"""The parts at the end of a block's bytes."""
 
 
 def encode_block(block: Block) -> bytearray:
@@ -112,13 +116,20 @@ def encode_block(block: Block) -> bytearray:
     for column in (runs.firsts, runs.counts, runs.indexes, runs.operations, runs.ordinals):
         out.column(column)
     out.number(
-        (HAS_EXPIRIES if runs.expiries is not None else 0) | (HAS_LONG_TEXTS if block.text_factor else 0)
+        (HAS_EXPIRIES if runs.expiries is not None else 0)
+        | (HAS_LONG_TEXTS if block.text_factor else 0)
+        | (HAS_PRIORITIES if block.levels else 0)
     )
     if runs.expiries is not None:
         out.column(runs.expiries)
     if block.text_factor:
         out.number(block.text_factor)
         out.bits(block.long_texts)
+    if block.levels:
+        out.number(len(block.levels))
+        for priority, level in sorted(block.levels.items()):
+            out.number(priority)
+            out.bits(level)
     return out.data
 
 
@@ -146,4 +157,6 @@ def decode_block(reader: Reader, size: int) -> Block:
     if flags & HAS_LONG_TEXTS:
         block.text_factor = reader.number()
         block.long_texts = reader.bits()
+    if flags & HAS_PRIORITIES:
+        block.levels = {reader.number(): reader.bits() for _ in range(reader.number())}
     return block

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from fifo.codec import Reader, Writer
-from fifo.commands import ON_EXPIRY, UNKNOWN
+from fifo.commands import ON_EXPIRY, UNKNOWN, QueueConfig
 from fifo.consumers.consumer import CheckedOut, Consumer
 from fifo.group_state import GroupState
 from fifo.kinds import BYTES, FLAG, I64, TEXT, U64, Coded, Column, Many, Maybe, Row
-from fifo.layouts import ADDRESS, FENCE
+from fifo.layouts import ADDRESS, FENCE, FIRST_CONFIG, LATER_CONFIG
 from fifo.messages.messages import COUNTED
 from fifo.number_ranges import NumberRanges
 from fifo.numbering import Fences
@@ -129,6 +129,10 @@ FENCES = Record(
 
 # ---- a queue
 
+CONFIG = Record(QueueConfig, FIRST_CONFIG, others=tuple([each.name for each in LATER_CONFIG]))
+REST_OF_CONFIG = Record(QueueConfig, LATER_CONFIG, others=tuple([each.name for each in FIRST_CONFIG]))
+"""At the end of the queue's head. There only if one of its fields is not at its default, because states of 0.1.0 are
+without it."""
 QUEUE = Record(
     QueueMachine,
     (
@@ -223,12 +227,14 @@ PART = Record(
         Field("ttl_counts", Column("I")),
         Field("ttls", Column("q")),
     ),
-    others=("rows", "size_bytes", "texts"),
+    others=("rows", "size_bytes", "texts", "priorities"),
 )
 PARTS = Many(Row(Row(TEXT, U64, BYTES), PART), dict, dict.items)
 """by producer, batch and name"""
 TEXTS = Field("texts", Column("I"))
-"""There only if a chunk has long texts."""
+"""There only if a chunk has long texts or priorities."""
+PRIORITIES = Field("priorities", Many(Row(U64, BYTES), dict, dict.items))
+"""There only if a chunk has priorities."""
 LAST_BATCH = Record(LastBatch, (Field("number", U64),), others=("used_ms", "owner"))
 LAST_BATCHES = Many(Row(TEXT, LAST_BATCH), dict, dict.items)
 USED_MS = Field("used_ms", U64, since=2, default=0)

@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.filter_fields import FieldSource
 from fifo.group_machine import GroupMachine
-from fifo.layouts import CONFIG
 from fifo.limits import PRODUCTION, Limits
 from fifo.messages.blocks import NEVER, Block, Stored
-from fifo.messages.messages import PRIORITY
 from fifo.messages.pages import Pages, decode_block, encode_block, page_data
+from fifo.messages.ready_order import order_of
 from fifo.persistence.layouts import (
     BEGINNING,
+    CONFIG,
     CONSUMER,
     CONSUMERS,
     ENDED,
@@ -38,6 +39,7 @@ from fifo.persistence.layouts import (
     OWNER,
     PRODUCERS,
     QUEUE,
+    REST_OF_CONFIG,
 )
 from fifo.persistence.pins import read_pins, write_pins
 from fifo.persistence.staging import decode_staging, encode_staging
@@ -190,6 +192,9 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
     write_pins(out, machine.pins)
     HAS_UNTOLD_LOSS.write_each(out, machine.subscriptions.by_name.values())
     OWNER.write_each(out, _owned(machine))
+    config = machine.messages.config
+    if any(getattr(config, each.name) != each.default for each in REST_OF_CONFIG.fields):
+        REST_OF_CONFIG.write(out, config)
     return out.data
 
 
@@ -243,6 +248,9 @@ def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int
     read_pins(reader, machine.pins)
     HAS_UNTOLD_LOSS.read_each(reader, machine.subscriptions.by_name.values())
     OWNER.read_each(reader, _owned(machine))
+    if not reader.is_at_end():
+        config = replace(machine.messages.config, **REST_OF_CONFIG.read_fields(reader))
+        machine.messages.config, machine.messages.order = config, order_of(config)
     return machine, block_count
 
 
@@ -255,10 +263,8 @@ def _read_consumer(reader: Reader, limits: Limits) -> tuple[Consumer, bytes | No
 def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     """Adds a block of a snapshot or checkpoint to its queue."""
     machine.messages.blocks.add(block)
-    ready = block.ready_count
-    machine.messages.ready_count += ready
+    machine.messages.ready_count += block.ready_count
     machine.messages.checked_out_count += block.checked_out_count
-    if ready:
-        machine.messages.index.add((PRIORITY, block.number))
+    machine.messages.order.restored(block)
     if block.earliest != NEVER:
         machine.messages.expiries.add((block.earliest, block.number))

@@ -10,7 +10,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.group_machine import GroupMachine
-from fifo.layouts import CONFIG, FENCE
+from fifo.layouts import FENCE
 from fifo.limits import PRODUCTION
 from fifo.persistence import checkpoint, layouts, snapshot
 from fifo.persistence.references import references
@@ -52,7 +52,7 @@ OBJECTS: dict[str, tuple[Record, Callable[[GroupMachine], Iterable[object]]]] = 
     "group": (layouts.GROUP, lambda group: [group]),
     "producer": (layouts.PRODUCER, lambda group: group.sessions.producers.values()),
     "fence": (FENCE, lambda group: group.sessions.fences.by_name.values()),
-    "config": (CONFIG, lambda group: [each.messages.config for each in group.queues.values()]),
+    "config": (layouts.CONFIG, lambda group: [each.messages.config for each in group.queues.values()]),
     "consumer": (layouts.CONSUMER, lambda group: queue(group).consumers.values()),
     "subscription": (layouts.SUBSCRIPTION, subscriptions),
     "reservation": (

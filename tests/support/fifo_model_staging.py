@@ -25,21 +25,21 @@ def is_crowded(owners: Sequence[int], owner: int, allowed: int) -> bool:
 class ModelPart:
     key: tuple[str, int, bytes]
     last_ms: int = 0
-    chunks: list[tuple[int, int, int, list[int]]] = field(
+    chunks: list[tuple[int, int, int, list[int], list[int]]] = field(
         default_factory=list
-    )  # index, operation, size, TTLs
+    )  # index, operation, size, TTLs, priorities
 
     def rows(self) -> int:
-        return sum(len(ttls) for _, _, _, ttls in self.chunks)
+        return sum(len(ttls) for _, _, _, ttls, _ in self.chunks)
 
     def size_bytes(self) -> int:
-        return sum(size for _, _, size, _ in self.chunks)
+        return sum(size for _, _, size, _, _ in self.chunks)
 
     def stretches(self) -> int:
         """Neighbours in one chunk with the same TTL count once."""
         return sum(
             sum(1 for i, ttl in enumerate(ttls) if not i or ttl != ttls[i - 1])
-            for _, _, _, ttls in self.chunks
+            for _, _, _, ttls, _ in self.chunks
         )
 
 
@@ -107,7 +107,9 @@ class ModelStaging:
         if self.is_crowded(meta, command.producer):
             return e.Refused("limit", "")
         ttls = list(command.ttls_ms) or [command.ttl_ms] * command.count
-        new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls)])
+        said = list(command.priorities) or [0]
+        priorities = said if len(said) > 1 else said * command.count
+        new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls, priorities)])
         rules, after = self.queue.rules, [*self.parts, new]
         if (
             len({part.key for part in after}) > rules.staged_parts
@@ -148,7 +150,7 @@ class ModelStaging:
         if is_bounded and len(self.queue.ready()) + total > self.queue.config.max_length:
             return e.Refused("queue_full", "")
         for part in parts:
-            for index, operation, _, ttls in part.chunks:
+            for index, operation, _, ttls, priorities in part.chunks:
                 fields = rows(index, operation) if self.queue.config.filter_enabled else ()
                 texts = self.queue.fronts.text_factor(rows(index, operation))
                 for ordinal, ttl in enumerate(ttls):
@@ -159,6 +161,7 @@ class ModelStaging:
                         fields[ordinal] if fields else {},
                         is_alone=len(ttls) == 1,
                         texts=texts,
+                        priority=priorities[ordinal],
                     )
         limits = self.queue.rules
         if (

@@ -133,6 +133,7 @@ class World:
                 assert info.ready == len(model.ready())
                 assert info.total == len(model.messages)
                 assert info.dropped == tuple(model.dropped.values())
+                assert dict(info.ready_levels) == model.ready_levels()
                 assert info.next_sequence == model.next_sequence
                 assert [
                     (each.producer, each.batch, each.part, each.rows, each.size_bytes, each.last_ms)

@@ -232,7 +232,7 @@ def drops_the_newest(messages: Messages, entry: Entry) -> bool:
     if limit < 0 or messages.config.overflow != "drop_head":
         return True
     while messages.ready_count > limit:
-        block = messages.blocks.get(messages.index[-1][1])
+        block = messages.blocks.get(messages.order.by_sequence.numbers[-1])
         messages.drop(block, 1 << (block.ready.bit_length() - 1), "maxlen")
     return True
 
