@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fifo.commands import MAX_MESSAGE_TTL_MS, MAX_NAME_BYTES, OVERFLOWS, QUEUE_MODES, QueueConfig
+from fifo.commands import (
+    MAX_MESSAGE_TTL_MS,
+    MAX_NAME_BYTES,
+    MAX_PRIORITY,
+    OVERFLOWS,
+    QUEUE_MODES,
+    QueueConfig,
+)
 from fifo.versions import CURRENT, FIRST
 from quorum_selectors.errors import FieldNameError
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES, resolve_field_names
@@ -47,7 +54,6 @@ UNSUPPORTED_ARGUMENTS = (
     "x-initial-group-size",
     "x-max-consumers",
     "x-max-length-bytes",
-    "x-max-priority",
     "x-single-active-consumer",
 )
 """Known arguments that this version does not support."""
@@ -260,12 +266,13 @@ SUPPORTED = {
         "filter_max_in_memory_bytes_per_msg", _integer(0, MAX_FILTER_BYTES), _smaller
     ),
     "x-max-length": Argument("max_length", _integer(1, MAX_COUNT), _smaller),
+    "x-max-priority": Argument("max_priority", _integer(1, MAX_PRIORITY), None, since=2),
     "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_MESSAGE_TTL_MS), _smaller),
     "x-overflow": Argument("overflow", _overflow, _policys),
     "x-queue-mode": Argument("queue_mode", _queue_mode, _own),
 }
 """All supported arguments, by name. To add one: a line here, a field with the same default in QueueConfig, and a line
-with the same version at the end of CONFIG (fifo/layouts.py). docs/queues.md lists the arguments."""
+with the same version at the end of LATER_CONFIG (fifo/layouts.py). docs/queues.md lists the arguments."""
 
 BY_POLICY = {
     argument: known.by_policy for argument, known in SUPPORTED.items() if known.by_policy is not None

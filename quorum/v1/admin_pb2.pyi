@@ -58,8 +58,16 @@ class PurgeQueueResponse(_message.Message):
     message_count: int
     def __init__(self, message_count: _Optional[int] = ...) -> None: ...
 
+class PriorityCount(_message.Message):
+    __slots__ = ("priority", "ready")
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    priority: int
+    ready: int
+    def __init__(self, priority: _Optional[int] = ..., ready: _Optional[int] = ...) -> None: ...
+
 class QueueInfo(_message.Message):
-    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments")
+    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "ready_by_priority")
     class ArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +96,7 @@ class QueueInfo(_message.Message):
     READY_BYTES_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    READY_BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     group: int
@@ -102,7 +111,8 @@ class QueueInfo(_message.Message):
     ready_bytes: int
     policy: str
     effective_arguments: _containers.MessageMap[str, _queue_pb2.Value]
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ...) -> None: ...
+    ready_by_priority: _containers.RepeatedCompositeFieldContainer[PriorityCount]
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready_by_priority: _Optional[_Iterable[_Union[PriorityCount, _Mapping]]] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
     __slots__ = ("prefix", "limit", "after")

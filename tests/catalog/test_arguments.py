@@ -49,10 +49,11 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-overflow": "reject-publish",
             "x-message-ttl": 0,
             "x-delivery-limit": 3,
+            "x-max-priority": 9,
         },
     )
     assert config == QueueConfig(
-        "flights", True, ("carrier", "header.priority"), 500, 10, "reject_publish", 0, 3
+        "flights", True, ("carrier", "header.priority"), 500, 10, "reject_publish", 0, 3, max_priority=9
     )
 
 
@@ -66,6 +67,18 @@ def test_an_unknown_argument_is_refused_with_the_nearest_known_one() -> None:
     refused({"x-max-lenght": 5}, "unknown argument 'x-max-lenght'", "did you mean 'x-max-length'?")
     refused({"x-dead-letter-exchang": "e"}, "did you mean 'x-dead-letter-exchange'?")
     refused({"colour": "red"}, "unknown argument 'colour'", "known: x-delivery-limit")
+
+
+@pytest.mark.parametrize("value", [0, -1, 32, True, "9", 9.0])
+def test_the_highest_priority_is_from_1_to_31(value: ArgumentValue) -> None:
+    refused({"x-max-priority": value}, "x-max-priority", "allowed: an integer, 1..31")
+
+
+def test_the_highest_priority_is_fixed_when_the_queue_is_declared() -> None:
+    with pytest.raises(ArgumentError, match="'x-max-priority' is fixed when a queue is declared"):
+        check_policy_arguments({"x-max-priority": 9})
+    plain, wanted = effective_config("q", {}), effective_config("q", {"x-max-priority": 9})
+    assert differences(wanted, plain) == "x-max-priority is not set, not 9"
 
 
 @pytest.mark.parametrize("argument", UNSUPPORTED_ARGUMENTS)
