@@ -18,6 +18,7 @@ from fifo.group_machine import GroupMachine
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.messages.messages import Messages
+from fifo.messages.ready_order import PriorityOrder
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
@@ -193,6 +194,11 @@ def returns_some(machine: QueueMachine, entry: Entry, producer: bytes, command: 
 def highest_first(delivery: Delivery, block: Block, members: int, wanted: int) -> int:
     """In the place of Delivery.choose."""
     return members ^ bitsets.lowest(members, max(0, members.bit_count() - wanted))
+
+
+def of_any_priority(order: PriorityOrder, block: Block) -> int:
+    """In the place of PriorityOrder.next_of."""
+    return block.ready
 
 
 def skips_arrivals(groups: SelectorGroups) -> None:
