@@ -20,6 +20,8 @@ MAX_NAME_BYTES = 255
 batches."""
 MAX_MESSAGE_TTL_MS = 1 << 53
 """The longest time to live of a message."""
+MAX_PRIORITY = 31
+"""The highest priority that a queue may have. A message may name a higher one: its queue lowers it."""
 OVERFLOWS = ("drop_head", "reject_publish")
 """What a full queue does. Stored by number, like the words below: more are added at the end."""
 QUEUE_MODES = ("default", "lazy")
@@ -128,6 +130,8 @@ class Enqueue:
     a target. A message is accepted for all of its queues or for none. Empty: all messages are for `queue`.
     numbers: with targets, the messages' own numbers as ranges (first, count), ascending; the first one begins with
     first_client_sequence. Empty: they are consecutive.
+    priorities: one byte for all messages, or one each; empty: all are 0. Only queues with priorities look at them, and
+    each lowers them to its own maximum.
     """
 
     queue: int
@@ -141,6 +145,7 @@ class Enqueue:
     independent: bool = False
     targets: tuple[Target, ...] = ()
     numbers: tuple[tuple[int, int], ...] = ()
+    priorities: bytes | memoryview = b""
 
     @property
     def mean_bytes(self) -> int:
@@ -341,6 +346,7 @@ class Stage:
     ttl_ms: int = -1
     ttls_ms: Sequence[int] = ()
     columns: bytes | memoryview = b""
+    priorities: bytes | memoryview = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +379,8 @@ class QueueConfig:
     """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit.
 
     max_length_bytes: of the bodies of ready messages. max_consumers: consumers of sessions that may be attached.
-    expires_ms: after so long without use the queue is deleted.
+    expires_ms: after so long without use the queue is deleted. max_priority: the highest priority of its messages, -1
+    if it has no priorities; it never changes.
     """
 
     name: str
@@ -390,6 +397,7 @@ class QueueConfig:
     max_length_bytes: int = -1
     max_consumers: int = -1
     expires_ms: int = -1
+    max_priority: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -662,6 +662,8 @@ def _refuse_enqueue(command: Enqueue, floor: int, window: int) -> Refused | None
         )
     if len(command.ttls_ms) not in (0, count):
         return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {count} messages")
+    if len(command.priorities) not in (0, 1, count):
+        return Refused("bad_argument", f"{len(command.priorities)} priorities for {count} messages")
     last = command.first_client_sequence + count - 1
     return None if last < floor + window else _refuse_window(last, floor, window)
 

@@ -54,6 +54,7 @@ CONFIG = Record(
         Field("max_length_bytes", I64, since=2, default=-1),
         Field("max_consumers", I64, since=2, default=-1),
         Field("expires_ms", I64, since=2, default=-1),
+        Field("max_priority", I64, since=2, default=-1),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
@@ -96,7 +97,12 @@ COMMANDS: tuple[Record, ...] = (
             Field("columns", BYTES),
             Field("ttls_ms", MILLISECONDS),
         ),
-        others=("independent", "targets", "numbers"),  # in the operation: see quorum/node/wire/operations.py
+        others=(
+            "independent",
+            "targets",
+            "numbers",
+            "priorities",
+        ),  # in the operation: see quorum/node/wire/operations.py
         has_body=True,
     ),
     Record(
@@ -161,6 +167,7 @@ COMMANDS: tuple[Record, ...] = (
             Field("columns", BYTES),
             Field("ttls_ms", MILLISECONDS),
         ),
+        others=("priorities",),
         has_body=True,
     ),
     Record(

@@ -8,6 +8,8 @@ such a copy has the same ready messages as when the pin was made, except for mes
 The messages of a copy are *pinned*: their runs stay and their bodies are referred to, although the messages may be
 neither ready nor checked out. A block is kept while it has pinned messages. Consumers never see them.
 
+A pin knows no priorities: its messages are read by sequence.
+
 A pin ends by Unpin, by its time, or because the copies take too much memory. Then its copies are removed, some blocks
 an entry.
 """
@@ -81,8 +83,9 @@ class Pins:
         if refused is not None:
             return refused
         first = messages.next_sequence
-        if messages.index:
-            lowest = messages.blocks.at(messages.index[0][1])  # its first message may be a held one
+        number = messages.order.by_sequence.first(0)
+        if number is not None:
+            lowest = messages.blocks.at(number)  # its first message may be a held one
             first = (lowest.number << messages.limits.block_bits) + lowest.first_slot
         made = QueuePin(
             self.next_pin,

@@ -70,6 +70,7 @@ from fifo.messages import expiry, overflow
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import NEVER, ONE_EACH
 from fifo.messages.messages import Messages
+from fifo.messages.ready_order import of_each
 from fifo.pins import Pins
 from fifo.producers import Producer
 from fifo.shares import Owned
@@ -188,15 +189,17 @@ class QueueMachine:
         columns, texts = fields
         self.groups.arrivals_begin(entry)
         sequence = messages.next_sequence
-        count = command.count
+        count, priorities = command.count, command.priorities
         if not len(ttls):
             expires = messages.expires_at(entry.now_ms, command.ttl_ms)
             if count == 1:
-                messages.append(entry.index, operation, ONE_EACH, 1, expires, command.size_bytes, texts)
+                size = command.size_bytes
+                messages.append(entry.index, operation, ONE_EACH, 1, expires, size, texts, priorities)
             else:
                 for ordinal, taken in fresh:
                     size = command.size_bytes * taken // count
-                    messages.append(entry.index, operation, ordinal, taken, expires, size, texts)
+                    own = of_each(priorities, ordinal)
+                    messages.append(entry.index, operation, ordinal, taken, expires, size, texts, own)
         else:
             for ordinal, taken in fresh:
                 part = ttls[ordinal : ordinal + taken]
@@ -205,7 +208,8 @@ class QueueMachine:
                     expires = messages.expires_at(entry.now_ms, int(part[start]))
                     size = command.size_bytes * (end - start) // count
                     first = ONE_EACH if count == 1 else ordinal + start
-                    messages.append(entry.index, operation, first, end - start, expires, size, texts)
+                    own = of_each(priorities, ordinal + start)
+                    messages.append(entry.index, operation, first, end - start, expires, size, texts, own)
         if messages.config.filter_enabled:
             self.groups.fields.arrived(messages.blocks, sequence, columns, rows)
 

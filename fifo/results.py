@@ -33,6 +33,8 @@ class QueueInfo:
     first_sequence: of the oldest message, next_sequence if there is none.
     ready_bytes: as the queue's limit on bytes counts them; without one, estimated block by block from the mean size of
     the messages published into it.
+    ready_levels: (priority, number of its ready messages) where there are any, the highest first; none without
+    priorities.
     """
 
     ready: int
@@ -43,6 +45,7 @@ class QueueInfo:
     next_sequence: int
     ready_bytes: int
     totals: QueueTotals
+    ready_levels: tuple[tuple[int, int], ...] = ()
 
     @property
     def dropped(self) -> tuple[int, int, int, int]:
@@ -112,7 +115,7 @@ class PinInfo:
 
 @dataclass(frozen=True, slots=True)
 class BrowsePage:
-    """One page of the ready messages. next_sequence: the start of the next page, None at the end."""
+    """One page of the ready messages, by sequence. next_sequence: the start of the next page, None at the end."""
 
     runs: tuple[Run, ...]
     next_sequence: int | None

@@ -2,8 +2,8 @@
 
 A writer with many tasks stages each task's rows as a *part*, chunk by chunk. Any of its tasks may fail, be repeated, or
 run twice. The writer then publishes the valid parts in one entry. A staged chunk is a run without sequences: the place
-of its bodies in the log, their number, and their times to live. PublishStaged adds these runs to the end of the queue,
-part after part. No body is moved or copied. The times to live begin then.
+of its bodies in the log, their number, their times to live and their priorities. PublishStaged adds these runs to the
+end of the queue, part after part. No body is moved or copied. The times to live begin then.
 
 Exactly once is decided by (producer, batch). Batches of a producer ascend, and the queue remembers the last published
 one. A command for that batch or an earlier one is a duplicate. Every staged part therefore belongs to a batch above the
@@ -40,6 +40,7 @@ from fifo.effects import Ok, Published, Refused, Reply
 from fifo.limits import Limits
 from fifo.messages.blocks import ONE_EACH
 from fifo.messages.messages import Messages
+from fifo.messages.ready_order import of_each
 from fifo.shares import Owned
 from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES
 from quorum_selectors.columns import BatchColumns, decode
@@ -73,7 +74,11 @@ Key = tuple[str, int, bytes]
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """The chunks of one part, in parallel arrays, and stretches of equal times to live, cut at the chunks' edges."""
+    """The chunks of one part, in parallel arrays, and stretches of equal times to live, cut at the chunks' edges.
+
+    priorities: by the chunk's number, one for all of its messages, or one each. The messages of other chunks have 0,
+    and so have all messages of a queue without priorities.
+    """
 
     last_ms: int = 0  # group time of its last chunk
     indexes: array[int] = field(default_factory=lambda: array("Q"))
@@ -85,6 +90,7 @@ class Part:
     texts: array[int] = field(
         default_factory=lambda: array("I")
     )  # their text factors, as read_costs.py counts them
+    priorities: dict[int, bytes] = field(default_factory=dict)
     rows: int = 0
     size_bytes: int = 0
 
@@ -102,19 +108,18 @@ class Part:
         """Its bytes as a limit counts them: the messages of a chunk count alike."""
         return sum([size // count * count for size, count in zip(self.sizes, self.counts, strict=True)])
 
-    def chunks(self) -> Iterator[tuple[int, int, int, int, list[tuple[int, int, int]], int]]:
-        """(index, operation, count, size, [(first ordinal, count, TTL)], text factor) of each."""
+    def chunks(self) -> Iterator[tuple[int, int, int, int, list[tuple[int, int, int]], int, bytes]]:
+        """(index, operation, count, size, [(first ordinal, count, TTL)], text factor, priorities) of each."""
         place = 0
-        for index, operation, count, size, texts in zip(
-            self.indexes, self.operations, self.counts, self.sizes, self.texts, strict=True
-        ):
+        columns = zip(self.indexes, self.operations, self.counts, self.sizes, self.texts, strict=True)
+        for number, (index, operation, count, size, texts) in enumerate(columns):
             stretches, ordinal = [], 0
             while ordinal < count:
                 width = self.ttl_counts[place]
                 stretches.append((ordinal, width, self.ttls[place]))
                 ordinal += width
                 place += 1
-            yield index, operation, count, size, stretches, texts
+            yield index, operation, count, size, stretches, texts, self.priorities.get(number, b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +149,20 @@ class Staging:
     # ---- changes
 
     def add(
-        self, key: Key, entry: Entry, operation: int, command: Stage, ttls: Stretches, texts: int
+        self,
+        key: Key,
+        entry: Entry,
+        operation: int,
+        command: Stage,
+        ttls: Stretches,
+        texts: int,
+        priorities: bytes,
     ) -> Part:
         """Adds a chunk."""
         part = self.parts.pop(key, None) or Part()
         self.parts[key] = part
+        if priorities:
+            part.priorities[len(part.counts)] = priorities
         part.add(entry.index, operation, command.count, command.size_bytes, texts)
         part.ttl_counts.extend(ttls[0])
         part.ttls.extend(ttls[1])
@@ -279,7 +293,8 @@ def execute(
     if refused is not None:
         return refused
     if isinstance(command, Stage):
-        return _stage(staging, entry, operation, command)
+        priorities = bytes(command.priorities) if messages.order.has_priorities else b""
+        return _stage(staging, entry, operation, command, priorities)
     if isinstance(command, PublishStaged):
         return _publish(staging, messages, groups, entry, command)
     return _discard(staging, command)
@@ -321,7 +336,8 @@ def _stretches(command: Stage) -> Stretches:
     return np.diff(starts, append=len(ttls)).tolist(), ttls[starts].tolist()
 
 
-def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Reply:
+def _stage(staging: Staging, entry: Entry, operation: int, command: Stage, priorities: bytes) -> Reply:
+    """priorities: those that the queue keeps."""
     key = (command.producer, command.batch, command.part)
     if not 0 < command.count <= CHUNK_MESSAGES:
         return Refused("bad_argument", f"{command.count} messages in a chunk; allowed: 1..{CHUNK_MESSAGES}")
@@ -331,6 +347,8 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Re
         )
     if len(command.ttls_ms) not in (0, command.count):
         return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {command.count} messages")
+    if len(command.priorities) not in (0, 1, command.count):
+        return Refused("bad_argument", f"{len(command.priorities)} priorities for {command.count} messages")
     try:
         ttls = _stretches(command)
     except OverflowError:
@@ -358,7 +376,7 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Re
         refused = _refuse_more(staging, command, part is None, len(ttls[0]))
     if refused is not None:
         return refused
-    return Ok(staging.add(key, entry, operation, command, ttls, texts).rows)
+    return Ok(staging.add(key, entry, operation, command, ttls, texts, priorities).rows)
 
 
 def _refuse_more(staging: Staging, command: Stage, is_new: bool, ttl_count: int) -> Refused | None:
@@ -432,7 +450,7 @@ def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list
     )
     groups.arrivals_begin(entry)
     for part in parts:
-        for index, operation, count, size, stretches, texts in part.chunks():
+        for index, operation, count, size, stretches, texts, priorities in part.chunks():
             columns: BatchColumns | None = None
             if is_looked_up and messages.config.filter_enabled:
                 columns, _ = fields.fetch(index, operation)
@@ -440,7 +458,8 @@ def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list
             for ordinal, width, ttl in stretches:
                 place = ONE_EACH if count == 1 else ordinal
                 expires = messages.expires_at(entry.now_ms, ttl)
-                messages.append(index, operation, place, width, expires, size * width // count, texts)
+                own = of_each(priorities, ordinal)
+                messages.append(index, operation, place, width, expires, size * width // count, texts, own)
             if is_looked_up and messages.config.filter_enabled:
                 fields.arrived(messages.blocks, sequence, columns, [(0, count)])
     if not is_looked_up:

@@ -157,9 +157,13 @@ class Subscription:
 
 
 class ReservationBuilder(Delivery):
-    """Gathers the messages of one Reserve, from a sequence on: at most `most_bytes` bytes, but always one message."""
+    """Gathers the messages of one Reserve, from a sequence on: at most `most_bytes` bytes, but always one message. A
+    reservation ascends by sequence, also in a queue with priorities: a reader divides it into ranges, and reads all of
+    it anyway."""
 
     __slots__ = ("is_full", "rest_bytes", "size_bytes", "start")
+
+    is_by_sequence = True
 
     def __init__(self, subscription: Subscription, queue: int, most_bytes: int) -> None:
         super().__init__(subscription.consumer, queue)

@@ -36,6 +36,7 @@ as there may be logs with entries of that version.
 | 2 | a new queue has a delivery limit of 20, unless it is declared with another one |
 | 2 | purged, returned and redelivered messages of a queue are counted |
 | 2 | a queue may have limits on bytes and consumers, and may be deleted after a time without use |
+| 2 | a queue may have priorities, and batches name those of their messages |
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The delivery of one consumer in one entry, and the handing out of the lowest ready messages."""
+"""The delivery of one consumer in one entry, and the handing out of the next ready messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fifo.consumers.consumer import Consumer
 from fifo.effects import Deliver, Run
 from fifo.messages import bitsets, expiry
 from fifo.messages.blocks import Block
-from fifo.messages.messages import PRIORITY, Messages
+from fifo.messages.messages import Messages
 
 
 class Delivery:
@@ -19,6 +19,8 @@ class Delivery:
     """the first sequence that is wanted"""
     is_full = False
     """no more messages are taken, although more were wanted"""
+    is_by_sequence = False
+    """it takes the lowest sequence first, whatever the queue's order is"""
 
     def __init__(self, consumer: Consumer, queue: int, first_tag: int = 0) -> None:
         self.consumer = consumer
@@ -93,29 +95,30 @@ class Delivery:
 
 
 def take_first(messages: Messages, entry: Entry, delivery: Delivery, wanted: int) -> tuple[int, bool]:
-    """Hands out up to `wanted` of the lowest ready messages, without a selector.
+    """Hands out up to `wanted` of the next ready messages, without a selector.
 
     Returns the number of messages, and False if the budget ended it.
     """
     budget = entry.budget(messages.queue)
+    order = messages.order.by_sequence if delivery.is_by_sequence else messages.order
     taken = 0
-    first = (PRIORITY, delivery.start >> entry.limits.block_bits)
+    start = delivery.start >> entry.limits.block_bits
     while taken < wanted and not delivery.is_full:
         if not budget.left.runs:
             return taken, False
-        place = messages.index.bisect_left(first) if delivery.start else 0
-        if place == len(messages.index):
+        number = order.first(start)
+        if number is None:
             break
-        block = messages.blocks.get(messages.index[place][1])
+        block = messages.blocks.get(number)
         if not block.ready & delivery.asked(block):
-            first = (PRIORITY, block.number + 1)
+            start = number + 1
             continue
         if block.earliest <= entry.now_ms and block.number not in budget.expired:
             if not budget.left.blocks:
                 return taken, False
             expiry.expire_block(messages, entry, block, spares_new=True)
             continue
-        taken += take_some(messages, delivery, budget.left, block, block.ready, wanted - taken)
+        taken += take_some(messages, delivery, budget.left, block, order.next_of(block), wanted - taken)
     return taken, True
 
 

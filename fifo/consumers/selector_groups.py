@@ -7,6 +7,11 @@ has reached the end is *caught up* (`CAUGHT_UP`): a message that arrives then is
 credit keeps the scan position it had when its credit ran out. If the queue is empty, or nothing has arrived since, the
 group is caught up as soon as it gets credit.
 
+In a queue with priorities the scan does not wait until no match is left. When the group is served, its scan position
+first advances as far as the budget allows, to the end if it can. Then the group takes, of its matches below the scan
+position, those of the highest priority, and of these the lowest sequence. So a message waits for the scan, but never
+for messages of a lower priority that the scan has found before it. A group that is caught up misses none.
+
 Local: the matches below the scan position (`match_cache`), up to the sequence `evaluated_to`. Messages between
 `evaluated_to` and the scan position are evaluated when the group asks for messages, so all of it can be dropped at any
 moment. The matches of a requeued message are still known: a requeue evaluates nothing.
@@ -260,6 +265,8 @@ class SelectorGroups:
         is_known = group.evaluated_to == group.scan_position and not self.match_cache.has(group.selector)
         if is_known and not left.may_pass:
             return 0, self._is_at_end(group, entry)  # as below, but cheap for thousands of groups
+        if self.messages.order.has_priorities and not delivery.is_by_sequence:
+            return self._take_by_priority(group, entry, delivery, wanted)
         blocks = self.messages.blocks
         taken = 0
         first_number = delivery.start >> entry.limits.block_bits
@@ -305,6 +312,57 @@ class SelectorGroups:
                 if taken < wanted and not left.runs and not delivery.is_full:
                     return taken, False
         return taken, True
+
+    def _take_by_priority(
+        self, group: SelectorGroup, entry: Entry, delivery: Delivery, wanted: int
+    ) -> tuple[int, bool]:
+        """`take` in a queue with priorities."""
+        budget = entry.budget(self.messages.queue)
+        is_scanned = self._scan_ahead(group, entry)
+        taken = 0
+        for priority, number in self._places(group.selector):
+            block = self.messages.blocks.find(number)
+            if block is None:
+                continue  # all of it has expired
+            matched = self._matches(group, block)
+            level = matched & block.levels.get(priority, 0)
+            found = self._take_from(entry, budget, delivery, block, level, wanted - taken)
+            if found < 0:
+                return taken, False
+            taken += found
+            if matched and not matched & block.ready:
+                self._none_ready(group.selector, block, matched)
+            if taken == wanted:
+                return taken, True
+            if not budget.left.runs:
+                return taken, False
+        return taken, is_scanned
+
+    def _scan_ahead(self, group: SelectorGroup, entry: Entry) -> bool:
+        """Moves a group's scan position towards the end, and evaluates all below it. False if the budget ended it."""
+        while True:
+            while self._evaluate_next_block(group) >= 0:
+                pass
+            if self._is_at_end(group, entry):
+                return True
+            if not self._advance_scan(group, entry):
+                return False
+
+    def _places(self, selector: bytes) -> list[tuple[int, int]]:
+        """(priority, block) where a ready message may match, in the order in which they are taken. Reads no page."""
+        found = []
+        for number in self.match_cache.numbers(selector):
+            if not self.match_cache.is_exhausted(selector, number):
+                ready_levels = self.messages.blocks.at(number).ready_levels
+                found += [(-priority, number) for priority, _ in ready_levels]
+        return [(-rank, number) for rank, number in sorted(found)]
+
+    def _none_ready(self, selector: bytes, block: Block, matched: int) -> None:
+        """Notes that none of the selector's matches in a block is ready. The set is gone if the block is."""
+        if matched & block.checked_out:
+            self.match_cache.mark_exhausted(selector, block.number)
+        elif self.match_cache.get(selector, block.number):
+            self.match_cache.drop(selector, block.number)
 
     def _take_from(
         self, entry: Entry, budget: Budget, delivery: Delivery, block: Block, matched: int, wanted: int

@@ -1,11 +1,12 @@
 """The storage of a queue's messages: blocks of 16,384 sequences (`Limits.block_bits`), bit sets and runs.
 
 A message has no record of its own. Its sequence names its block (sequence >> 14) and its slot in there (sequence &
-16,383). The block has a bit each for ready, for checked out, and for handed out before. A message that is
-neither ready nor checked out is gone. The place of its body is in the *run* it belongs to: neighbours that came in one
-batch, or single-message batches that followed each other in one Raft entry (`one_each`). A run ends at the edge of its
-block and takes 20 bytes, or 28 in a block where messages expire. In a queue with a limit on bytes it takes 4 more, for
-the size of its messages: those of one run count alike.
+16,383). The block has a bit each for ready, for checked out, and for handed out before. In a queue with priorities, it
+has a bit set for each priority of its messages (`levels`). A message that is neither ready nor checked out is gone. The
+place of its body is in the *run* it belongs to: neighbours that came in one batch, or single-message batches that
+followed each other in one Raft entry (`one_each`). A run ends at the edge of its block and takes 20 bytes, or 28 in a
+block where messages expire. In a queue with a limit on bytes it takes 4 more, for the size of its messages: those of
+one run count alike.
 
 All access to blocks is through a `BlockStore` (block_store.py), which keeps cold blocks in pages. The machine sees no
 difference. Code that changes the replicated state of a block marks its page as outdated (`stored = None`).
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -181,6 +183,7 @@ class Stored:
     """The record of a block in its page, immutable: a cold block's part in memory, and its record in a checkpoint.
 
     first_slot: the lowest slot with a message, 0 if there is none.
+    ready_levels: as in Block.
     references: the Raft indexes of the messages' bodies. They take 11 bytes where messages arrive one entry after the
     other, and a fraction of a byte for each entry where many queues and producers alternate.
     summary: the values of the filter fields, by which a scan skips the block. Empty if there are no fields, if it is
@@ -206,6 +209,7 @@ class Stored:
         "placed",
         "read_cost",
         "ready_count",
+        "ready_levels",
         "references",
         "size_bytes",
         "summary",
@@ -227,7 +231,10 @@ class Stored:
         self.head = bytes(reader.data[: reader.position])
         self.references = Piece(reader.blob())
         self.summary = b"" if reader.is_at_end() else trusted(reader.blob())
-        self.noted_bytes = -1 if reader.is_at_end() else reader.number()
+        self.noted_bytes = -1 if reader.is_at_end() else reader.number() - 1
+        self.ready_levels: tuple[tuple[int, int], ...] = ()
+        if not reader.is_at_end():
+            self.ready_levels = tuple([(reader.number(), reader.number()) for _ in range(reader.number())])
         self.read_cost = -1
         self.text_factor = self.long_texts = 0
 
@@ -248,7 +255,7 @@ class Stored:
         out = Writer()
         out.data += self.head
         out.blob(self.references.packed)
-        write_rest(out, self.summary, self.noted_bytes)
+        write_rest(out, self.summary, self.noted_bytes, self.ready_levels)
         return bytes(out.data)
 
     def with_summary(self, summary: bytes) -> Stored:
@@ -259,12 +266,19 @@ class Stored:
         return found
 
 
-def write_rest(out: Writer, summary: bytes, noted_bytes: int) -> None:
-    """The end of a record, as far as there is anything to say."""
-    if summary or noted_bytes >= 0:
+def write_rest(
+    out: Writer, summary: bytes, noted_bytes: int, ready_levels: Sequence[tuple[int, int]]
+) -> None:
+    """The end of a record, as far as there is anything to say. ready_levels: how many messages of which priorities are
+    ready."""
+    has_bytes, has_levels = noted_bytes >= 0, bool(ready_levels)
+    if summary or has_bytes or has_levels:
         out.blob(summary)
-    if noted_bytes >= 0:
-        out.number(noted_bytes)
+    if has_bytes or has_levels:
+        out.number(noted_bytes + 1)
+    if has_levels:
+        out.number(len(ready_levels))
+        out.numbers([number for pair in ready_levels for number in pair])
 
 
 class Block:
@@ -278,6 +292,7 @@ class Block:
         "copies",
         "earliest",
         "failures",
+        "levels",
         "live",
         "long_texts",
         "measured",
@@ -305,6 +320,9 @@ class Block:
             int, int
         ] = {}  # by pin, ascending: the ready set of its time, if that has changed since
         self.failures = bitsets.Counts()
+        self.levels: dict[
+            int, int
+        ] = {}  # by priority: which of ready | held have it; empty without priorities
         self.runs = Runs()
         self.live = 0  # members of ready | held
         self.earliest = NEVER  # no ready message expires before this time; as in the queue's expiry tree
@@ -400,13 +418,25 @@ class Block:
         return int(counts[:place].sum()) - (-rest // int(sizes[place]))
 
     # ----
+    @property
+    def ready_levels(self) -> tuple[tuple[int, int], ...]:
+        """(priority, number of its ready messages) where there are any, ascending; empty without priorities."""
+        if not self.levels:
+            return ()
+        counts = [(priority, (level & self.ready).bit_count()) for priority, level in self.levels.items()]
+        return tuple(sorted([each for each in counts if each[1]]))
 
     def memory_bytes(self) -> int:
         """The bytes of runs, bit sets and columns, without the fixed size of the objects."""
         runs = self.runs
         each_run = (28 if runs.expiries is not None else 20) + 4 * (runs.sizes is not None)
         sets = (
-            2 + bool(self.redelivered) + bool(self.long_texts) + len(self.copies) + len(self.failures.planes)
+            2
+            + bool(self.redelivered)
+            + bool(self.long_texts)
+            + len(self.copies)
+            + len(self.failures.planes)
+            + len(self.levels)
         )
         columns = 0 if self.columns is None else int(self.columns.nbytes)
         return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns
@@ -434,11 +464,14 @@ class Block:
         self.read_cost = None
 
     def forget(self, gone: int) -> None:
-        """Clears the flags and counts of messages that have left."""
+        """Clears the flags, counts and priorities of messages that have left."""
         if self.redelivered & gone:
             self.redelivered &= ~gone
         if self.failures.planes:
             self.failures.clear(gone)
+        if self.levels:
+            left = {priority: level & ~gone for priority, level in self.levels.items()}
+            self.levels = {priority: level for priority, level in left.items() if level}
 
     def compact(self, slack: int) -> None:
         """Drops runs once most of them are of messages that are gone.

@@ -9,7 +9,8 @@ register for changes:
 - selector groups, when messages are requeued and when no message of a block is left.
 
 Rules:
-- A message has the same sequence for ever. A requeued message is ready at its own place, marked as redelivered.
+- A message has the same sequence and priority for ever. A requeued message is ready at its own place, marked as
+  redelivered.
 - Only a failed delivery counts towards the delivery limit. A message over the limit, or expired while it was checked
   out, leaves the queue when it is requeued.
 - Every change of a block's replicated state marks its page as outdated (`stored = None`).
@@ -33,10 +34,9 @@ from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
 from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block
+from fifo.messages.ready_order import order_of
 from fifo.versions import COUNTED_MOVES
 
-PRIORITY = 0
-"""The only priority so far. It is part of the index's keys, so that other priorities can be added."""
 UNLIMITED = 1 << 62
 """The room of a queue that never is full."""
 
@@ -102,7 +102,7 @@ def _nobody(*_: int) -> None:
 
 
 class Messages:
-    """The messages of one queue. Each of the two trees has one entry a block."""
+    """The messages of one queue. order: of the ready ones (ready_order.py)."""
 
     __slots__ = (
         "before_ready_changes",
@@ -111,11 +111,11 @@ class Messages:
         "config",
         "dropped",
         "expiries",
-        "index",
         "limits",
         "next_sequence",
         "on_emptied",
         "on_requeued",
+        "order",
         "purged_count",
         "queue",
         "ready_bytes",
@@ -135,8 +135,7 @@ class Messages:
         self.ready_bytes = 0
         """of the ready messages, while there is a limit on it; else 0"""
         self.blocks = BlockStore(queue, memory)
-        self.index: SortedList[tuple[int, int]] = SortedList()
-        """(priority, block) of blocks with ready messages"""
+        self.order = order_of(config)
         self.expiries: SortedList[tuple[int, int]] = SortedList()
         """(earliest, block) of blocks where some may expire"""
         self.dropped = dict.fromkeys(COUNTED, 0)
@@ -221,10 +220,18 @@ class Messages:
         return NEVER if ttl_ms < 0 else min(now_ms + ttl_ms, NEVER - 1)
 
     def append(
-        self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int, texts: int
+        self,
+        index: int,
+        operation: int,
+        ordinal: int,
+        count: int,
+        expires: int,
+        size: int,
+        texts: int,
+        priorities: bytes | memoryview = b"",
     ) -> None:
         """Adds messages at the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
-        texts: the text factor of the batch."""
+        texts: the text factor of the batch. priorities: one for all, or one each; empty: 0."""
         self.ready_count += count
         rest, limits, each = count, self.limits, min(size // count, MAX_SIZE)
         counts_bytes = self.counts_bytes
@@ -240,11 +247,11 @@ class Messages:
                 self.blocks.add(block)
             if counts_bytes:
                 block.note_sizes()
-            if not block.ready:
-                self.index.add((PRIORITY, block.number))
+            members = ((1 << taken) - 1) << slot
             block.stored = None
             block.summary = b""
-            block.ready |= ((1 << taken) - 1) << slot
+            block.ready |= members
+            self.order.arrived(block, members, slot, priorities)
             block.live += taken
             block.placed += taken
             block.size_bytes += size * taken // count
@@ -258,6 +265,8 @@ class Messages:
                 ordinal += taken
             self.next_sequence = sequence + taken
             rest -= taken
+            if rest and len(priorities) > 1:
+                priorities = priorities[taken:]
 
     # ---- checking out, settling, requeueing
 
@@ -270,8 +279,7 @@ class Messages:
         if self.counts_bytes:
             self.ready_bytes -= block.bytes_of(members)
         self.checked_out_count += count
-        if not block.ready:
-            self.index.remove((PRIORITY, block.number))
+        self.order.left(block, members)
 
     def settle(self, ranges: Sequence[tuple[int, int]], cause: str = "settled") -> int:
         """Removes checked-out messages, given as (sequence, count), from the queue. Returns their number."""
@@ -305,9 +313,8 @@ class Messages:
             back = members ^ lost ^ expired
             if back:
                 self._ready_changes(block)
-                if not block.ready:
-                    self.index.add((PRIORITY, block.number))
                 block.ready |= back
+                self.order.requeued(block, back)
                 self.on_requeued(block.number, back)
                 self.ready_count += back.bit_count()
                 if self.counts_bytes:
@@ -359,10 +366,9 @@ class Messages:
         """Removes ready messages from the queue."""
         self._ready_changes(block)
         block.ready ^= members
-        if not block.ready:
-            self.index.remove((PRIORITY, block.number))
         if self.counts_bytes:
             self.ready_bytes -= block.bytes_of(members)
+        self.order.left(block, members)
         self.ready_count -= self._departed(block, (cause, members))
 
     def purge(self, before: int, is_pinned: Callable[[int], bool], cause: str = "purged") -> int:
@@ -370,20 +376,20 @@ class Messages:
         steps a block. A cold block with ready messages only is not read, unless a pin reaches into it."""
         was_ready = self.ready_count
         block_bits, block_size = self.limits.block_bits, self.limits.block_size
-        for _, number in list(self.index):
+        for number in list(self.order.by_sequence.numbers):
             found = self.blocks.at(number)
-            is_ready_only = not isinstance(found, Block) and not found.checked_out_count
             slots = min(before - (number << block_bits), block_size)
             if slots <= 0:
                 continue
-            if is_ready_only and slots == block_size and number != self.tail and not is_pinned(number):
+            is_whole = slots == block_size and number != self.tail and not is_pinned(number)
+            if is_whole and not isinstance(found, Block) and not found.checked_out_count:
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self.ready_count -= found.live
                 if self.counts_bytes:
                     self.ready_bytes -= found.ready_bytes
                 self._count(cause, found.live)
-                self.index.remove((PRIORITY, number))
+                self.order.block_left(found)
                 self._forget_block(number)
                 continue
             block = self.blocks.get(number)

@@ -2,8 +2,9 @@
 
 `Messages.refuse_more` decides about `reject_publish`, when a batch arrives. `x-max-length` counts ready messages,
 `x-max-length-bytes` the bytes of their bodies: the messages of one run count alike, by the mean size of their batch.
-Where the specifications are silent: the lowest sequence is dropped first, not the message that would be delivered next.
-A message that alone is larger than the limit is dropped, too.
+A message that alone is larger than the limit is dropped, too. Where the specifications are silent: of the lowest
+priority, the lowest sequence is dropped first. (RabbitMQ drops the message that would be delivered next: the most
+urgent one.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from fifo.messages.messages import Messages
 
 
 def drop_head(messages: Messages, entry: Entry) -> bool:
-    """Drops the oldest ready messages above `max_length` and `max_length_bytes`. False if the budget ended it."""
+    """Drops the oldest ready messages above `max_length` and `max_length_bytes`, those of the lowest priority first.
+    False if the budget ended it."""
     config = messages.config
     if config.overflow != "drop_head" or max(config.max_length, config.max_length_bytes) < 0:
         return True
@@ -27,6 +29,7 @@ def drop_head(messages: Messages, entry: Entry) -> bool:
         if not left.blocks:
             return False
         left.blocks -= 1
-        block = messages.blocks.get(messages.index[0][1])
-        count = max(count, block.lowest_with(block.ready, size))
-        messages.drop(block, bitsets.lowest(block.ready, count), "maxlen")
+        block = messages.blocks.get(messages.order.last_wanted())
+        least = messages.order.least_of(block)
+        count = max(count, block.lowest_with(least, size))
+        messages.drop(block, bitsets.lowest(least, count), "maxlen")

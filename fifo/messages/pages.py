@@ -61,7 +61,7 @@ def write_page(pages: Pages, queue: int, block: Block) -> Stored:
     ):
         out.number(value)
     out.blob(pack(block.live_indexes()))
-    write_rest(out, block.summary, block.noted_bytes)
+    write_rest(out, block.summary, block.noted_bytes, block.ready_levels)
     block.stored = Stored(bytes(out.data))
     return block.stored
 
@@ -88,6 +88,7 @@ def read_page(pages: Pages, stored: Stored, size: int) -> Block:
 
 HAS_EXPIRIES = 1
 HAS_LONG_TEXTS = 2
+HAS_PRIORITIES = 4
 HAS_SIZES = 8
 """The parts at the end of a block's bytes."""
 
@@ -114,6 +115,7 @@ def encode_block(block: Block) -> bytearray:
     out.number(
         (HAS_EXPIRIES if runs.expiries is not None else 0)
         | (HAS_LONG_TEXTS if block.text_factor else 0)
+        | (HAS_PRIORITIES if block.levels else 0)
         | (HAS_SIZES if runs.sizes is not None else 0)
     )
     if runs.expiries is not None:
@@ -121,6 +123,11 @@ def encode_block(block: Block) -> bytearray:
     if block.text_factor:
         out.number(block.text_factor)
         out.bits(block.long_texts)
+    if block.levels:
+        out.number(len(block.levels))
+        for priority, level in sorted(block.levels.items()):
+            out.number(priority)
+            out.bits(level)
     if runs.sizes is not None:
         out.column(runs.sizes)
     return out.data
@@ -150,6 +157,8 @@ def decode_block(reader: Reader, size: int) -> Block:
     if flags & HAS_LONG_TEXTS:
         block.text_factor = reader.number()
         block.long_texts = reader.bits()
+    if flags & HAS_PRIORITIES:
+        block.levels = {reader.number(): reader.bits() for _ in range(reader.number())}
     if flags & HAS_SIZES:
         runs.sizes = reader.column("I")
     return block

@@ -13,8 +13,9 @@ from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
 from fifo.messages import bitsets
 from fifo.messages.blocks import NEVER, ONE_EACH, Block
-from fifo.messages.messages import COUNTED, LIFE, PRIORITY, Place, by_number
+from fifo.messages.messages import COUNTED, LIFE, Place, by_number
 from fifo.messages.pages import encode_block
+from fifo.messages.ready_order import PriorityOrder
 from fifo.persistence import snapshot
 from fifo.producers import Producer
 from fifo.queue_machine import IN_USE, QueueMachine
@@ -104,7 +105,7 @@ def _check_queue(machine: QueueMachine) -> None:
         _check_checked_out(machine, subscription.consumer, checked_out)
         _check_subscription(machine, subscription)
     ready_count = checked_out_count = ready_bytes = 0
-    index, expiries = [], []
+    numbers, index, expiries = [], [], []
     for number in machine.messages.blocks.numbers():
         block = machine.messages.blocks.view(number)
         _check_block(machine, block)
@@ -116,7 +117,8 @@ def _check_queue(machine: QueueMachine) -> None:
         checked_out_count += block.checked_out.bit_count()
         ready_bytes += sum(size_of(block, slot) for slot in bitsets.members(block.ready))
         if block.ready:
-            index.append((PRIORITY, number))
+            numbers.append(number)
+        index += [(-priority, number) for priority, level in block.levels.items() if level & block.ready]
         if block.earliest != NEVER:
             expiries.append((block.earliest, number))
     _expect(not checked_out, "every message that a consumer holds is in a block")
@@ -129,7 +131,12 @@ def _check_queue(machine: QueueMachine) -> None:
         machine.messages.ready_bytes == (ready_bytes if machine.messages.counts_bytes else 0),
         "the bytes of ready messages are counted while there is a limit",
     )
-    _expect(list(machine.messages.index) == index, "the index has the blocks with ready messages")
+    order, max_priority = machine.messages.order, machine.messages.config.max_priority
+    _expect(list(order.by_sequence.numbers) == numbers, "the order has the blocks with ready messages")
+    _expect(order.has_priorities == (max_priority > 0), "the order is the configured one")
+    if isinstance(order, PriorityOrder):
+        _expect(order.max_priority == max_priority, "the highest priority is the configured one")
+        _expect(list(order.index) == sorted(index), "the order has the priorities of ready messages")
     _expect(list(machine.messages.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
     _expect(
         machine.messages.published_count == ready_count + checked_out_count + machine.messages.left_count,
@@ -180,8 +187,12 @@ def _check_staging(machine: QueueMachine) -> None:
         _expect(
             (part.rows, part.size_bytes) == (sum(c[2] for c in chunks), sum(c[3] for c in chunks)), "its sums"
         )
-        for _, _, count, _, stretches, _ in chunks:
+        for _, _, count, _, stretches, _, priorities in chunks:
             _expect(sum(width for _, width, _ in stretches) == count, "each message has its TTL")
+            _expect(len(priorities) in (0, 1, count), "each message has its priority")
+        _expect(all(part.priorities.values()), "a chunk without priorities has no entry")
+        _expect(all(number < len(chunks) for number in part.priorities), "priorities are of chunks")
+        _expect(not part.priorities or machine.messages.order.has_priorities, "plain queues have none")
         counted = len(chunks), part.rows, part.size_bytes, sum(len(c[4]) for c in chunks)
         totals = [total + more for total, more in zip(totals, counted, strict=True)]
         _expect(len(part.ttls) == len(part.ttl_counts) == counted[3], "TTLs are cut at the edges of chunks")
@@ -215,6 +226,7 @@ def _check_pages(machine: QueueMachine) -> None:
             "checked_out_count",
             "live",
             "first_slot",
+            "ready_levels",
             "earliest",
             "placed",
             "size_bytes",
@@ -386,6 +398,7 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
     _expect(not block.redelivered & ~live, "only ready or held messages are redelivered")
     _expect(not block.failures.nonzero() & ~block.redelivered, "a message that failed was redelivered")
     _expect(not block.failures.planes or block.failures.planes[-1] != 0, "no empty plane")
+    _check_levels(block, live, machine.messages.config.max_priority)
     _expect(block.placed >= block.live, "placed counts all")
     _expect(bool(block.text_factor) == bool(block.long_texts), "long texts have a price")
     covered, bound = 0, 0
@@ -398,6 +411,15 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
         _expect(single or runs.ordinals[place] + runs.counts[place] < ONE_EACH, "ordinals are in range")
     _expect(not block.kept & ~covered, "every message is in a run")
     _expect(block.earliest <= runs.earliest(block.ready), "nothing expires before its block does")
+
+
+def _check_levels(block: Block, live: int, max_priority: int) -> None:
+    found = 0
+    for priority, level in block.levels.items():
+        _expect(0 <= priority <= max_priority, "priorities are those of the queue")
+        _expect(level != 0 and not level & found, "a message has one priority")
+        found |= level
+    _expect(found == (live if max_priority > 0 else 0), "every message has a priority, if the queue has any")
 
 
 def _check_groups(machine: QueueMachine) -> None:

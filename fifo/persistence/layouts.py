@@ -238,12 +238,14 @@ PART = Record(
         Field("ttl_counts", Column("I")),
         Field("ttls", Column("q")),
     ),
-    others=("rows", "size_bytes", "texts"),
+    others=("rows", "size_bytes", "texts", "priorities"),
 )
 PARTS = Many(Row(Row(TEXT, U64, BYTES), PART), dict, dict.items)
 """by producer, batch and name"""
 TEXTS = Field("texts", Column("I"))
-"""There only if a chunk has long texts."""
+"""There only if a chunk has long texts or priorities."""
+PRIORITIES = Field("priorities", Many(Row(U64, BYTES), dict, dict.items))
+"""There only if a chunk has priorities."""
 LAST_BATCH = Record(LastBatch, (Field("number", U64),), others=("used_ms", "owner"))
 LAST_BATCHES = Many(Row(TEXT, LAST_BATCH), dict, dict.items)
 USED_MS = Field("used_ms", U64, since=2, default=0)

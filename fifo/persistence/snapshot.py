@@ -26,7 +26,6 @@ from fifo.group_machine import GroupMachine
 from fifo.layouts import CONFIG
 from fifo.limits import PRODUCTION, Limits
 from fifo.messages.blocks import NEVER, Block, Stored
-from fifo.messages.messages import PRIORITY
 from fifo.messages.pages import Pages, decode_block, encode_block, page_data
 from fifo.persistence.layouts import (
     BEGINNING,
@@ -274,13 +273,11 @@ def _read_consumer(reader: Reader, limits: Limits) -> tuple[Consumer, bytes | No
 def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     """Adds a block of a snapshot or checkpoint to its queue."""
     machine.messages.blocks.add(block)
-    ready = block.ready_count
-    machine.messages.ready_count += ready
+    machine.messages.ready_count += block.ready_count
     machine.messages.checked_out_count += block.checked_out_count
     if machine.messages.counts_bytes:
         machine.messages.ready_bytes += block.ready_bytes
-    if ready:
-        machine.messages.index.add((PRIORITY, block.number))
+    machine.messages.order.restored(block)
     if block.earliest != NEVER:
         machine.messages.expiries.add((block.earliest, block.number))
 

@@ -6,7 +6,7 @@ from array import array
 
 from fifo.codec import Reader, Writer
 from fifo.limits import Limits
-from fifo.persistence.layouts import LAST_BATCHES, OWNER, PARTS, TEXTS, USED_MS
+from fifo.persistence.layouts import LAST_BATCHES, OWNER, PARTS, PRIORITIES, TEXTS, USED_MS
 from fifo.staging import Staging
 
 
@@ -17,8 +17,12 @@ def encode_staging(staging: Staging, version: int) -> bytearray:
     LAST_BATCHES.write(out, staging.last_batches)
     USED_MS.write_each(out, staging.last_batches.values())
     OWNER.write_each(out, staging.last_batches.values())
-    if any(any(part.texts) for part in staging.parts.values()):
-        TEXTS.write_each(out, staging.parts.values())
+    parts = staging.parts.values()
+    has_priorities = any(part.priorities for part in parts)
+    if has_priorities or any(any(part.texts) for part in parts):
+        TEXTS.write_each(out, parts)
+    if has_priorities:
+        PRIORITIES.write_each(out, parts)
     return out.data
 
 
@@ -38,6 +42,8 @@ def decode_staging(data: bytes, limits: Limits, version: int) -> Staging:
     OWNER.read_each(reader, last_batches.values())
     if not reader.is_at_end():
         TEXTS.read_each(reader, found.parts.values())
+    if not reader.is_at_end():
+        PRIORITIES.read_each(reader, found.parts.values())
     for producer, last in last_batches.items():
         found.know(producer, last)
     return found

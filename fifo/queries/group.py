@@ -44,6 +44,12 @@ def browse(
     return no_queue(queue) if machine is None else queues.browse(machine, start_sequence, limit, selector)
 
 
+def upcoming(group: GroupMachine, queue: int, limit: int) -> BrowsePage | Refused:
+    """The messages that a Get of `limit` messages would take now, in their order."""
+    machine = group.queues.get(queue)
+    return no_queue(queue) if machine is None else queues.upcoming(machine, limit)
+
+
 def failed_deliveries(group: GroupMachine, queue: int, runs: Sequence[Run]) -> tuple[tuple[int, int], ...]:
     """(number, failed deliveries) of messages that `browse` or `pinned` has returned, where not zero."""
     machine = group.queues.get(queue)

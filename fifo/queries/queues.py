@@ -11,6 +11,7 @@ from fifo.consumers.selector import decoded, refuse_selector
 from fifo.effects import Deliver, Refused, Run
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
+from fifo.messages.ready_order import PriorityOrder
 from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage, QueueInfo, QueueTotals
 
@@ -19,12 +20,15 @@ def info(machine: QueueMachine) -> QueueInfo:
     """The counts of the queue. It takes a constant number of steps a block."""
     first_sequence = machine.messages.next_sequence
     ready_bytes = 0
+    levels: dict[int, int] = {}
     for block in machine.messages.blocks.values():
         if not block.live:
             continue
         if first_sequence == machine.messages.next_sequence:
             first_sequence = (block.number << machine.limits.block_bits) + block.first_slot
         ready_bytes += block.size_bytes * block.ready_count // block.placed
+        for priority, count in block.ready_levels:
+            levels[priority] = levels.get(priority, 0) + count
     return QueueInfo(
         ready=machine.messages.ready_count,
         checked_out=machine.messages.checked_out_count,
@@ -34,6 +38,7 @@ def info(machine: QueueMachine) -> QueueInfo:
         next_sequence=machine.messages.next_sequence,
         ready_bytes=machine.messages.ready_bytes if machine.messages.counts_bytes else ready_bytes,
         totals=totals(machine),
+        ready_levels=tuple(sorted(levels.items(), reverse=True)),
     )
 
 
@@ -70,9 +75,28 @@ def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
 def browse(
     machine: QueueMachine, start_sequence: int, limit: int, selector: bytes = b""
 ) -> BrowsePage | Refused:
-    """A page of the ready messages that match, from a sequence on."""
+    """A page of the ready messages that match, from a sequence on. It is by sequence, also in a queue with priorities:
+    the order of deliveries changes between two pages."""
     messages = machine.messages
     return page(machine, start_sequence, messages.next_sequence, limit, selector, lambda block: block.ready)
+
+
+def upcoming(machine: QueueMachine, limit: int) -> BrowsePage | Refused:
+    """The messages that a Get of `limit` messages would take now, in their order."""
+    order, blocks = machine.messages.order, machine.messages.blocks
+    if not isinstance(order, PriorityOrder):
+        return browse(machine, 0, limit)
+    runs: list[Run] = []
+    rest = limit
+    for rank, number in order.index:
+        if rest <= 0:
+            break
+        block = blocks.get(number)
+        found = bitsets.lowest(block.ready & block.levels[-rank], rest)
+        for slot, count in bitsets.ranges(found):
+            block.runs.clip(block.base, slot, count, runs)
+            rest -= count
+    return BrowsePage(tuple(runs), None)
 
 
 def page(

@@ -64,9 +64,12 @@ def scan_positions(machine: QueueMachine) -> dict[bytes, int]:
     """The sequences where messages are taken next: the scan position of each selector, and the first ready message as
     that of b""."""
     found: dict[bytes, int] = {}
-    if machine.messages.index:
-        block = machine.messages.blocks.at(machine.messages.index[0][1])
-        slot = bitsets.first(block.ready) if isinstance(block, Block) else block.first_slot
+    number = machine.messages.order.first(0)
+    if number is not None:
+        block = machine.messages.blocks.at(number)
+        slot = block.first_slot
+        if isinstance(block, Block):
+            slot = bitsets.first(machine.messages.order.next_of(block))
         found[b""] = (block.number << machine.limits.block_bits) + slot
     reserving = {subscription.selector: None for subscription in machine.subscriptions.by_name.values()}
     for selector, group in machine.groups.by_selector.items():

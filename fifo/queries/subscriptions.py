@@ -9,7 +9,6 @@ from fifo.effects import Refused
 from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
-from fifo.messages.messages import PRIORITY
 from fifo.queue_machine import QueueMachine
 from fifo.results import ReservationInfo, ReservationPage, SubscriptionInfo
 from fifo.subscriptions import Subscription
@@ -110,9 +109,9 @@ def may_reserve(machine: QueueMachine, name: str) -> bool:
     assert group is not None
     if group.selector:
         return _may_match(machine, group, start)
+    numbers = machine.messages.order.by_sequence.numbers
     return any(
-        _has(machine, number, -1, start)
-        for _, number in machine.messages.index.irange((PRIORITY, start >> machine.limits.block_bits))
+        _has(machine, number, -1, start) for number in numbers.irange(start >> machine.limits.block_bits)
     )
 
 

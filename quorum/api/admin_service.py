@@ -224,6 +224,9 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
             next_sequence=found.next_sequence,
             ready_bytes=found.ready_bytes,
             totals=pb.QueueTotals(**asdict(found.totals)),
+            ready_by_priority=[
+                pb.PriorityCount(priority=priority, ready=count) for priority, count in found.ready_levels
+            ],
         )
         set_arguments(info.arguments, queue.arguments)
         show_policy(info, self._hub.catalog.effective(queue))

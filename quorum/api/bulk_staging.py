@@ -104,8 +104,9 @@ class _Part:
         kept, max_field_bytes = kept_fields(self._hub.catalog, self._queue)
         limits = replace(self._hub.limits, max_messages=arrow_in.CHUNK_ROWS)
         chunks = arrow_in.chunks(block)
+        has_priorities = self._queue.config.max_priority > 0
         while True:
-            step = partial(_next_checked, chunks, limits, kept, max_field_bytes)
+            step = partial(_next_checked, chunks, limits, kept, max_field_bytes, has_priorities)
             checked = await self._hub.workers.stage(self._address, step)
             if checked is None:
                 return
@@ -125,6 +126,7 @@ class _Part:
             checked.ttl_ms,
             checked.ttls_ms,
             checked.columns,
+            checked.priorities,
         )
         self.next_chunk += 1
         self.size_bytes += checked.size_bytes
@@ -157,10 +159,13 @@ def _next_checked(
     limits: batches.BatchLimits,
     kept: KeptFields | None,
     max_field_bytes: int,
+    has_priorities: bool,
 ) -> batches.CheckedBatch | None:
     """Return the next chunk, checked like a publish; None at the end. Runs in a thread."""
     chunk = next(chunks, None)
-    return None if chunk is None else batches.check(chunk[0], limits, kept, max_field_bytes)
+    if chunk is None:
+        return None
+    return batches.check(chunk[0], limits, kept, max_field_bytes, has_priorities=has_priorities)
 
 
 def _check_named(producer: str, batch: int, parts: Sequence[bytes]) -> None:

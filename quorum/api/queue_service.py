@@ -18,7 +18,7 @@ from quorum.api.request_filters import filter_of
 from quorum.api.session_service import SessionCall
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.errors import BodyUnreadable
-from quorum.node.queries import BrowseReady, LeaderEndpoint
+from quorum.node.queries import BrowseReady, LeaderEndpoint, UpcomingMessages
 from quorum.node.wire import batches
 from quorum.v1 import queue_pb2 as pb
 from quorum.v1 import queue_pb2_grpc
@@ -62,7 +62,8 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         queue = await self._hub.requests.queue(request.queue)
         kept, max_bytes = kept_fields(self._hub.catalog, queue)
         data = _as_batch(request).SerializeToString(deterministic=True)
-        checked = batches.check(data, self._hub.limits, kept, max_bytes)
+        has_priorities = queue.config.max_priority > 0
+        checked = batches.check(data, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
 
         def make(first: int, lowest: int) -> c.Enqueue:
             return c.Enqueue(
@@ -74,9 +75,10 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 checked.ttl_ms,
                 checked.ttls_ms,
                 checked.columns,
+                priorities=checked.priorities,
             )
 
-        size = batches.stored_bytes(data, checked.ttls_ms, checked.columns)
+        size = batches.stored_bytes(data, checked.ttls_ms, checked.columns, priorities=checked.priorities)
         await self._hub.own_session.publish(queue.group, make, data, checked.count, size)
         return pb.PublishResponse(count=checked.count)
 
@@ -112,7 +114,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         A get settles the messages that it takes. A response that is too large to be sent, or a body that cannot be read
         here, would therefore lose them.
         """
-        page = await self._hub.requests.query(_page(queue, 0, count))
+        page = await self._hub.requests.query(UpcomingMessages(queue.group, queue.id, count))
         if isinstance(page, Refused):
             return count
         size = 0

@@ -56,7 +56,6 @@ def cut(
         for first, count in ranges(ordinals):
             builder.add(stored, first, count)
         data = builder.build()
-    checked = batches.check(data, limits, None, -1)
     queues: dict[int, CatalogQueue] = {}
     places: dict[int, list[int]] = {}
     for place, ordinal in enumerate(ordinals):
@@ -64,9 +63,11 @@ def cut(
         assert queue is not None
         queues[queue.id] = queue
         places.setdefault(queue.id, []).append(place)
+    has_priorities = any(queue.config.max_priority > 0 for queue in queues.values())
+    checked = batches.check(data, limits, None, -1, has_priorities=has_priorities)
     targets = []
     encoder = QueueColumns(stored)
-    size = batches.stored_bytes(data, checked.ttls_ms)
+    size = batches.stored_bytes(data, checked.ttls_ms, priorities=checked.priorities)
     for number, mine in places.items():
         fields, _ = kept[number]
         columns = b"" if fields is None else encoder.of([ordinals[place] for place in mine], fields)

@@ -130,7 +130,8 @@ class SessionPublisher:
         try:
             queue = await self._hub.requests.queue(routing_key)
             kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-            checked = check(batch, self._hub.limits, kept, max_bytes)
+            has_priorities = queue.config.max_priority > 0
+            checked = check(batch, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
             self._numbers.check(first, checked.count, lowest_unconfirmed)
             self._hub.published.check_disks(queue.group)
         except batches.BatchError as error:
@@ -170,6 +171,7 @@ class SessionPublisher:
             checked.ttls_ms,
             checked.columns,
             independent and checked.count > 1,
+            priorities=checked.priorities,
         )
         await self._submit(queue.group, (queue,), ((first, last),), enqueue, checked.data)
 
@@ -181,7 +183,9 @@ class SessionPublisher:
         command: c.Enqueue,
         data: bytes,
     ) -> None:
-        size = batches.stored_bytes(data, command.ttls_ms, command.columns, command.targets)
+        size = batches.stored_bytes(
+            data, command.ttls_ms, command.columns, command.targets, command.priorities
+        )
         await self._hub.publishing.take_room(size, group)
         rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
         self.undecided += 1
@@ -353,6 +357,7 @@ class SessionPublisher:
             independent and checked.count > 1,
             () if is_plain else targets,
             () if is_dense else numbers,
+            checked.priorities,
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
         await self._submit(part.queues[0].group, part.queues, spans, command, checked.data)

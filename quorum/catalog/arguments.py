@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fifo.commands import MAX_MESSAGE_TTL_MS, MAX_NAME_BYTES, OVERFLOWS, QUEUE_MODES, QueueConfig
+from fifo.commands import (
+    MAX_MESSAGE_TTL_MS,
+    MAX_NAME_BYTES,
+    MAX_PRIORITY,
+    OVERFLOWS,
+    QUEUE_MODES,
+    QueueConfig,
+)
 from fifo.versions import CURRENT, FIRST, LIMITED_DELIVERIES
 from quorum_selectors.errors import FieldNameError
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES, resolve_field_names
@@ -48,7 +55,6 @@ UNSUPPORTED_ARGUMENTS = (
     "x-dead-letter-routing-key",
     "x-dead-letter-strategy",
     "x-initial-group-size",
-    "x-max-priority",
 )
 """Known arguments that this version does not support."""
 
@@ -275,6 +281,7 @@ SUPPORTED = {
     "x-max-consumers": Argument("max_consumers", _integer(1, MAX_COUNT), _smaller, since=2),
     "x-max-length": Argument("max_length", _integer(1, MAX_COUNT), _smaller),
     "x-max-length-bytes": Argument("max_length_bytes", _integer(1, MAX_COUNT), _smaller, since=2),
+    "x-max-priority": Argument("max_priority", _integer(1, MAX_PRIORITY), None, since=2),
     "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_MESSAGE_TTL_MS), _smaller),
     "x-overflow": Argument("overflow", _overflow, _policys),
     "x-queue-mode": Argument("queue_mode", _queue_mode, _own),

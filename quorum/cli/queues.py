@@ -74,6 +74,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         ("policy", shown(info.policy) if info.policy else "none"),
         ("in effect", shown_arguments(info.effective_arguments)),
         ("ready", f"{info.ready:,} ({info.ready_bytes:,} bytes)"),
+        *_priorities(info),
         ("checked out", f"{info.checked_out:,}"),
         ("total", f"{info.total:,}"),
         ("sequences", f"{info.first_sequence} to before {info.next_sequence}"),
@@ -171,6 +172,12 @@ def _places(storage: StorageInfo) -> list[tuple[str, str]]:
     )
     blocks = f"{storage.warm_blocks:,} in memory ({storage.warm_bytes:,} bytes), {storage.cold_blocks:,} on disk only"
     return [("messages here", states), ("blocks here", blocks)]
+
+
+def _priorities(info: QueueInfo) -> list[tuple[str, str]]:
+    """The ready messages of a queue with priorities."""
+    counts = [f"{priority}: {count:,}" for priority, count in info.ready_by_priority.items()]
+    return [("ready by priority", ", ".join(counts))] if counts else []
 
 
 def _plain(queue: QueueInfo) -> dict[str, Any]:

@@ -31,7 +31,8 @@ class QueueTotals:
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
     """One queue. total: ready, checked-out and all other messages. arguments: as it was declared, sorted by name.
-    policy: name of the policy that applies, empty if none. effective_arguments: its own and the policy's."""
+    policy: name of the policy that applies, empty if none. effective_arguments: its own and the policy's.
+    ready_by_priority: of a queue with priorities, where there are any, the highest first."""
 
     name: str
     id: int
@@ -48,6 +49,7 @@ class QueueInfo:
     policy: str = ""
     effective_arguments: dict[str, FieldValue | None] = field(default_factory=dict)
     totals: QueueTotals = QueueTotals()
+    ready_by_priority: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, wire: Any) -> QueueInfo:
@@ -67,6 +69,7 @@ class QueueInfo:
             policy=wire.policy,
             effective_arguments=values_to_dict(wire.effective_arguments),
             totals=QueueTotals.of(wire.totals),
+            ready_by_priority={each.priority: each.ready for each in wire.ready_by_priority},
         )
 
 

@@ -161,6 +161,13 @@ class BrowseReady(QueueQuery[BrowsePage | Refused]):
 
 
 @dataclass(frozen=True, slots=True)
+class UpcomingMessages(QueueQuery[BrowsePage | Refused]):
+    """The messages that a Get of `count` messages would take now, in their order."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class CountedPage:
     """failures: failed deliveries of the page's messages, by sequence."""
 

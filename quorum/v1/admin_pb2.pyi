@@ -58,8 +58,16 @@ class PurgeQueueResponse(_message.Message):
     message_count: int
     def __init__(self, message_count: _Optional[int] = ...) -> None: ...
 
+class PriorityCount(_message.Message):
+    __slots__ = ("priority", "ready")
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    priority: int
+    ready: int
+    def __init__(self, priority: _Optional[int] = ..., ready: _Optional[int] = ...) -> None: ...
+
 class QueueInfo(_message.Message):
-    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals")
+    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals", "ready_by_priority")
     class ArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +97,7 @@ class QueueInfo(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
+    READY_BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     group: int
@@ -104,7 +113,8 @@ class QueueInfo(_message.Message):
     policy: str
     effective_arguments: _containers.MessageMap[str, _queue_pb2.Value]
     totals: QueueTotals
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., totals: _Optional[_Union[QueueTotals, _Mapping]] = ...) -> None: ...
+    ready_by_priority: _containers.RepeatedCompositeFieldContainer[PriorityCount]
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., totals: _Optional[_Union[QueueTotals, _Mapping]] = ..., ready_by_priority: _Optional[_Iterable[_Union[PriorityCount, _Mapping]]] = ...) -> None: ...
 
 class QueueTotals(_message.Message):
     __slots__ = ("published", "settled", "expired", "rejected", "delivery_limit", "maxlen", "purged", "returned", "redelivered")

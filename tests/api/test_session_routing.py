@@ -37,6 +37,7 @@ SMALL_FIELDS = {**FIELDS, "filter_max_in_memory_bytes_per_msg": 200}
 CONFIGS: dict[str, dict[str, Any]] = {
     "a": {}, "b": {}, "full": FULL, "red": FIELDS, "small": SMALL_FIELDS, "far": {}, "far full": FULL,
     **{f"all {number}": {"filter_enabled": True, "filter_field_names": ("*",)} for number in range(5)},
+    "urgent": {"max_priority": 5},
 }  # fmt: skip
 QUEUES = {
     name: CatalogQueue(number, name, 2 if "far" in name else 1, (), c.QueueConfig(name, **config))
@@ -204,6 +205,24 @@ def test_a_part_with_neighbours_for_one_queue_is_an_ordinary_command() -> None:
             (6, (), ()),
         ]
         assert node.bodies("far") == [b"3", b"4"]
+
+    on_node(scenario)
+
+
+def test_priorities_are_extracted_for_queues_that_have_them() -> None:
+    async def scenario(node: Node) -> None:
+        bodies = [Message(b"%d" % number, {"priority": number + 3}) for number in range(3)]
+        wanted = {
+            ("a", "b", "a"): b"",
+            ("a", "urgent", "b"): b"\x03\x04\x05",
+            ("urgent",) * 3: b"\x03\x04\x05",
+        }
+        for place, keys in enumerate(wanted):
+            assert set((await node.publish(keys, bodies, 1 + 3 * place)).values()) == {""}
+        assert [command.priorities for command in node.commands] == list(wanted.values())
+        found = queries.info(node.groups[1], QUEUES["urgent"].id)
+        assert found is not None
+        assert found.ready_levels == ((5, 1), (4, 2), (3, 1))
 
     on_node(scenario)
 

@@ -63,6 +63,20 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
     ),
     (
         c.Enqueue(
+            queue=7,
+            first_client_sequence=11,
+            lowest_unconfirmed=5,
+            count=2,
+            size_bytes=300,
+            ttl_ms=-1,
+            ttls_ms=(5, -1),
+            columns=b"columns",
+            priorities=b"\x05\xff",
+        ),
+        "04080000000000000000000000000000000000000000000000000000000007000000000000000b000000000000000500000000000000020000002c01000000000000ffffffffffffffff0700000010000000636f6c756d6e730500000000000000ffffffffffffffff0200000005ff",
+    ),
+    (
+        c.Enqueue(
             queue=0,
             first_client_sequence=11,
             lowest_unconfirmed=5,
@@ -161,9 +175,10 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
                 max_length_bytes=65536,
                 max_consumers=3,
                 expires_ms=1800000,
+                max_priority=9,
             ),
         ),
-        "0d0000000000000000000000000000000000000000000000000000000000070000000000000001001000000000000007000000000000000160ea000000000000140000000000000001060002006f72646572730600636f6c6f75720f006865616465722e7072696f726974790060ea0000000000000000010000000000030000000000000040771b0000000000",
+        "0d0000000000000000000000000000000000000000000000000000000000070000000000000001001000000000000007000000000000000160ea000000000000140000000000000001060002006f72646572730600636f6c6f75720f006865616465722e7072696f726974790060ea0000000000000000010000000000030000000000000040771b00000000000900000000000000",
     ),
     (
         c.UpdateConfig(
@@ -181,7 +196,7 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
                 single_active_consumer=True,
             ),
         ),
-        "0e0000000000000000000000000000000000000000000000000000000000070000000000000000ffffffffffffffffffffffffffffffff00ffffffffffffffffffffffffffffffff0005000000706c61696e01ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
+        "0e0000000000000000000000000000000000000000000000000000000000070000000000000000ffffffffffffffffffffffffffffffff00ffffffffffffffffffffffffffffffff0005000000706c61696e01ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
     ),
     (c.DeleteQueue(queue=7), "0f00000000000000000000000000000000000000000000000000000000000700000000000000"),
     (c.UseQueue(queue=7), "2f00000000000000000000000000000000000000000000000000000000000700000000000000"),
@@ -293,6 +308,22 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
             columns=b"",
         ),
         "1c000000000000000000000000000000000000000000000000000000000007000000000000000300000000000000000102030405060708090a0b0c0d0e0f0200000005000000f40100000000000060ea00000000000006000000000000000000777269746572",
+    ),
+    (
+        c.Stage(
+            queue=7,
+            producer="writer",
+            batch=3,
+            part=b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\t\n\x0b\x0c\r\x0e\x0f",
+            chunk=2,
+            count=5,
+            size_bytes=500,
+            ttl_ms=60000,
+            ttls_ms=(),
+            columns=b"",
+            priorities=b"\x07",
+        ),
+        "1c080000000000000000000000000000000000000000000000000000000007000000000000000300000000000000000102030405060708090a0b0c0d0e0f0200000005000000f40100000000000060ea000000000000060000000000000000007772697465720100000007",
     ),
     (
         c.PublishStaged(

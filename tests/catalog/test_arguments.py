@@ -55,6 +55,7 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-max-length-bytes": 1_000,
             "x-max-consumers": 2,
             "x-expires": 60_000,
+            "x-max-priority": 9,
         },
     )
     assert config == QueueConfig(
@@ -71,6 +72,7 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
         max_length_bytes=1_000,
         max_consumers=2,
         expires_ms=60_000,
+        max_priority=9,
     )
     single = effective_config("orders", {"x-single-active-consumer": True})
     assert single == QueueConfig("orders", single_active_consumer=True)
@@ -95,6 +97,18 @@ def test_an_unknown_argument_is_refused_with_the_nearest_known_one() -> None:
     refused({"x-max-lenght": 5}, "unknown argument 'x-max-lenght'", "did you mean 'x-max-length'?")
     refused({"x-dead-letter-exchang": "e"}, "did you mean 'x-dead-letter-exchange'?")
     refused({"colour": "red"}, "unknown argument 'colour'", "known: x-consumer-timeout")
+
+
+@pytest.mark.parametrize("value", [0, -1, 32, True, "9", 9.0])
+def test_the_highest_priority_is_from_1_to_31(value: ArgumentValue) -> None:
+    refused({"x-max-priority": value}, "x-max-priority", "allowed: an integer, 1..31")
+
+
+def test_the_highest_priority_is_fixed_when_the_queue_is_declared() -> None:
+    with pytest.raises(ArgumentError, match="'x-max-priority' is fixed when a queue is declared"):
+        check_policy_arguments({"x-max-priority": 9})
+    plain, wanted = effective_config("q", {}), effective_config("q", {"x-max-priority": 9})
+    assert differences(wanted, plain) == "x-max-priority is not set, not 9"
 
 
 @pytest.mark.parametrize("argument", UNSUPPORTED_ARGUMENTS)

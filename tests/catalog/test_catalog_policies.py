@@ -209,6 +209,7 @@ VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
     "x-max-consumers": st.integers(1, 99),
     "x-max-length": st.integers(1, 99),
     "x-max-length-bytes": st.integers(1, 99),
+    "x-max-priority": st.integers(1, 31),
     "x-message-ttl": st.integers(0, 99),
     "x-overflow": st.sampled_from(("drop-head", "reject-publish")),
     "x-queue-mode": st.sampled_from(("default", "lazy")),
@@ -250,7 +251,8 @@ def test_what_a_policy_cannot_set_is_refused_naming_what_it_can(catalog: Catalog
     assert (
         catalog.refusal("p", max_lenght=1) == "unknown argument 'x-max-lenght'; did you mean 'x-max-length'?"
     )
-    assert "not supported by this version" in catalog.refusal("p", max_priority=3)
+    assert "is fixed when a queue is declared" in catalog.refusal("p", max_priority=3)
+    assert "not supported by this version" in catalog.refusal("p", expires=3)
     assert "allowed: an integer" in catalog.refusal("p", max_length=True)
     assert "header.durabel" in catalog.refusal("p", filter_field_names="header.durabel")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from collections.abc import Mapping
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from fifo.effects import Deliver
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from support.fifo_world import World, sequences
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def lines_of(world: World, operations: list[Any]) -> tuple[int, Any]:
@@ -39,15 +42,22 @@ def lines_of(world: World, operations: list[Any]) -> tuple[int, Any]:
     return count, applied
 
 
-def cost(size: int, consumers: int, answer: type[Settle] = Settle) -> int:
-    """Lines to publish a batch, hand it out and settle the batch before, in one entry."""
+def cost(
+    size: int,
+    consumers: int,
+    answer: type[Settle] = Settle,
+    arguments: Mapping[str, Any] = NOTHING,
+    more: Mapping[str, Any] = NOTHING,
+) -> int:
+    """Lines to publish a batch, hand it out and settle the batch before, in one entry. arguments: of the queue; more:
+    of the batch."""
     world = World()
     world.checks = False
-    world.queue()
+    world.queue(**arguments)
     name = world.session()
     attached = [world.attach(name, f"c{i}", 50_000)[0] for i in range(consumers)]
-    applied = world.publish(name, size)
-    operations = [world.batch(name, size)]
+    applied = world.publish(name, size, **more)
+    operations = [world.batch(name, size, **more)]
     for effect in applied.effects:
         assert isinstance(effect, Deliver)
         last = effect.first_tag + sum(run.count for run in effect.runs) - 1
@@ -87,3 +97,24 @@ def test_a_batch_that_expires_executes_no_line_a_message() -> None:
         return lines
 
     assert expire(10_000) <= 2 * expire(10)
+
+
+def test_publishing_with_priorities_costs_lines_for_each_priority_and_not_for_each_message() -> None:
+    def publish(size: int) -> int:
+        world = World()
+        world.checks = False
+        world.queue(max_priority=9)
+        batch = world.batch(world.session(), size, priorities=bytes(number % 10 for number in range(size)))
+        lines, _ = lines_of(world, [batch])
+        info = queries.info(world.machine, 1)
+        assert info is not None
+        assert info.ready_levels == tuple((priority, size // 10) for priority in range(9, -1, -1))
+        return lines
+
+    assert publish(10_000) <= 2 * publish(10)
+
+
+@pytest.mark.parametrize("answer", [Settle, Return])
+def test_a_batch_of_one_priority_costs_as_few_lines_as_any(answer: type[Settle]) -> None:
+    urgent = {"max_priority": 9}, {"priorities": b"\x05"}
+    assert cost(10_000, 1, answer, *urgent) <= 2 * cost(10, 1, answer, *urgent)

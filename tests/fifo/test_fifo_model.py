@@ -7,7 +7,7 @@ which goes on from a checkpoint, has to agree, too.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -21,6 +21,7 @@ from fifo.messages.pages import MemoryPages
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from support.examples import examples
 from support.fifo_world import World, part_name, producer, selector
 from support.replays import replay
@@ -44,6 +45,8 @@ ROWS = st.fixed_dictionaries(
 TTLS = st.sampled_from((-1, -1, 0, 1, 20, 60))
 SIZES = st.sampled_from((100, 100, 0, 1, 70, 333))
 """of messages of queue 2; those of queues that filter have 100 bytes, because the model reads them for as many"""
+PRIORITY = st.sampled_from((0, 0, 1, 2, 3, 200))
+PRIORITIES = st.just(()) | PRIORITY.map(lambda each: (each,)) | st.lists(PRIORITY, min_size=12, max_size=12)
 
 PUBLISH = st.fixed_dictionaries(
     {
@@ -53,6 +56,7 @@ PUBLISH = st.fixed_dictionaries(
         "rows": st.lists(ROWS, min_size=1, max_size=12),
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=12, max_size=12),
+        "priorities": PRIORITIES,
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "skip": st.sampled_from((0, 0, 0, 2, 4)),
         "behind": st.integers(0, 20),
@@ -61,7 +65,14 @@ PUBLISH = st.fixed_dictionaries(
     }
 )
 SINGLES = st.fixed_dictionaries(
-    {"what": st.just("singles"), "who": PRODUCERS, "queue": QUEUES, "count": st.integers(1, 4), "ttl": TTLS}
+    {
+        "what": st.just("singles"),
+        "who": PRODUCERS,
+        "queue": QUEUES,
+        "count": st.integers(1, 4),
+        "ttl": TTLS,
+        "priority": PRIORITY,
+    }
 )
 ROUTED = st.fixed_dictionaries(
     {
@@ -76,6 +87,7 @@ ROUTED = st.fixed_dictionaries(
         "gaps": st.lists(st.sampled_from((0, 0, 0, 1, 2)), min_size=12, max_size=12),
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=12, max_size=12),
+        "priorities": PRIORITIES,
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "behind": st.integers(0, 20),
         "independent": st.booleans(),
@@ -118,6 +130,7 @@ STAGE = st.fixed_dictionaries(
         "chunks": st.lists(st.lists(ROWS, min_size=1, max_size=10), min_size=1, max_size=3),
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=10, max_size=10),
+        "priorities": PRIORITIES,
         "publish": st.sampled_from((False, False, True)),
         "size": SIZES,
     }
@@ -167,16 +180,33 @@ ENTRY = st.lists(
 
 
 class FifoAgainstModel(RuleBasedStateMachine):
+    max_priorities: ClassVar = {1: -1, 2: 3, 3: 2, 4: -1}
+    """by queue"""
+
     @initialize()
     def begin(self) -> None:
         self.world = World(SMALL, has_model=True)
         self.world.twin = self.world.empty()
         self.boots = {1: 1, 2: 1}
         self.pending = {}
-        self.world.queue(1, filter_enabled=True)
-        self.world.queue(2, consumer_timeout_ms=40)
-        self.world.queue(3, filter_enabled=True, max_length=10, message_ttl_ms=50, delivery_limit=1)
-        self.world.queue(4, single_active_consumer=True, consumer_timeout_ms=60)
+        self.world.queue(1, filter_enabled=True, max_priority=self.max_priorities[1])
+        self.world.queue(
+            2, consumer_timeout_ms=40, max_length_bytes=2_000, max_priority=self.max_priorities[2]
+        )
+        self.world.queue(
+            3,
+            filter_enabled=True,
+            max_length=10,
+            message_ttl_ms=50,
+            delivery_limit=1,
+            max_priority=self.max_priorities[3],
+        )
+        self.world.queue(
+            4,
+            single_active_consumer=True,
+            consumer_timeout_ms=60,
+            max_priority=self.max_priorities[4],
+        )
         for number in range(1, 5):
             name = self.world.session(number, node=1 + number % 2)
             for tag in "ab":
@@ -204,6 +234,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             step["ttl"], step["limit"], single_active_consumer=queue == 4,
             consumer_timeout_ms=step["timeout"], max_length_bytes=step["max_length_bytes"],
             max_consumers=step["max_consumers"], expires_ms=step["expires"] if queue == 3 else -1,
+            max_priority=self.max_priorities[queue],
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
@@ -312,6 +343,12 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ready = [message.sequence for message in model.ready()]
             assert shown == ready[: len(shown)]
             assert len(shown) == len(ready) or found.next_sequence is not None  # type: ignore[union-attr]
+            for limit in (1, 5):
+                found = queries.upcoming(world.machine, queue, limit)
+                assert isinstance(found, BrowsePage)
+                shown = [run.first_sequence + i for run in found.runs for i in range(run.count)]
+                assert shown == [message.sequence for message in model.in_order()[:limit]][: len(shown)]
+                assert len(shown) == min(limit, len(ready)) or found.next_sequence is not None
         checked_out = sum(
             run.count for boot in range(9) for d in queries.held_by(world.machine, 1, boot) for run in d.runs
         )
@@ -345,7 +382,14 @@ class FifoAgainstModel(RuleBasedStateMachine):
             return [self.routed(step, name, place)]
         if what == "singles":
             return [
-                world.batch(name, 1, queue=step["queue"], place=place + i, ttl_ms=step["ttl"])
+                world.batch(
+                    name,
+                    1,
+                    queue=step["queue"],
+                    place=place + i,
+                    ttl_ms=step["ttl"],
+                    priorities=bytes([step["priority"]]),
+                )
                 for i in range(step["count"])
             ]
         if what == "stage":
@@ -375,6 +419,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             lowest_unconfirmed=max(first - step["behind"], 0),
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
+            priorities=bytes(step["priorities"][:count]),
             independent=step["independent"],
             size=step["size"] if step["queue"] == 2 else 100,
         )
@@ -397,6 +442,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             lowest_unconfirmed=max(numbers[0] - step["behind"], 0),
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
+            priorities=bytes(step["priorities"][:count]),
             independent=step["independent"],
         )
 
@@ -434,6 +480,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 ttl_ms=step["ttl"] if step["ttls"] is None else -1,
                 ttls_ms=() if step["ttls"] is None else tuple(step["ttls"][: len(rows)]),
                 size=step["size"] if step["queue"] == 2 else 100,
+                priorities=bytes(step["priorities"][: len(rows)]),
             )
             found.append(operation)
         if step["publish"]:
@@ -578,3 +625,22 @@ TestConsumersAgainstModel = ConsumersAgainstModel.TestCase
 
 RoutedAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
 TestRoutedAgainstModel = RoutedAgainstModel.TestCase
+
+
+class PrioritiesAgainstModel(FifoAgainstModel):
+    """The same with priorities in every queue, and a preference for what is published and handed out."""
+
+    max_priorities: ClassVar = {1: 3, 2: 31, 3: 1, 4: 2}
+
+    @rule(
+        entry=st.lists(PUBLISH | CONSUME | ANSWER | ROUTED | SINGLES, min_size=1, max_size=4),
+        passed_ms=PASSED_MS,
+    )
+    def usual_entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+
+PrioritiesAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestPrioritiesAgainstModel = PrioritiesAgainstModel.TestCase

@@ -46,6 +46,7 @@ PUBLISH = st.fixed_dictionaries(
         "queue": QUEUES,
         "rows": st.lists(ROWS, min_size=1, max_size=14),
         "ttl": st.sampled_from((-1, -1, -1, 0, 20, 600)),
+        "priority": st.sampled_from((0, 0, 1, 7)),
     }
 )
 READ = st.fixed_dictionaries(
@@ -98,7 +99,7 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         self.world = World(SMALL, has_model=True)
         self.world.twin = self.world.empty()
         self.world.queue(1, filter_enabled=True)
-        self.world.queue(2, filter_enabled=True, max_length=15, message_ttl_ms=700)
+        self.world.queue(2, filter_enabled=True, max_length=15, message_ttl_ms=700, max_priority=2)
         self.name = self.world.session(1)
         self.world.session(2)
         for place, rows in enumerate(batches):
@@ -133,7 +134,8 @@ class ReadersAgainstModel(RuleBasedStateMachine):
 
     @rule(what=ADMIN, queue=QUEUES, max_length=st.sampled_from((-1, 4, 15)), passed_ms=PASSED_MS)
     def administration(self, what: str, queue: int, max_length: int, passed_ms: int) -> None:
-        config = c.QueueConfig(f"queue-{queue}", True, ("*",), -1, max_length)
+        max_priority = 2 if queue == 2 else -1
+        config = c.QueueConfig(f"queue-{queue}", True, ("*",), -1, max_length, max_priority=max_priority)
         command: Any = c.Wake()
         if what == "purge":
             command = c.Purge(queue)
@@ -270,7 +272,8 @@ class ReadersAgainstModel(RuleBasedStateMachine):
     def operation(self, step: dict[str, Any], place: int) -> Any:
         world, what, queue = self.world, step["what"], step["queue"]
         if what == "publish":
-            return world.batch(self.name, len(step["rows"]), step["rows"], place, queue, ttl_ms=step["ttl"])
+            own = {"ttl_ms": step["ttl"], "priorities": bytes([step["priority"]])}
+            return world.batch(self.name, len(step["rows"]), step["rows"], place, queue, **own)
         if "pick" in step:
             return world.op(self.name, self.pinning(step))
         if "name" in step:

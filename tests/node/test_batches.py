@@ -26,8 +26,10 @@ def batch(*bodies: bytes, **fields: object) -> pb.MessageBatch:
     return made
 
 
-def check(made: pb.MessageBatch, kept: object = None, max_bytes: int = -1) -> batches.CheckedBatch:
-    return batches.check(made.SerializeToString(), LIMITS, kept, max_bytes)
+def check(
+    made: pb.MessageBatch, kept: object = None, max_bytes: int = -1, **more: bool
+) -> batches.CheckedBatch:
+    return batches.check(made.SerializeToString(), LIMITS, kept, max_bytes, **more)
 
 
 def refused(
@@ -69,6 +71,29 @@ def test_equal_times_to_live_are_one_number() -> None:
     each[1].ClearField("ttl_ms")
     checked = check(batch(b"a", b"b", properties=each))
     assert (checked.ttl_ms, tuple(checked.ttls_ms)) == (-1, (7, -1))
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ((None, None, None), b""),
+        ((0, None, 0), b""),
+        ((7, 7, 7), b"\x07"),
+        ((7, None, 255), b"\x07\x00\xff"),
+        ((0, 0, 1), b"\x00\x00\x01"),
+    ],
+)
+def test_equal_priorities_are_one_number(said: tuple[int | None, ...], wanted: bytes) -> None:
+    each = [pb.Properties() if number is None else pb.Properties(priority=number) for number in said]
+    made = batch(b"a", b"b", b"c", properties=each)
+    assert check(made, has_priorities=True).priorities == wanted
+    assert check(made).priorities == b""
+
+
+def test_shared_priorities_are_one_number() -> None:
+    shared = batch(b"a", b"b", shared_properties=pb.Properties(priority=9))
+    assert check(shared, has_priorities=True).priorities == b"\x09"
+    assert check(batch(b"a", b"b"), has_priorities=True).priorities == b""
 
 
 def test_filter_fields_become_columns() -> None:

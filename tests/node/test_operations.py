@@ -99,11 +99,21 @@ def test_every_command_survives_the_wire(command: c.Command, origin: c.Origin | 
     assert decoded == c.Operation(0, origin, command)
 
 
-@given(u64, u64, u64, st.lists(ms, min_size=1, max_size=5), st.binary(max_size=30), st.binary(max_size=30))
+@given(
+    u64,
+    u64,
+    u64,
+    st.lists(ms, min_size=1, max_size=5),
+    st.binary(max_size=30),
+    st.binary(max_size=30),
+    st.binary(max_size=5),
+)
 def test_an_enqueue_survives_and_its_batch_is_found(
-    queue: int, first: int, lowest: int, ttls: list[int], columns: bytes, batch: bytes
+    queue: int, first: int, lowest: int, ttls: list[int], columns: bytes, batch: bytes, priorities: bytes
 ) -> None:
-    command = c.Enqueue(queue, first, lowest, len(ttls), len(batch), -1, tuple(ttls), columns)
+    command = c.Enqueue(
+        queue, first, lowest, len(ttls), len(batch), -1, tuple(ttls), columns, priorities=priorities
+    )
     origin = c.Origin(bytes(16), 1, 2)
     body = op.Command(entry(op.encode(c.Wake(), None), op.encode(command, origin, batch)))
     decoded = body.decode()[1].command
@@ -114,7 +124,7 @@ def test_an_enqueue_survives_and_its_batch_is_found(
         lowest,
     )
     assert (decoded.count, decoded.size_bytes, tuple(decoded.ttls_ms)) == (len(ttls), len(batch), tuple(ttls))
-    assert bytes(decoded.columns) == columns
+    assert (bytes(decoded.columns), bytes(decoded.priorities)) == (columns, priorities)
     assert bytes(op.batch_of(body.operation(1))) == batch
     assert op.columns_of(body.operation(1), queue) == (columns, ())
     assert op.count_of(body.operation(1)) == len(ttls)
@@ -133,6 +143,7 @@ def test_an_enqueue_survives_and_its_batch_is_found(
         ttl_ms=ms,
         ttls_ms=st.lists(ms, max_size=5).map(tuple),
         columns=st.binary(max_size=30),
+        priorities=st.binary(max_size=5),
     ),
     st.binary(max_size=30),
 )
@@ -141,7 +152,15 @@ def test_a_stage_survives_and_its_batch_is_found(command: c.Stage, batch: bytes)
     body = op.Command(entry(op.encode(c.Wake(), None), op.encode(command, origin, batch)))
     decoded = body.decode()[1].command
     assert isinstance(decoded, c.Stage)
-    assert replace(decoded, ttls_ms=tuple(decoded.ttls_ms), columns=bytes(decoded.columns)) == command
+    assert (
+        replace(
+            decoded,
+            ttls_ms=tuple(decoded.ttls_ms),
+            columns=bytes(decoded.columns),
+            priorities=bytes(decoded.priorities),
+        )
+        == command
+    )
     assert bytes(op.batch_of(body.operation(1))) == batch
     assert op.columns_of(body.operation(1), command.queue) == (command.columns, ())
     assert op.count_of(body.operation(1)) == command.count
@@ -221,6 +240,24 @@ def test_columns_that_targets_share_are_read() -> None:
     assert [(each.queue, each.ranges, bytes(each.columns)) for each in decoded.targets] == [
         (each.queue, each.ranges, each.columns) for each in targets
     ]
+
+
+def test_priorities_stand_between_the_columns_of_targets_and_the_batch() -> None:
+    targets = (c.Target(7, ((0, 2),), b"columns"), c.Target(9, ((1, 1),)))
+    command = c.Enqueue(0, 1, 1, 2, 2, -1, (5, 6), targets=targets, priorities=b"\x03\x00")
+    operation = memoryview(op.encode(command, None, b"batch"))
+    decoded = op.decode(operation, 0).command
+    assert isinstance(decoded, c.Enqueue)
+    assert (decoded.priorities, len(decoded.targets)) == (b"\x03\x00", 2)
+    assert (op.batch_of(operation), op.columns_of(operation, 7)) == (b"batch", (b"columns", ((0, 2),)))
+    assert op.ttls_of(operation).tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("cut", range(1, 7))
+def test_priorities_that_are_cut_off_do_not_decode(cut: int) -> None:
+    whole = op.encode(c.Enqueue(7, 1, 1, 2, 2, priorities=b"\x03\x00"), None)
+    with pytest.raises(op.OperationError):
+        op.decode(memoryview(whole)[:-cut], 0)
 
 
 def test_targets_whose_bytes_are_cut_off_do_not_decode() -> None:

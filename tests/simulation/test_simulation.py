@@ -36,6 +36,7 @@ NOTICED = {
     "drop-head drops the newest": "had to go, and older ones are left",
     "reject-publish refuses nothing": "came to a queue of at most",
     "delivery limit of one": "left the queue and nobody has settled it",
+    "an urgent message waits": "has a higher priority than",
 }
 """What is said of a build that breaks a promise about a bounded queue."""
 

@@ -36,6 +36,7 @@ class Message:
     index: int
     fields: Fields
     is_alone: bool  # in its batch
+    priority: int = 0
     size: int | None = None  # where its block notes sizes
     is_held: bool = False
     is_gone: bool = False
@@ -114,6 +115,11 @@ class ModelProducer:
     ended_ms: int = -1
 
 
+def priority_of(priorities: bytes | memoryview, ordinal: int) -> int:
+    """Of a message in a batch."""
+    return priorities[ordinal if len(priorities) > 1 else 0] if len(priorities) else 0
+
+
 def as_refused(refused: dict[int, str], first: int) -> list[tuple[int, int, e.Refused]]:
     """Ranges of numbers from ordinals and why each was refused."""
     found: list[tuple[int, int, e.Refused]] = []
@@ -173,6 +179,15 @@ class ModelQueue:
     def ready(self) -> list[Message]:
         return [message for message in self.messages if not message.is_held]
 
+    def in_order(self) -> list[Message]:
+        """The ready ones as they are handed out."""
+        return sorted(self.ready(), key=lambda message: (-message.priority, message.sequence))
+
+    def ready_levels(self) -> dict[int, int]:
+        if self.config.max_priority < 0:
+            return {}
+        return dict(Counter(message.priority for message in self.ready()))
+
     def block_of(self, message: Message) -> int:
         return message.sequence // self.rules.block_size
 
@@ -222,11 +237,14 @@ class ModelQueue:
         is_alone: bool,
         texts: int,
         size: int,
+        priority: int,
     ) -> None:
+        """priority: as the message says."""
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
         expiry = meta.now_ms + min(ttls) if ttls else NEVER
         self.fronts.stay(meta)
-        message = Message(self.next_sequence, body, expiry, meta.index, fields, is_alone)
+        priority = min(priority, max(self.config.max_priority, 0))
+        message = Message(self.next_sequence, body, expiry, meta.index, fields, is_alone, priority)
         self.fronts.note_texts(self.next_sequence, texts)
         self.next_sequence += 1
         here = [each for each in self.messages if self.block_of(each) == self.block_of(message)]
@@ -277,7 +295,9 @@ class ModelQueue:
             ttl = command.ttls_ms[ordinal] if command.ttls_ms else command.ttl_ms
             body = (meta.index, operation, ordinal)
             fields = rows[ordinal] if rows else {}
-            self.place(meta, body, ttl, fields, is_alone=command.count == 1, texts=texts, size=size)
+            is_alone = command.count == 1
+            priority = priority_of(command.priorities, ordinal)
+            self.place(meta, body, ttl, fields, is_alone=is_alone, texts=texts, size=size, priority=priority)
         return True
 
     def note_expiry(self, message: Message) -> None:
@@ -510,17 +530,25 @@ class ModelQueue:
         *,
         is_reserved: bool = False,
     ) -> tuple[list[Message], bool]:
-        """The messages of one turn, and False if the budget ended it."""
+        """The messages of one turn, and False if the budget ended it. Without priorities, or for a reservation, the
+        scan waits until no match is left."""
+        is_by_priority = self.config.max_priority > 0 and not is_reserved
+        is_scanned = True
+        if is_by_priority and group is not None and group.selector:
+            while is_scanned and not self.fronts.is_at_end(group):
+                is_scanned = self.fronts.pass_messages(left, group)
         chosen: list[Message] = []
         before: Message | None = None  # the last one, if the next may belong to its run
         while len(chosen) < wanted:
-            message = self.next_match(group, chosen, start)
+            message = self.next_match(group, chosen, start, is_by_priority=is_by_priority)
             is_new = message is None or not (is_reserved or self.belongs(before, message))
             if is_new and left.rest.runs <= 0 and (chosen or message is not None):
                 return chosen, False
             if message is None:
                 before = None
-                if group is None or not group.selector or self.fronts.is_at_end(group):
+                if group is None or not group.selector or is_by_priority:
+                    return chosen, is_scanned
+                if self.fronts.is_at_end(group):
                     return chosen, True
                 if not self.fronts.pass_messages(left, group):
                     return chosen, False
@@ -546,10 +574,12 @@ class ModelQueue:
         after = (index, operation + 1, 0) if message.is_alone else (index, operation, ordinal + 1)
         alike = before.is_alone == message.is_alone and before.expiry == message.expiry
         alike = alike and before.size == message.size
-        return alike and message.body == after
+        return alike and before.priority == message.priority and message.body == after
 
-    def next_match(self, group: Line | None, chosen: list[Message], start: int) -> Message | None:
-        for message in self.ready():
+    def next_match(
+        self, group: Line | None, chosen: list[Message], start: int, *, is_by_priority: bool
+    ) -> Message | None:
+        for message in self.in_order() if is_by_priority else self.ready():
             if message in chosen or message.sequence < start:
                 continue
             if group is None or not group.selector:
@@ -654,9 +684,11 @@ class ModelQueue:
             if not left.rest.blocks:
                 return False
             left.rest.blocks -= 1
-            number = self.block_of(self.ready()[0])
-            while self.is_over() and self.block_of(self.ready()[0]) == number:
-                self.gone(self.ready()[0], "maxlen")
+            lowest = min(message.priority for message in self.ready())
+            least = [message for message in self.ready() if message.priority == lowest]
+            for message in least:
+                if self.is_over() and self.block_of(message) == self.block_of(least[0]):
+                    self.gone(message, "maxlen")
         return True
 
     def is_over(self) -> bool:

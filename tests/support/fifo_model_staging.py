@@ -25,21 +25,21 @@ def is_crowded(owners: Sequence[int], owner: int, allowed: int) -> bool:
 class ModelPart:
     key: tuple[str, int, bytes]
     last_ms: int = 0
-    chunks: list[tuple[int, int, int, list[int]]] = field(
+    chunks: list[tuple[int, int, int, list[int], list[int]]] = field(
         default_factory=list
-    )  # index, operation, size, TTLs
+    )  # index, operation, size, TTLs, priorities
 
     def rows(self) -> int:
-        return sum(len(ttls) for _, _, _, ttls in self.chunks)
+        return sum(len(ttls) for _, _, _, ttls, _ in self.chunks)
 
     def size_bytes(self) -> int:
-        return sum(size for _, _, size, _ in self.chunks)
+        return sum(size for _, _, size, _, _ in self.chunks)
 
     def stretches(self) -> int:
         """Neighbours in one chunk with the same TTL count once."""
         return sum(
             sum(1 for i, ttl in enumerate(ttls) if not i or ttl != ttls[i - 1])
-            for _, _, _, ttls in self.chunks
+            for _, _, _, ttls, _ in self.chunks
         )
 
 
@@ -107,7 +107,9 @@ class ModelStaging:
         if self.is_crowded(meta, command.producer):
             return e.Refused("limit", "")
         ttls = list(command.ttls_ms) or [command.ttl_ms] * command.count
-        new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls)])
+        said = list(command.priorities) or [0]
+        priorities = said if len(said) > 1 else said * command.count
+        new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls, priorities)])
         rules, after = self.queue.rules, [*self.parts, new]
         if (
             len({part.key for part in after}) > rules.staged_parts
@@ -144,11 +146,11 @@ class ModelStaging:
             if part is not None:
                 parts.append(part)
         total, first = sum(part.rows() for part in parts), self.queue.next_sequence
-        chunks = [(size // len(ttls), len(ttls)) for part in parts for _, _, size, ttls in part.chunks]
+        chunks = [(size // len(ttls), len(ttls)) for part in parts for _, _, size, ttls, _ in part.chunks]
         if not self.queue.fits([size for size, count in chunks for _ in range(count)]):
             return e.Refused("queue_full", "")
         for part in parts:
-            for index, operation, size, ttls in part.chunks:
+            for index, operation, size, ttls, priorities in part.chunks:
                 fields = rows(index, operation) if self.queue.config.filter_enabled else ()
                 texts = self.queue.fronts.text_factor(rows(index, operation))
                 for ordinal, ttl in enumerate(ttls):
@@ -160,6 +162,7 @@ class ModelStaging:
                         is_alone=len(ttls) == 1,
                         texts=texts,
                         size=size // len(ttls),
+                        priority=priorities[ordinal],
                     )
         limits = self.queue.rules
         if (

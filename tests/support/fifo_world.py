@@ -136,6 +136,7 @@ class World:
                 counts = asdict(info.totals)
                 assert counts.pop("published") == model.next_sequence - 1
                 assert counts == {name: model.counts[name] for name in counts}
+                assert dict(info.ready_levels) == model.ready_levels()
                 assert info.next_sequence == model.next_sequence
                 assert [
                     (each.producer, each.batch, each.part, each.rows, each.size_bytes, each.last_ms)

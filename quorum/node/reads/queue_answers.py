@@ -46,6 +46,10 @@ class QueueAnswers:
         table.add(q.ListQueues, self._list_queues)
         table.add(q.DescribeQueue, self._describe_queue)
         table.add(q.BrowseReady, self._browse_ready)
+        table.add(
+            q.UpcomingMessages,
+            lambda query, now_ms: queries.upcoming(self._machine(query), query.queue, query.count),
+        )
         table.add(q.BrowsePinned, self._browse_pinned)
         table.add(q.FindTaken, self._find_taken)
         table.add(q.StagedParts, self._staged_parts)

@@ -88,7 +88,8 @@ class TogetherTooLarge(BatchError):
 
 @dataclass(frozen=True, slots=True)
 class CheckedBatch:
-    """A checked batch, and what later steps need to know about it. ttl_ms / ttls_ms as in fifo.commands.Enqueue."""
+    """A checked batch, and what later steps need to know about it. ttl_ms, ttls_ms and priorities as in
+    fifo.commands.Enqueue."""
 
     data: bytes
     count: int
@@ -96,6 +97,7 @@ class CheckedBatch:
     ttl_ms: int
     ttls_ms: Sequence[int]
     columns: bytes
+    priorities: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +150,18 @@ def claimed_count(data: bytes) -> int:
     return read_number(data, pb.MessageBatch.COUNT_FIELD_NUMBER) or 1
 
 
-def check(data: bytes, limits: BatchLimits, kept: KeptFields | None, max_field_bytes: int) -> CheckedBatch:
+def check(
+    data: bytes,
+    limits: BatchLimits,
+    kept: KeptFields | None,
+    max_field_bytes: int,
+    *,
+    has_priorities: bool = False,
+) -> CheckedBatch:
     """Reads a batch as a client sent it. kept: the queue's filter fields, None where it keeps none.
 
-    max_field_bytes: `x-filter-max-in-memory-bytes-per-msg`, -1 for no limit. Raises BatchError.
+    max_field_bytes: `x-filter-max-in-memory-bytes-per-msg`, -1 for no limit. has_priorities: the queue has priorities,
+    so those of the messages are read. Raises BatchError.
     """
     batch = _parse(data, limits)
     sizes = _sizes(batch.body_ends, batch.bodies)
@@ -174,20 +184,26 @@ def check(data: bytes, limits: BatchLimits, kept: KeptFields | None, max_field_b
         else:
             ttls = tuple(each)
     encoded = b"" if kept is None else _columns(batch, kept, max_field_bytes)
-    if stored_bytes(data, ttls, encoded) > MAX_STORED_BYTES:
+    priorities = _priorities(batch) if has_priorities else b""
+    if stored_bytes(data, ttls, encoded, priorities=priorities) > MAX_STORED_BYTES:
         raise TogetherTooLarge(
             "batch_too_large",
             f"a batch of {len(data)} bytes and {len(encoded)} bytes of filter fields; "
             f"at most {MAX_STORED_BYTES} together",
         )
-    return CheckedBatch(data, batch.count, len(batch.bodies), ttl, ttls, encoded)
+    return CheckedBatch(data, batch.count, len(batch.bodies), ttl, ttls, encoded, priorities)
 
 
 def check_independent(
-    data: bytes, limits: BatchLimits, kept: KeptFields | None, max_field_bytes: int
+    data: bytes,
+    limits: BatchLimits,
+    kept: KeptFields | None,
+    max_field_bytes: int,
+    *,
+    has_priorities: bool = False,
 ) -> CheckedBatch:
     """`check` for a batch of independent messages. Raises BatchError also if only some of them are wrong."""
-    checked = check(data, limits, kept, max_field_bytes)
+    checked = check(data, limits, kept, max_field_bytes, has_priorities=has_priorities)
     if checked.count > MAX_INDEPENDENT:
         raise BatchError(
             "bad_batch", f"a batch of {checked.count} independent messages; at most {MAX_INDEPENDENT}"
@@ -250,10 +266,14 @@ def _refused_shared(stored: StoredBatch, kept: KeptFields | None, max_field_byte
 
 
 def stored_bytes(
-    data: bytes, ttls_ms: Sequence[int], columns: bytes | memoryview = b"", targets: Sequence[Target] = ()
+    data: bytes,
+    ttls_ms: Sequence[int],
+    columns: bytes | memoryview = b"",
+    targets: Sequence[Target] = (),
+    priorities: bytes | memoryview = b"",
 ) -> int:
     """Maximum bytes in the log of a batch, without its head."""
-    return len(data) + 8 * len(ttls_ms) + len(columns) + sum(map(target_bytes, targets))
+    return len(data) + 8 * len(ttls_ms) + len(columns) + len(priorities) + sum(map(target_bytes, targets))
 
 
 def target_bytes(target: Target) -> int:
@@ -360,6 +380,15 @@ def _check_fields(rows: Sequence[pb.Properties]) -> None:
             "metadata_too_large",
             f"{count} application properties in a batch; at most {MAX_BATCH_FIELDS}",
         )
+
+
+def _priorities(batch: pb.MessageBatch) -> bytes:
+    """One for all messages if all have the same, else one each; empty if all are 0."""
+    rows: Sequence[pb.Properties] = batch.properties or [batch.shared_properties]
+    each = bytes([row.priority for row in rows])
+    if each.count(each[0]) == len(each):
+        each = each[:1]
+    return b"" if each == b"\x00" else each
 
 
 def _ttl(properties: pb.Properties) -> int:

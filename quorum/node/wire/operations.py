@@ -7,16 +7,17 @@ decodes them once, when it applies the entry; a reader finds the batch of operat
     command    = version u8, now_ms u64, machine_version u16, count u16, count x end u32, operation bytes
     operation  = kind u8, flags u8, producer 16 bytes, epoch u32, n u64, queue u64, payload
     flags      = 1 numbered (else producer, epoch and n are 0), 2 the messages of an enqueue are independent, 4 an
-                 enqueue has targets
+                 enqueue has targets, 8 an enqueue or stage has priorities
     enqueue    = first u64, lowest_unconfirmed u64, count u32, size u64, ttl i64, columns u32, ttls u32,
-                 columns bytes, ttls (count x i64), MessageBatch bytes
+                 columns bytes, ttls (count x i64), [priorities], MessageBatch bytes
+    priorities = count u32, count x u8 (one for all messages, or one each); there only with their flag
     targets    = in the place of an enqueue's columns, whose queue is 0 then:
                  numbers u32, targets u32, columns u32, numbers x (first u64, count u32),
                  targets x (queue u64, ranges u32, columns u32), ranges of all targets x (ordinal u32, count u32),
                  columns x size u32, columns bytes
                  (a target's `columns` is the number of its columns among them, 2^32-1 for none)
     stage      = batch u64, part 16 bytes, chunk u32, count u32, size u64, ttl i64, producer u16, columns u32, ttls u32,
-                 producer bytes, columns bytes, ttls (count x i64), MessageBatch bytes
+                 producer bytes, columns bytes, ttls (count x i64), [priorities], MessageBatch bytes
 
 These two, and those of Credit, Settle and its kin, are packed by hand here; all others as fifo/layouts.py and
 quorum/catalog/layouts.py describe them (fifo/records.py), the members' commands as JSON objects.
@@ -69,6 +70,8 @@ _TTL = {_ENQUEUE: 4, _STAGE: 5}
 _NUMBERED = 1
 _INDEPENDENT = 2
 _HAS_TARGETS = 4
+_HAS_PRIORITIES = 8
+_PRIORITIES = struct.Struct("<I")
 _NO_COLUMNS = (1 << 32) - 1
 _TARGETS = struct.Struct("<III")
 _NUMBERS = np.dtype([("first", "<u8"), ("count", "<u4")])
@@ -133,7 +136,8 @@ class Command:
 def batch_of(operation: memoryview) -> memoryview:
     """The MessageBatch bytes of an enqueue or stage operation."""
     _, columns, size, ttls = _layout(operation)
-    return operation[columns + size + ttls :]
+    found = operation[columns + size + ttls :]
+    return _cut_priorities(found)[1] if operation[1] & _HAS_PRIORITIES else found
 
 
 def count_of(operation: memoryview) -> int:
@@ -186,6 +190,15 @@ def ttls_of(operation: memoryview) -> NDArray[np.int64]:
     return np.array([ttl], dtype=np.int64)
 
 
+def _cut_priorities(data: memoryview) -> tuple[memoryview, memoryview]:
+    """The priorities, and the batch behind them."""
+    (count,) = _PRIORITIES.unpack_from(data)
+    end = _PRIORITIES.size + count
+    if len(data) < end:
+        raise OperationError("the priorities of an operation are cut off")
+    return data[_PRIORITIES.size : end], data[end:]
+
+
 def _layout(operation: memoryview) -> tuple[int, int, int, int]:
     """(messages, where the columns begin, their bytes, the bytes of the TTLs behind them) of what carries messages."""
     kind = operation[0] if len(operation) else 0
@@ -209,6 +222,9 @@ def encode(command: c.Command | cat.CatalogCommand, origin: c.Origin | None, bat
     flags = 0
     if type(command) is c.Enqueue:
         flags = _INDEPENDENT * command.independent | _HAS_TARGETS * bool(command.targets)
+    if isinstance(command, c.Enqueue | c.Stage) and len(command.priorities):
+        flags |= _HAS_PRIORITIES
+        payload = b"".join((payload, _PRIORITIES.pack(len(command.priorities)), command.priorities))
     if origin is None:
         head = _HEAD.pack(kind, flags, _NO_PRODUCER, 0, 0, queue)
     else:
@@ -226,6 +242,10 @@ def decode(data: memoryview, number: int) -> c.Operation:
             if flags & _HAS_TARGETS:
                 command = _with_targets(command)
             command = replace(command, independent=bool(flags & _INDEPENDENT))
+        if flags & _HAS_PRIORITIES and isinstance(command, c.Enqueue | c.Stage):
+            _, columns, size, ttls = _layout(data)
+            priorities, _ = _cut_priorities(data[columns + size + ttls :])
+            command = replace(command, priorities=priorities)
         return c.Operation(number, origin, command)
     except (struct.error, KeyError, IndexError, UnicodeDecodeError, ValueError) as error:
         raise OperationError(f"operation {number} of {len(data)} bytes does not decode: {error}") from error

@@ -247,6 +247,13 @@ CANARIES: tuple[Canary, ...] = (
         scenario="patient",
         fifo__messages__bitsets__Counts__above=broken.once_is_too_often,
     ),
+    _patched(
+        "an urgent message waits",
+        "no message is handed out before one with a higher priority",
+        scenario="urgent",
+        is_quick=True,
+        fifo__messages__ready_order__PriorityOrder__next_of=broken.of_any_priority,
+    ),
     # ---- single messages
     _patched(
         "gathered in any order",

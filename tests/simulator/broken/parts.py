@@ -18,6 +18,7 @@ from fifo.group_machine import GroupMachine
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.messages.messages import Messages
+from fifo.messages.ready_order import PriorityOrder
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
@@ -195,6 +196,11 @@ def highest_first(delivery: Delivery, block: Block, members: int, wanted: int) -
     return members ^ bitsets.lowest(members, max(0, members.bit_count() - wanted))
 
 
+def of_any_priority(order: PriorityOrder, block: Block) -> int:
+    """In the place of PriorityOrder.next_of."""
+    return block.ready
+
+
 def skips_arrivals(groups: SelectorGroups) -> None:
     """In the place of SelectorGroups.look_up_arrivals: consumers that have seen everything see nothing new."""
     groups._followed = groups.messages.next_sequence
@@ -232,7 +238,7 @@ def drops_the_newest(messages: Messages, entry: Entry) -> bool:
     if limit < 0 or messages.config.overflow != "drop_head":
         return True
     while messages.ready_count > limit:
-        block = messages.blocks.get(messages.index[-1][1])
+        block = messages.blocks.get(messages.order.by_sequence.numbers[-1])
         messages.drop(block, 1 << (block.ready.bit_length() - 1), "maxlen")
     return True
 

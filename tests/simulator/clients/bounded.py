@@ -1,5 +1,5 @@
-"""Queues whose messages may leave without having been settled: with a TTL, a length limit or a delivery limit; and the
-clients that use them.
+"""Queues whose messages may leave without having been settled: with a TTL, a length limit or a delivery limit; a queue
+with priorities; and the clients that use them.
 
 Which of them a seed has is drawn by name, so the other queues of the run stay what they are. What may leave, and when,
 is judged by ledger.py.
@@ -29,14 +29,16 @@ PART = 0.6
 NEEDED = {"singles": "strict"}
 """By scenario: the queue that it needs, besides those that are named like it."""
 KINDS = 2
-"""Of the four queues that such a seed has."""
+"""Of the five queues that such a seed has."""
 LAZY_PART = 0.4
 """Of these queues."""
 TTLS_MS = (None, None, 0, 150, 1_000, 6_000)
 """Of single messages; the queue's own TTL may be shorter."""
+PRIORITIES = (None, 0, 1, 5, 9, 200)
+"""Of single messages; the queue lowers them to its highest one."""
 FAILING_PART = 0.65
 """Of what is received from a queue with a delivery limit."""
-HASTE = {"brief": 0.04, "short": 0.04, "strict": 0.08, "patient": 0.6}
+HASTE = {"brief": 0.04, "short": 0.04, "strict": 0.08, "patient": 0.6, "urgent": 0.3}
 
 
 def bounded_places(chance: random.Random, scenario: str = "") -> list[Place]:
@@ -49,6 +51,7 @@ def bounded_places(chance: random.Random, scenario: str = "") -> list[Place]:
         Place("short", {"x-max-length": chance.choice((3, 10, 40))}),
         Place("strict", {"x-max-length": chance.choice((3, 10, 40)), "x-overflow": "reject-publish"}),
         Place("patient", {"x-delivery-limit": chance.choice((0, 1, 3))}),
+        Place("urgent", {"x-max-priority": chance.choice((1, 9, 31))}),
     ]
     chosen = chance.sample(found, KINDS)
     if needed in HASTE and needed not in {place.name for place in chosen}:
@@ -80,10 +83,12 @@ class BoundedProducer(NumberedProducer):
             ttl = same if self.chance.random() < 0.7 else self.chance.choice(TTLS_MS)
             if place.name != "brief":
                 ttl = None
+            priority = self.chance.choice(PRIORITIES) if place.name == "urgent" else None
             body = b"%d:%d:" % (self.number, n)
             world.rules.sent[body] = None
-            world.ledger.send((self.number, n), ttl)
-            messages.append(Message(body, None if ttl is None else Properties(ttl_ms=ttl)))
+            world.ledger.send((self.number, n), ttl, priority or 0)
+            own = None if ttl is None and priority is None else Properties(ttl_ms=ttl, priority=priority)
+            messages.append(Message(body, own))
         self.unconfirmed[numbers[0]] = count
         sent = world.rules.history.sends(place.name, self.number, numbers)
         try:

@@ -13,6 +13,7 @@ that sent it; so nothing is taken from the machine's own idea of when it may lea
 - a message leaves for its delivery limit only after one more failed delivery than the limit, and is not handed out
   after that (rules.py)
 - nothing else leaves that no client wanted to settle
+- a queue with priorities hands out no message while one with a higher priority was ready before, and still is
 """
 
 from __future__ import annotations
@@ -45,19 +46,21 @@ time by up to a tenth, and clocks drift by up to a hundredth."""
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """When a client sent a message, and with what TTL, -1 for none."""
+    """When a client sent a message, with what TTL, -1 for none, and with what priority."""
 
     at_ms: int
     ttl_ms: int
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message in its queue. expires_ms: group time; -1 for never."""
+    """A message in its queue. expires_ms: group time; -1 for never. priority: 0 in a queue without priorities."""
 
     origin: Origin
     expires_ms: int
     ttl_ms: int
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +117,8 @@ class Ledger:
 
     # ---- what clients do
 
-    def send(self, origin: Origin, ttl_ms: int | None) -> None:
-        self._sent[origin] = Sent(self._world.now_ms, -1 if ttl_ms is None else ttl_ms)
+    def send(self, origin: Origin, ttl_ms: int | None, priority: int = 0) -> None:
+        self._sent[origin] = Sent(self._world.now_ms, -1 if ttl_ms is None else ttl_ms, priority)
 
     def fails(self, keys: list[Key]) -> None:
         """A client is about to say that these deliveries failed."""
@@ -257,15 +260,16 @@ class Ledger:
                     operation = command.operation(run.operation + (offset if run.one_each else 0))
                     batch = BatchReader(bytes(batch_of(operation)), count_of(operation))
                     origin = origin_of(batch.body(0 if run.one_each else run.ordinal + offset))
-                    self._arrived[name, run.first_sequence + offset] = self._expiring(machine, now_ms, origin)
+                    self._arrived[name, run.first_sequence + offset] = self._as_sent(machine, now_ms, origin)
             first += count
 
-    def _expiring(self, machine: QueueMachine, now_ms: int, origin: Origin) -> Arrived:
+    def _as_sent(self, machine: QueueMachine, now_ms: int, origin: Origin) -> Arrived:
         ttls = [
             each for each in (machine.messages.config.message_ttl_ms, self._sent[origin].ttl_ms) if each >= 0
         ]
         ttl = min(ttls, default=-1)
-        return Arrived(origin, now_ms + ttl if ttls else -1, ttl)
+        priority = min(self._sent[origin].priority, max(0, machine.messages.config.max_priority))
+        return Arrived(origin, now_ms + ttl if ttls else -1, ttl, priority)
 
     # ---- the rules
 
@@ -289,6 +293,7 @@ class Ledger:
         for sequence in sequences(after.ready):
             if self._has_expired((name, sequence), entry) and not machine.unfinished:
                 self._broken(name, 1 << sequence, "has expired and is ready")
+        self._hand_out(name, served.ready & after.held, served.ready & after.ready)
         left = served.ready & ~after.all
         expired = sum(1 << each for each in sequences(left) if self._has_expired((name, each), entry))
         for sequence in sequences(expired):
@@ -299,6 +304,17 @@ class Ledger:
             self._broken(name, left & ~expired, "has left a queue that refuses what is too much")
         elif new and 0 <= config.max_length < (served.ready & ~before.held).bit_count():
             self._broken(name, new, f"came to a queue of at most {config.max_length} ready messages")
+
+    def _hand_out(self, name: str, given: int, waiting: int) -> None:
+        """Messages that were handed out while the queue was served, and those that were ready and still are."""
+        if not given or not waiting:
+            return
+        lowest = min(sequences(given), key=lambda each: self._arrived[name, each].priority)
+        highest = max(sequences(waiting), key=lambda each: self._arrived[name, each].priority)
+        if self._arrived[name, lowest].priority < self._arrived[name, highest].priority:
+            self._broken(
+                name, 1 << highest, f"has a higher priority than {lowest}, which is handed out first"
+            )
 
     def _drop_head(self, machine: QueueMachine, dropped: int, after: Messages) -> None:
         name, limit = machine.messages.config.name, machine.messages.config.max_length

@@ -319,7 +319,8 @@ class Rules:
             raise Broken("; ".join(found))
         try:
             if self.counts["delivered"]:
-                self.history.check_attachments(is_over=is_over)
+                unordered = [each.name for each in self._world.bounded if "x-max-priority" in each.arguments]
+                self.history.check_attachments(unordered, is_over=is_over)
         except Violation as error:
             raise Broken(str(error)) from None
 
