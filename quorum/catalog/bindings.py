@@ -150,6 +150,8 @@ def check_binding(kind: str, binding: Binding) -> None:
     elif binding.routing_key:
         raise ArgumentError(f"{what} has the routing key {binding.routing_key!r}; it takes none")
     arguments = dict(binding.arguments)
+    if len(arguments) < len(binding.arguments):
+        raise ArgumentError(f"{what} has an argument twice")
     check_size(arguments)
     if kind != "selector" and binding.selector:
         raise ArgumentError(f"{what} has a selector; only those of selector exchanges have one")

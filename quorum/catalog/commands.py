@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fifo.effects import Ok
 from quorum.catalog.arguments import Arguments
+from quorum.catalog.exchanges import ExchangeCommand
 from quorum.catalog.lease_times import UNSEEN, LeaseTimesCommand, SetLeaseTimes
 from quorum.catalog.members import AddMember, DrainMember, MemberCommand, RemoveMember
 
@@ -62,7 +63,15 @@ SeenChanges = SetPolicy | RemovePolicy | AddMember | RemoveMember | DrainMember 
 made. The command is refused if there are more by now. So a late command whose caller has given up undoes no later
 change."""
 
-CatalogCommand = DeclareQueue | RemoveQueue | SetPolicy | RemovePolicy | MemberCommand | LeaseTimesCommand
+CatalogCommand = (
+    DeclareQueue
+    | RemoveQueue
+    | SetPolicy
+    | RemovePolicy
+    | ExchangeCommand
+    | MemberCommand
+    | LeaseTimesCommand
+)
 
 
 @dataclass(frozen=True, slots=True)

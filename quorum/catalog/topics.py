@@ -65,7 +65,7 @@ class TopicTree(Generic[T]):
                 break
             del parent.below[word]
 
-    def match(self, key: str, spend: Callable[[int], None] = abs) -> Iterator[Collection[T]]:
+    def match(self, key: str, spend: Callable[[int], object] = int) -> Iterator[Collection[T]]:
         """Yield the values of the patterns that match a routing key, by pattern. spend: called with the number of nodes
         that each word leads to; it may raise."""
         found = _with_any([self._root])
