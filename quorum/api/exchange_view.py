@@ -27,6 +27,7 @@ class ExchangeView:
         self._by_name: dict[str, Exchange] = {}
         self._names: dict[int, str] = {}
         self._bindings: dict[int, Binding] = {}
+        self._by_identity: dict[tuple[object, ...], Binding] = {}
         self._leading: dict[tuple[str, str], dict[int, Binding]] = {}
         """bindings by (kind, name) of each of their ends"""
         for exchange in PREDECLARED.values():
@@ -60,7 +61,7 @@ class ExchangeView:
     def _bind(self, binding: Binding) -> None:
         if binding.id in self._bindings:
             return
-        self._bindings[binding.id] = binding
+        self._bindings[binding.id] = self._by_identity[binding.identity] = binding
         for end in _ends(binding):
             self._leading.setdefault(end, {})[binding.id] = binding
         self.router.bind(binding)
@@ -69,6 +70,7 @@ class ExchangeView:
         binding = self._bindings.pop(number, None)
         if binding is None:
             return
+        del self._by_identity[binding.identity]
         for end in _ends(binding):
             found = self._leading[end]
             found.pop(number, None)
@@ -94,11 +96,13 @@ class ExchangeView:
         """Return a new list of the bindings from and to a queue or exchange."""
         return list(self._leading.get((kind, name), {}).values())
 
+    def count_from(self, name: str) -> int:
+        """The number of bindings from an exchange. O(bindings from it and to it)."""
+        return sum([each.source == name for each in self._leading.get(("exchange", name), {}).values()])
+
     def find(self, wanted: Binding) -> Binding | None:
-        """The binding with the same meaning, whatever its id. O(bindings of its destination)."""
-        identity = wanted.identity
-        found = self._leading.get((wanted.kind, wanted.destination), {}).values()
-        return next((each for each in found if each.identity == identity), None)
+        """The binding with the same meaning, whatever its id."""
+        return self._by_identity.get(wanted.identity)
 
 
 def _ends(binding: Binding) -> tuple[tuple[str, str], tuple[str, str]]:
