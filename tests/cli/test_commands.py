@@ -80,6 +80,8 @@ def test_help_and_version_come_without_anything_heavy() -> None:
         "node",
         "cluster",
         "queues",
+        "exchanges",
+        "bindings",
         "policies",
         "subscriptions",
         "publish",
