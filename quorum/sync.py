@@ -22,13 +22,16 @@ from quorum.client.consumer import Consumer as AioConsumer
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
 from quorum.client.errors import ClosedError
 from quorum.client.records import (
+    BindingInfo,
     BrowsedMessage,
     ClusterStatus,
+    ExchangeInfo,
     MemberInfo,
     Policy,
     QueueDescription,
     QueueInfo,
 )
+from quorum.client.routes import Through
 from quorum.client.values import FieldValue, Properties
 
 __all__ = ["Client", "Consumer", "Message", "PreparedBatch", "Properties", "connect", "encode_batch"]
@@ -265,6 +268,21 @@ class Client(_Settling):
         message = Message(body, properties, application_properties)
         self._loop.publish(partial(self._client.gather, queue, message, timeout_ms))
 
+    def publish_to(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+        *,
+        mandatory: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        message = Message(body, properties, application_properties)
+        route = Through(exchange, routing_key, mandatory)
+        self._loop.publish(partial(self._client.gather, route, message, timeout_ms))
+
     def publish_batch(
         self, queue: str | Sequence[str], batch: aio.Batch, *, timeout_ms: int | None = None
     ) -> int:
@@ -275,6 +293,36 @@ class Client(_Settling):
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
         return self._loop.follow(partial(self._client.send_batch, queue, batch, timeout_ms=timeout_ms))
+
+    def publish_batch_to(
+        self,
+        exchange: str,
+        routing_key: str | Sequence[str],
+        batch: aio.Batch,
+        *,
+        mandatory: bool = False,
+        timeout_ms: int | None = None,
+    ) -> int:
+        return self._loop.run(
+            self._client.publish_batch_to(
+                exchange, routing_key, batch, mandatory=mandatory, timeout_ms=timeout_ms
+            )
+        )
+
+    def send_batch_to(
+        self,
+        exchange: str,
+        routing_key: str | Sequence[str],
+        batch: aio.Batch,
+        *,
+        mandatory: bool = False,
+        timeout_ms: int | None = None,
+    ) -> concurrent.futures.Future[int]:
+        """Publish and wait only for room in the window. Returns a future of the confirm."""
+        send = self._client.send_batch_to
+        return self._loop.follow(
+            partial(send, exchange, routing_key, batch, mandatory=mandatory, timeout_ms=timeout_ms)
+        )
 
     def consume(
         self,
@@ -343,6 +391,62 @@ class Client(_Settling):
 
     def describe(self, name: str, *, timeout_ms: int | None = None) -> QueueDescription:
         return self._loop.run(self._client.describe(name, timeout_ms=timeout_ms))
+
+    def declare_exchange(
+        self,
+        name: str,
+        type: str = "direct",
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> bool:
+        return self._loop.run(self._client.declare_exchange(name, type, arguments, timeout_ms=timeout_ms))
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False, timeout_ms: int | None = None) -> None:
+        self._loop.run(self._client.delete_exchange(name, if_unused=if_unused, timeout_ms=timeout_ms))
+
+    def exchanges(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[ExchangeInfo]:
+        return self._loop.run(self._client.exchanges(prefix, timeout_ms=timeout_ms))
+
+    def describe_exchange(
+        self, name: str, *, timeout_ms: int | None = None
+    ) -> tuple[ExchangeInfo, list[BindingInfo], list[BindingInfo]]:
+        return self._loop.run(self._client.describe_exchange(name, timeout_ms=timeout_ms))
+
+    def bind(
+        self,
+        source: str,
+        destination: str,
+        routing_key: str = "",
+        arguments: Mapping[str, object] | None = None,
+        *,
+        to: str = "queue",
+        timeout_ms: int | None = None,
+    ) -> bool:
+        return self._loop.run(
+            self._client.bind(source, destination, routing_key, arguments, to=to, timeout_ms=timeout_ms)
+        )
+
+    def unbind(
+        self,
+        source: str,
+        destination: str,
+        routing_key: str = "",
+        arguments: Mapping[str, object] | None = None,
+        *,
+        to: str = "queue",
+        timeout_ms: int | None = None,
+    ) -> None:
+        self._loop.run(
+            self._client.unbind(source, destination, routing_key, arguments, to=to, timeout_ms=timeout_ms)
+        )
+
+    def bindings(
+        self, source: str = "", *, queue: str = "", exchange: str = "", timeout_ms: int | None = None
+    ) -> list[BindingInfo]:
+        return self._loop.run(
+            self._client.bindings(source, queue=queue, exchange=exchange, timeout_ms=timeout_ms)
+        )
 
     def set_policy(
         self,

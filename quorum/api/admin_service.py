@@ -1,4 +1,5 @@
-"""quorum.v1.Admin: queues and cluster status. Members are in member_service.py, policies in policy_service.py."""
+"""quorum.v1.Admin: queues and cluster status. Members are in member_service.py, policies in policy_service.py,
+exchanges and bindings in exchange_service.py."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from fifo import commands as c
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
+from quorum.api.exchange_service import ExchangeService
 from quorum.api.filters import selector_text
 from quorum.api.handlers import unary, unary_once
 from quorum.api.hub import Hub
@@ -40,7 +42,7 @@ PART_CONSUMERS, PART_FILTER_BYTES = 1_000, 256 << 10
 """Maximum number of consumers in an answer, and bytes of their filters, unless a single filter is larger."""
 
 
-class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
+class AdminService(MemberService, PolicyService, ExchangeService, admin_pb2_grpc.AdminServicer):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._hub = hub
         self._config = config

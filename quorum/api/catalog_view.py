@@ -6,6 +6,7 @@ received outputs. `MemberRequests.current_catalog` waits until it shows everythi
 
 from __future__ import annotations
 
+from quorum.api.exchange_view import ExchangeView
 from quorum.catalog.policies import Effective, Policies
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.events import CatalogChanged
@@ -23,6 +24,7 @@ class CatalogView:
         self._next_queue_id = 1
         self._by_name: dict[str, CatalogQueue] = {}
         self._by_id: dict[int, CatalogQueue] = {}
+        self.routes = ExchangeView(self._by_name)
         self._deleted: set[int] = set()
         """ids of queues that their groups have deleted, and that the catalog still has or does not have yet"""
 
@@ -31,10 +33,13 @@ class CatalogView:
         if change.is_whole:
             self._by_name.clear()
             self._by_id.clear()
+            self.routes.replaced()
         for number in change.removed:
             self._remove(number)
         for queue in change.queues:
             self._by_name[queue.name] = self._by_id[queue.id] = queue
+        if change.routing is not None:
+            self.routes.apply(change.routing)
         if change.policies is not None:
             self.policies = Policies(change.policies)
         self.removals, self.changes, self.revision = change.removals, change.changes, change.revision

@@ -34,7 +34,7 @@ ADDRESS_BYTES = 300
 SELECTOR_BYTES = 4 * MAX_SELECTOR_CHARACTERS
 TEXT_BYTES = {
     **dict.fromkeys(("queue", "subscription", "producer", "consumer_tag"), MAX_NAME_BYTES),
-    **dict.fromkeys(("exchange", "routing_key", "routing_keys"), MAX_NAME_BYTES),
+    **dict.fromkeys(("exchange", "routing_key", "routing_keys", "source", "type"), MAX_NAME_BYTES),
     **dict.fromkeys(("name", "id", "incarnation", "replaces", "to", "pattern"), MAX_NAME_BYTES),
     **dict.fromkeys(("key", "names", "prefix", "after"), MAX_NAME_BYTES),
     **dict.fromkeys(("client_address", "peer_address"), ADDRESS_BYTES),

@@ -1,24 +1,38 @@
 """Routes the messages of a batch to queues, and cuts a batch whose messages are checked one by one by Raft groups.
 
-The default exchange routes a message to the queue whose name is its routing key, so a message has one target. A group
-gets one batch with all messages for its queues. If these are all messages of the client's batch, it gets the
-client's own bytes.
+The default exchange routes a message to the queue whose name is its routing key. Other exchanges route by the bindings
+of the node's view of the catalog (`Routes`), to any number of queues. A group gets one batch with all messages for its
+queues, each of them once. If these are all messages of the client's batch, it gets the client's own bytes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fifo.commands import Target
+from fifo.limits import PRODUCTION
+from quorum.api import status
+from quorum.api.catalog_view import CatalogView
+from quorum.api.outcomes import Outbox
 from quorum.api.status import Status
 from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.router import Fields, TooManySteps
 from quorum.node.wire import batches
-from quorum.node.wire.batches import BatchLimits, CheckedBatch, QueueColumns, StoredBatch
+from quorum.node.wire.batches import BatchLimits, CheckedBatch, FieldReader, QueueColumns, StoredBatch
+from quorum.node.wire.operations import MAX_RANGES
 from quorum_selectors.known_fields import KeptFields
 
 Kept = Mapping[int, tuple[KeptFields | None, int]]
 """By queue id: the fields that it keeps, and the maximum bytes of one message's fields, -1 for no limit."""
+Queues = tuple[CatalogQueue, ...]
+"""The queues of one message; empty: it has none."""
+BATCH_STEPS = 1 << 22
+"""Maximum steps of routing one batch (catalog.router). They take some seconds of a member's event loop, in slices."""
+STEPS_AT_A_TIME = 8_192
+"""Steps after which other sessions have their turn."""
+EVERYTHING = FieldReader(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,59 +42,85 @@ class Part:
 
     ordinals: Sequence[int]
     batch: CheckedBatch
-    queues: tuple[CatalogQueue, ...]
+    queues: Queues
     targets: tuple[Target, ...]
 
 
-def by_group(routes: Sequence[CatalogQueue | None], ordinals: Iterable[int]) -> dict[int, list[int]]:
-    """These ordinals by the group of their queues. Those without a queue are left out."""
+def by_group(routes: Sequence[Queues], ordinals: Iterable[int]) -> dict[int, list[int]]:
+    """These ordinals by the groups of their queues. Those without a queue are left out."""
     found: dict[int, list[int]] = {}
     for ordinal in ordinals:
-        if (queue := routes[ordinal]) is not None:
-            found.setdefault(queue.group, []).append(ordinal)
+        queues = routes[ordinal]
+        for group in (queues[0].group,) if len(queues) == 1 else groups_of(queues):
+            found.setdefault(group, []).append(ordinal)
     return found
+
+
+def groups_of(queues: Queues) -> dict[int, None]:
+    """The groups of these queues, each once, in order."""
+    return dict.fromkeys([queue.group for queue in queues])
 
 
 def cut(
     data: bytes,
     stored: StoredBatch,
+    group: int,
     ordinals: Sequence[int],
-    routes: Sequence[CatalogQueue | None],
+    routes: Sequence[Queues],
     kept: Kept,
     limits: BatchLimits,
 ) -> Part:
-    """Return the part with these messages; their queues belong to one group. Raises BatchError if the part exceeds a
-    limit."""
-    if len(ordinals) < stored.count:
-        builder = batches.BatchBuilder()
-        for first, count in ranges(ordinals):
-            builder.add(stored, first, count)
-        data = builder.build()
+    """Return the part with these messages for a group. Raises BatchError if the part exceeds a limit."""
     queues: dict[int, CatalogQueue] = {}
     places: dict[int, list[int]] = {}
+    count = 0
     for place, ordinal in enumerate(ordinals):
-        queue = routes[ordinal]
-        assert queue is not None
-        queues[queue.id] = queue
-        places.setdefault(queue.id, []).append(place)
+        for queue in routes[ordinal]:
+            if queue.group == group:
+                queues[queue.id] = queue
+                places.setdefault(queue.id, []).append(place)
+                count += 1
+        if count > PRODUCTION.max_targeted:
+            text = (
+                f"messages that count as more than {PRODUCTION.max_targeted}, once for each of their queues"
+            )
+            raise batches.TogetherTooLarge("batch_too_large", text)
+    if len(ordinals) < stored.count:
+        builder = batches.BatchBuilder()
+        for first, some in ranges(ordinals):
+            builder.add(stored, first, some)
+        data = builder.build()
     has_priorities = any(queue.config.max_priority > 0 for queue in queues.values())
     checked = batches.check(data, limits, None, -1, has_priorities=has_priorities)
     targets = []
     encoder = QueueColumns(stored)
     size = batches.stored_bytes(data, checked.ttls_ms, priorities=checked.priorities)
+    rows = len(ordinals)
     for number, mine in places.items():
         fields, _ = kept[number]
         columns = b"" if fields is None else encoder.of([ordinals[place] for place in mine], fields)
         targets.append(Target(number, ranges(mine), columns))
         size += batches.target_bytes(targets[-1])
+        rows += len(targets[-1].ranges)
         if size > batches.MAX_STORED_BYTES:
             text = f"a batch of {size} bytes with its filter fields; at most {batches.MAX_STORED_BYTES}"
             raise batches.together(stored, "batch_too_large", text)
+        if rows > MAX_RANGES:
+            text = f"a batch of over {MAX_RANGES} messages and ranges of messages for one queue each"
+            raise batches.TogetherTooLarge("batch_too_large", text)
     return Part(ordinals, checked, tuple(queues.values()), tuple(targets))
+
+
+def alike(checked: CheckedBatch, queues: Queues) -> Part:
+    """Return the part of a batch whose messages all go to the same queues of a group. They keep no filter fields."""
+    targets = tuple([Target(queue.id, ((0, checked.count),)) for queue in queues])
+    return Part(range(checked.count), checked, queues, targets)
 
 
 def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Ascending numbers as ranges (first, count)."""
+    if isinstance(numbers, range):
+        return ((numbers[0], len(numbers)),)
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and sum(found[-1]) == number:
@@ -93,6 +133,8 @@ def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def numbers_of(first: int, ordinals: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """The client sequences of these messages as ranges (first, count). first: the client sequence of the batch's
     first message."""
+    if isinstance(ordinals, range):
+        return ((first + ordinals[0], len(ordinals)),)
     return ranges([first + ordinal for ordinal in ordinals])
 
 
@@ -109,3 +151,182 @@ def neighbours(refused: Mapping[int, Status]) -> Iterator[tuple[int, int, Status
         found = (ordinal, ordinal, why)
     if found is not None:
         yield found
+
+
+# ---- through exchanges
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The queues of each message of a batch. refused: messages that were not routed, and why, by ordinal. is_alike: all
+    messages have the same queues."""
+
+    queues: Sequence[Queues]
+    refused: Mapping[int, Status]
+    is_alike: bool
+
+
+class _NeedsFields(Exception):
+    """The route depends on the messages' properties."""
+
+
+def _no_fields() -> Fields:
+    raise _NeedsFields
+
+
+async def route(
+    catalog: CatalogView, exchange: str, keys: Sequence[str], batch: bytes, count: int, limits: BatchLimits
+) -> Routes:
+    """Route a batch through an exchange that exists. keys: one for all messages, or one each. The properties are read
+    only if the route depends on them. Raises BatchError if they cannot be read."""
+    lookup = _Lookup(catalog, exchange)
+    try:
+        for key in dict.fromkeys(keys):
+            await lookup.of(key)
+    except _NeedsFields:
+        stored = batches.read_each(batch, limits)
+        if stored.each:
+            if len(stored.each) != count:
+                raise batches.BatchError("bad_batch", f"{stored.count} messages, not {count}") from None
+            return await _route_each(lookup, keys, stored)
+        shared = {} if stored.shared is None else EVERYTHING.read(stored.shared)
+        lookup.fields = lambda: shared
+    if len(dict.fromkeys(keys)) == 1:
+        found = await lookup.of(keys[0])
+        if isinstance(found, Status):
+            return Routes([()] * count, dict.fromkeys(range(count), found), is_alike=True)
+        return Routes([found] * count, {}, is_alike=True)
+    each = [await lookup.of(key) for key in keys]
+    refused = {ordinal: queues for ordinal, queues in enumerate(each) if isinstance(queues, Status)}
+    return Routes([() if isinstance(queues, Status) else queues for queues in each], refused, is_alike=False)
+
+
+async def _route_each(lookup: _Lookup, keys: Sequence[str], stored: StoredBatch) -> Routes:
+    queues: list[Queues] = []
+    refused: dict[int, Status] = {}
+    for ordinal, properties in enumerate(stored.each):
+        lookup.by_key.clear()
+        lookup.fields = lambda properties=properties: EVERYTHING.read(properties)  # type: ignore[misc]
+        found = await lookup.of(keys[0] if len(keys) == 1 else keys[ordinal])
+        if isinstance(found, Status):
+            refused[ordinal], found = found, ()
+        queues.append(found)
+    return Routes(queues, refused, is_alike=False)
+
+
+class _Lookup:
+    """Routes the messages of one batch. by_key: the routes of messages that differ in their keys alone. fields: reads
+    the properties of the present message."""
+
+    def __init__(self, catalog: CatalogView, exchange: str) -> None:
+        self._catalog = catalog
+        self._exchange = exchange
+        self._steps = 0
+        self._pause_at = STEPS_AT_A_TIME
+        self.by_key: dict[str, Queues | Status] = {}
+        self.fields = _no_fields
+
+    async def of(self, key: str) -> Queues | Status:
+        """The queues of a message, or why it is not routed."""
+        found = self.by_key.get(key)
+        if found is None:
+            if self._steps > self._pause_at:
+                self._pause_at = self._steps + STEPS_AT_A_TIME
+                await asyncio.sleep(0)
+            found = self.by_key[key] = self._route(key)
+        return found
+
+    def _route(self, key: str) -> Queues | Status:
+        if self._steps > BATCH_STEPS:
+            text = f"routing the messages of the batch takes over {BATCH_STEPS} steps; send fewer at a time"
+            return status.make(status.Code.RESOURCE_EXHAUSTED, "limit", text)
+        catalog = self._catalog
+        try:
+            routed = catalog.routes.router.route(self._exchange, key, self.fields)
+        except TooManySteps as error:
+            self._steps += PRODUCTION.max_targeted
+            return status.make(status.Code.RESOURCE_EXHAUSTED, "limit", str(error))
+        self._steps += routed.steps
+        found = [catalog.queue(name) for name in routed.queues]
+        return tuple([queue for queue in found if queue is not None and not catalog.was_deleted(queue)])
+
+
+# ---- messages for several groups
+
+
+class Shared:
+    """The outcomes of messages that several groups get. A message is confirmed when all of them have taken it. If one
+    of them refuses it, it is rejected when all have answered, with the queues that may have it."""
+
+    def __init__(self, outbox: Outbox, groups: dict[int, int]) -> None:
+        """groups: the number of groups of each message, by its client sequence; others are told at once."""
+        self._outbox = outbox
+        self._left = groups
+        self._refused: dict[int, Status] = {}
+        self._taken: dict[int, list[Queues]] = {}
+        self._made: dict[tuple[Status, tuple[str, ...]], Status] = {}
+
+    def of(self, queues: Queues) -> GroupOutcomes:
+        """Where the outcomes of one group go. queues: of its part of the batch."""
+        return GroupOutcomes(self, queues)
+
+    def decide(self, first: int, last: int, why: Status | None, queues: Queues) -> None:
+        for number in range(first, last + 1):
+            left = self._left.get(number)
+            if left is None:
+                self._tell(number, why)
+                continue
+            if why is None:
+                self._taken.setdefault(number, []).append(queues)
+            else:
+                self._refused.setdefault(number, why)
+            if left > 1:
+                self._left[number] = left - 1
+                continue
+            del self._left[number]
+            refused, taken = self._refused.pop(number, None), self._taken.pop(number, [])
+            if refused is not None and taken:
+                refused = self._with_queues(refused, taken)
+            self._tell(number, refused)
+
+    def _tell(self, number: int, why: Status | None) -> None:
+        if why is None:
+            self._outbox.confirm(number, number)
+        else:
+            self._outbox.reject(number, number, why)
+
+    def _with_queues(self, why: Status, taken: list[Queues]) -> Status:
+        names = tuple([queue.name for queues in taken for queue in queues])
+        made = self._made.get((why, names))
+        if made is None:
+            made = self._made[why, names] = status.taken_elsewhere(why, names)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcomes:
+    """Takes the outcomes of one group, as the outbox does."""
+
+    shared: Shared
+    queues: Queues
+
+    def confirm(self, first: int, last: int) -> None:
+        self.shared.decide(first, last, None, self.queues)
+
+    def reject(self, first: int, last: int, why: Status) -> None:
+        self.shared.decide(first, last, why, self.queues)
+
+
+def shared_messages(
+    outbox: Outbox, routes: Sequence[Queues], parts: Sequence[Part], first: int
+) -> Shared | None:
+    """What brings the outcomes of several groups together; None if no message of these parts has several groups. first:
+    the client sequence of the batch's first message."""
+    if len(parts) < 2:
+        return None
+    groups: dict[int, int] = {}
+    for part in parts:
+        for ordinal in part.ordinals:
+            if len(routes[ordinal]) > 1 and (count := len(groups_of(routes[ordinal]))) > 1:
+                groups[first + ordinal] = count
+    return Shared(outbox, groups) if groups else None

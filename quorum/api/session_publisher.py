@@ -16,12 +16,14 @@ from fifo.limits import PRODUCTION
 from quorum.api import routing, status
 from quorum.api.filters import kept_fields
 from quorum.api.hub import Hub
+from quorum.api.outcomes import Outbox
 from quorum.api.producer_numbers import ProducerNumbers
 from quorum.api.session_commands import SessionCommands
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
 from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, CheckedBatch
+from quorum.node.wire.operations import MAX_RANGES
 from quorum_selectors.known_fields import KeptFields
 
 MAX_UINT64 = (1 << 64) - 1
@@ -32,7 +34,7 @@ MAX_KNOWN = 8_192
 @dataclass(frozen=True, slots=True)
 class _Published:
     """What one group gets of a batch: client sequences as ranges (first, last), `size` bytes. rows: ranges that its
-    answer may have."""
+    answer may have. outcomes: where its answer goes."""
 
     publisher: SessionPublisher
     group: int
@@ -40,6 +42,7 @@ class _Published:
     numbers: Sequence[tuple[int, int]]
     size: int
     rows: int
+    outcomes: Outbox | routing.GroupOutcomes
 
     def answered(self, reply: Reply | None) -> None:
         self.publisher.decided(self, reply)
@@ -83,6 +86,8 @@ class SessionPublisher:
         """of these batches"""
         self.undecided_rows = 0
         """ranges that the answers of these batches may have"""
+        self._routed_by = 0
+        """the revision of exchanges and bindings that the session routed by last"""
         self._bytes_of: Counter[int] = Counter()
         """the same by group: the session's part of the node's window"""
 
@@ -108,22 +113,25 @@ class SessionPublisher:
         independent: bool = False,
         exchange: str = "",
         routing_keys: Sequence[str] = (),
+        mandatory: bool = False,
     ) -> None:
         """Messages for an exchange, numbered from `first` on. routing_keys: one of each message, instead of one of all.
-        The outcome is among Confirms. independent: each message has an outcome of its own. StatusError (UNAVAILABLE) if
-        the session has to end, so that its client sends the batch again, in order."""
+        The outcome is among Confirms. independent: each message has an outcome of its own. mandatory: messages that no
+        queue gets are rejected; the default exchange rejects them always. StatusError (UNAVAILABLE) if the session has
+        to end, so that its client sends the batch again, in order."""
         self._commands.resume()
         if exchange or routing_keys:
-            refused = None
-            if exchange:
-                refused = status.no_exchange(exchange)
-            elif routing_key:
-                refused = status.invalid("bad_batch", "routing_key and routing_keys exclude each other")
-            if refused is not None:
+            if routing_key and routing_keys:
+                refused = status.invalid(
+                    "bad_batch", "routing_key and routing_keys exclude each other"
+                ).status
                 count = batches.claimed_count(batch)
-                await self._refuse(count, first, lowest_unconfirmed, None, refused.status)
-                return
-            await self._publish_each(routing_keys, first, lowest_unconfirmed, batch, independent)
+                await self._refuse(count, first, lowest_unconfirmed, None, refused)
+            elif exchange:
+                route = exchange, routing_key, routing_keys
+                await self._publish_through(route, first, lowest_unconfirmed, batch, independent, mandatory)
+            else:
+                await self._publish_each(routing_keys, first, lowest_unconfirmed, batch, independent)
             return
         queue = None
         check = batches.check_independent if independent else batches.check
@@ -137,8 +145,9 @@ class SessionPublisher:
         except batches.BatchError as error:
             count = batches.claimed_count(batch)
             if independent and 1 < count <= MAX_INDEPENDENT:
-                keys, routes = [routing_key] * count, [queue] * count
-                await self._publish_routed(keys, routes, first, lowest_unconfirmed, batch, independent)
+                assert queue is not None  # its batch was checked
+                routes = [(queue,)] * count
+                await self._publish_routed(routes, {}, first, lowest_unconfirmed, batch, independent)
             else:
                 await self._refuse(count, first, lowest_unconfirmed, queue, status.of_error(error))
             return
@@ -182,6 +191,7 @@ class SessionPublisher:
         numbers: Sequence[tuple[int, int]],
         command: c.Enqueue,
         data: bytes,
+        shared: routing.Shared | None = None,
     ) -> None:
         size = batches.stored_bytes(
             data, command.ttls_ms, command.columns, command.targets, command.priorities
@@ -192,7 +202,9 @@ class SessionPublisher:
         self.size_bytes += size
         self.undecided_rows += rows
         self._bytes_of[group] += size
-        self._commands.publish(group, command, _Published(self, group, queues, numbers, size, rows), data)
+        outcomes = self._outbox if shared is None else shared.of(tuple(queues))
+        token = _Published(self, group, queues, numbers, size, rows, outcomes)
+        self._commands.publish(group, command, token, data)
 
     def decided(self, batch: _Published, reply: Reply | None) -> None:
         """The group has taken or refused a batch, or parts of it."""
@@ -203,10 +215,11 @@ class SessionPublisher:
         self._bytes_of[group] -= size
         self._hub.publishing.give(size, group)
         self._commands.room.set()
+        outcomes = batch.outcomes
         if isinstance(reply, Refused):
             why = status.of_refused(reply)
             for first, last in batch.numbers:
-                self._outbox.reject(first, last, why)
+                outcomes.reject(first, last, why)
             return
         assert isinstance(reply, Confirmed)
         refused = iter(reply.refused)
@@ -215,12 +228,12 @@ class SessionPublisher:
             next_one = first
             while part is not None and part[0] <= last:
                 if next_one < part[0]:
-                    self._outbox.confirm(next_one, part[0] - 1)
-                self._outbox.reject(part[0], part[1], status.of_refused(part[2]))
+                    outcomes.confirm(next_one, part[0] - 1)
+                outcomes.reject(part[0], part[1], status.of_refused(part[2]))
                 next_one = part[1] + 1
                 part = next(refused, None)
             if next_one <= last:
-                self._outbox.confirm(next_one, last)
+                outcomes.confirm(next_one, last)
 
     async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
         """The fields that this session extracts for a queue: those that the queue keeps when the session first
@@ -253,20 +266,106 @@ class SessionPublisher:
         if len(queues) == 1:
             await self.publish(keys[0], first, lowest_unconfirmed, batch, independent=independent)
             return
-        routes = [queues[name] for name in keys]
-        await self._publish_routed(keys, routes, first, lowest_unconfirmed, batch, independent)
+        by_name: dict[str, routing.Queues] = {
+            name: () if queue is None else (queue,) for name, queue in queues.items()
+        }
+        missing = {
+            ordinal: status.no_queue(name).status for ordinal, name in enumerate(keys) if not by_name[name]
+        }
+        routes = [by_name[name] for name in keys]
+        await self._publish_routed(routes, missing, first, lowest_unconfirmed, batch, independent)
 
-    async def _publish_routed(
+    async def _publish_through(
         self,
-        keys: Sequence[str],
-        routes: Sequence[CatalogQueue | None],
+        route: tuple[str, str, Sequence[str]],
         first: int,
         lowest_unconfirmed: int,
         batch: bytes,
         independent: bool,
+        mandatory: bool,
+    ) -> None:
+        """A batch for another exchange than the default one. route: the exchange, the routing key of all messages, and
+        the routing keys if each message has its own."""
+        exchange, routing_key, routing_keys = route
+        count = batches.claimed_count(batch)
+        try:
+            if count > MAX_INDEPENDENT or (routing_keys and len(routing_keys) != count):
+                text = (
+                    f"{len(routing_keys) or 1} routing keys for {count} messages; give one for all, or one each, and "
+                    f"at most {MAX_INDEPENDENT} messages for an exchange"
+                )
+                raise status.invalid("bad_batch", text)
+            keys = routing_keys or (routing_key,)
+            found = await self._route_through(exchange, keys, batch, count)
+        except batches.BatchError as error:
+            await self._refuse(count, first, lowest_unconfirmed, None, status.of_error(error))
+            return
+        except status.StatusError as error:
+            if error.status.code == status.Code.UNAVAILABLE:
+                raise
+            await self._refuse(count, first, lowest_unconfirmed, None, error.status)
+            return
+        routes, missing = found.queues, dict(found.refused)
+        if found.is_alike and len(routes[0]) == 1:
+            await self.publish(routes[0][0].name, first, lowest_unconfirmed, batch, independent=independent)
+            return
+        if mandatory and not all(routes):
+            for ordinal, queues in enumerate(routes):
+                if not queues and ordinal not in missing:
+                    key = keys[0] if len(keys) == 1 else keys[ordinal]
+                    missing[ordinal] = status.unroutable(exchange, key)
+        some = routes[:1] if found.is_alike else routes
+        await self._look_up_kept_of({queue.id: queue for queues in some for queue in queues}.values())
+        await self._publish_routed(
+            routes,
+            missing,
+            first,
+            lowest_unconfirmed,
+            batch,
+            independent,
+            is_alike=found.is_alike,
+            groups=self._hub.catalog.queue_groups,
+        )
+
+    async def _route_through(
+        self, exchange: str, keys: Sequence[str], batch: bytes, count: int
+    ) -> routing.Routes:
+        """Route a batch by the exchanges and bindings that this node knows; by the current ones if it knows no queue
+        for a message. Before the session routes by newer ones than before, everything that it has sent is decided."""
+        is_current = False
+        while True:
+            while self._routed_by != (revision := self._hub.catalog.routes.revision):
+                if not self.undecided:
+                    self._routed_by = revision
+                    break
+                self._commands.room.clear()
+                await self._commands.room.wait()
+            is_known = self._hub.catalog.routes.exchange(exchange) is not None
+            if is_known:
+                found = await routing.route(self._hub.catalog, exchange, keys, batch, count, self._hub.limits)
+            if is_known and (is_current or all(found.queues)):
+                return found
+            if is_current:
+                raise status.no_exchange(exchange)
+            await self._hub.requests.current_catalog()
+            is_current = True
+
+    async def _publish_routed(
+        self,
+        routes: Sequence[routing.Queues],
+        missing: dict[int, status.Status],
+        first: int,
+        lowest_unconfirmed: int,
+        batch: bytes,
+        independent: bool,
+        *,
+        is_alike: bool = False,
+        groups: Sequence[int] = (),
     ) -> None:
         """A batch of which each message is checked by itself. What one group gets of it is one command, or several
-        commands of an independent batch that exceeds a limit."""
+        commands of an independent batch that exceeds a limit. missing: messages without a queue that are refused, by
+        ordinal; the others without a queue are confirmed. is_alike: all messages have the same queues. groups: those
+        that may have taken, in an earlier session, a message that has no queue now."""
         count = len(routes)
         try:
             self._numbers.check(first, count, lowest_unconfirmed)
@@ -274,72 +373,135 @@ class SessionPublisher:
             await self._refuse(count, first, lowest_unconfirmed, None, error.status)
             return
         self._numbers.use(first + count - 1)
-        parts, refused = await self._route(keys, routes, batch, independent)
+        parts, refused = (self._alike(routes, batch), missing) if is_alike else ([], missing)
+        if not parts:
+            parts, refused = await self._route(routes, missing, batch, independent)
+        shared = routing.shared_messages(self._outbox, routes, parts, first)
         for part in parts:
-            await self._send_part(part, first, lowest_unconfirmed, independent)
-        await self._refuse_each(refused, routes, first)
+            await self._send_part(part, first, lowest_unconfirmed, independent, shared)
+        if not all(routes):
+            dropped = [place for place, queues in enumerate(routes) if not queues and place not in refused]
+            for number, some in routing.numbers_of(first, dropped):
+                self._outbox.confirm(number, number + some - 1)
+        await self._refuse_each(refused, routes, first, groups)
 
     async def _queues_of(self, keys: Sequence[str]) -> dict[str, CatalogQueue | None]:
         """The queues by name, None for an unknown one, after one look at the current catalog if one is unknown. The
         fields that they keep are known then."""
-        self._forget()
         catalog = self._hub.catalog
         names = dict.fromkeys(keys)
         if any((queue := catalog.queue(name)) is None or catalog.was_deleted(queue) for name in names):
             await self._hub.requests.current_catalog()
         queues = {name: catalog.queue(name) for name in names}
-        new = [queue for queue in queues.values() if queue is not None and queue.id not in self._kept]
+        await self._look_up_kept_of([queue for queue in queues.values() if queue is not None])
+        return queues
+
+    async def _look_up_kept_of(self, queues: Collection[CatalogQueue]) -> None:
+        """`_look_up_kept` for all queues that the session has not published to."""
+        self._forget()
+        catalog = self._hub.catalog
+        new = [queue for queue in queues if queue.id not in self._kept]
         if any(queue.config.filter_enabled for queue in new):
             catalog = await self._hub.requests.current_catalog()
         for queue in new:
             self._kept[queue.id] = kept_fields(catalog, queue)
-        return queues
+
+    def _alike(self, routes: Sequence[routing.Queues], batch: bytes) -> list[routing.Part]:
+        """The parts of a batch whose messages all have the same queues. Empty if something has to be refused or if a
+        queue keeps fields: then the messages are checked one by one."""
+        queues, parts = routes[0], []
+        if not queues or any(self._kept[queue.id][0] is not None for queue in queues):
+            return []
+        if len(queues) * len(routes) > PRODUCTION.max_targeted or len(queues) + len(routes) > MAX_RANGES:
+            return []
+        try:
+            checked = batches.check(batch, self._hub.limits, None, -1)
+            for group in routing.groups_of(queues):
+                self._hub.published.check_disks(group)
+                mine = tuple([queue for queue in queues if queue.group == group])
+                parts.append(routing.alike(checked, mine))
+        except (batches.BatchError, status.StatusError):
+            return []
+        return parts
 
     async def _route(
-        self, keys: Sequence[str], routes: Sequence[CatalogQueue | None], batch: bytes, independent: bool
+        self,
+        routes: Sequence[routing.Queues],
+        missing: dict[int, status.Status],
+        batch: bytes,
+        independent: bool,
     ) -> tuple[list[routing.Part], dict[int, status.Status]]:
         """Return the parts of the batch that the groups get, and the messages that are refused here, by ordinal. Of a
         batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
         independent batch, what exceeds a limit together is halved until it fits."""
         await asyncio.sleep(0)  # other sessions have their turn
         limits = self._hub.limits
-        kept = [None if queue is None else self._kept[queue.id] for queue in routes]
         try:
             whole = replace(limits, max_batch_bytes=FRAME_BYTES) if independent else limits
             stored = batches.read_each(batch, whole)
-            wrong = batches.refused_each(stored, limits, kept)
+            wrong = batches.refused_each(
+                stored, limits, [[self._kept[queue.id] for queue in queues] for queues in routes]
+            )
+            if not independent and sum(map(len, routes)) > PRODUCTION.max_targeted:
+                raise batches.BatchError(
+                    "batch_too_large",
+                    f"a batch of {len(routes)} messages that counts as {sum(map(len, routes))}, once for each of "
+                    f"their queues; at most {PRODUCTION.max_targeted}",
+                )
         except batches.BatchError as error:
             return [], dict.fromkeys(range(len(routes)), status.of_error(error))
-        refused = {ordinal: status.of_error(error) for ordinal, error in wrong.items()}
-        for ordinal, queue in enumerate(routes):
-            if queue is None:
-                refused[ordinal] = status.no_queue(keys[ordinal]).status
-        parts: list[routing.Part] = []
-        accepted = [ordinal for ordinal in range(len(routes)) if ordinal not in refused]
-        for group, ordinals in routing.by_group(routes, accepted).items():
+        refused = missing | {ordinal: status.of_error(error) for ordinal, error in wrong.items()}
+        for group, ordinals in routing.by_group(routes, range(len(routes))).items():
             try:
                 self._hub.published.check_disks(group)
             except status.StatusError as error:
-                refused |= dict.fromkeys(ordinals, error.status)
-                continue
+                refused |= dict.fromkeys([each for each in ordinals if each not in refused], error.status)
+        parts: list[routing.Part] = []
+        is_done = False
+        while not is_done and (independent or not refused):
+            accepted = [ordinal for ordinal in range(len(routes)) if ordinal not in refused]
+            parts, more = await self._cut(routes, accepted, batch, stored, independent)
+            refused |= more
+            # a message that one group does not get must not go to its other groups
+            is_done = not any(len(routes[ordinal]) > 1 for ordinal in more)
+        if refused and not independent:
+            return [], dict.fromkeys(range(len(routes)), refused[min(refused)])
+        return parts, refused
+
+    async def _cut(
+        self,
+        routes: Sequence[routing.Queues],
+        accepted: Sequence[int],
+        batch: bytes,
+        stored: batches.StoredBatch,
+        independent: bool,
+    ) -> tuple[list[routing.Part], dict[int, status.Status]]:
+        """The parts with the accepted messages, and those of them that exceed a limit."""
+        limits = self._hub.limits
+        parts: list[routing.Part] = []
+        refused: dict[int, status.Status] = {}
+        for group, ordinals in routing.by_group(routes, accepted).items():
             waiting = [ordinals]
             while waiting:
                 await asyncio.sleep(0)
                 some = waiting.pop()
                 try:
-                    parts.append(routing.cut(batch, stored, some, routes, self._kept, limits))
+                    parts.append(routing.cut(batch, stored, group, some, routes, self._kept, limits))
                 except batches.BatchError as error:
                     if independent and isinstance(error, batches.TogetherTooLarge) and len(some) > 1:
                         middle = len(some) // 2
                         waiting += (some[middle:], some[:middle])
                     else:
                         refused |= dict.fromkeys(some, status.of_error(error))
-        if refused and not independent:
-            return [], dict.fromkeys(range(len(routes)), refused[min(refused)])
         return parts, refused
 
     async def _send_part(
-        self, part: routing.Part, first: int, lowest_unconfirmed: int, independent: bool
+        self,
+        part: routing.Part,
+        first: int,
+        lowest_unconfirmed: int,
+        independent: bool,
+        shared: routing.Shared | None,
     ) -> None:
         checked, targets = part.batch, part.targets
         numbers = routing.numbers_of(first, part.ordinals)
@@ -360,7 +522,7 @@ class SessionPublisher:
             checked.priorities,
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
-        await self._submit(part.queues[0].group, part.queues, spans, command, checked.data)
+        await self._submit(part.queues[0].group, part.queues, spans, command, checked.data, shared)
 
     # ---- messages that are refused here
 
@@ -391,19 +553,34 @@ class SessionPublisher:
         self._commands.work.set()
 
     async def _refuse_each(
-        self, refused: dict[int, status.Status], routes: Sequence[CatalogQueue | None], first: int
+        self,
+        refused: dict[int, status.Status],
+        routes: Sequence[routing.Queues],
+        first: int,
+        groups: Sequence[int],
     ) -> None:
-        """The same for messages of a batch whose first message has the number `first`, by their ordinals."""
-        for group, ordinals in routing.by_group(routes, sorted(refused)).items():
-            queues = {queue.id: queue for ordinal in ordinals if (queue := routes[ordinal]) is not None}
+        """The same for messages of a batch whose first message has the number `first`, by their ordinals. A message was
+        taken if all of its groups have taken it; one without a queue, if any of `groups` has taken it."""
+        left: dict[int, int] = {}
+        asked = routing.by_group(routes, sorted(refused))
+        if homeless := [ordinal for ordinal in sorted(refused) if not routes[ordinal]]:
+            for group in groups:
+                asked[group] = sorted([*asked.get(group, ()), *homeless])
+        for group, ordinals in asked.items():
+            queues = {
+                queue.id: queue for ordinal in ordinals for queue in routes[ordinal] if queue.group == group
+            }
             start, end = first + ordinals[0], first + ordinals[-1]
             known = await self._taken_before(group, queues.values(), start, end)
             numbers = {number for span in known for number in range(span[0], span[1] + 1)}
-            taken = [ordinal for ordinal in ordinals if first + ordinal in numbers]
-            for number, count in routing.numbers_of(first, taken):
-                self._outbox.confirm(number, number + count - 1)
-            for ordinal in taken:
-                del refused[ordinal]
+            for ordinal in ordinals:
+                if first + ordinal in numbers:
+                    left[ordinal] = left.get(ordinal, len(routing.groups_of(routes[ordinal]))) - 1
+        taken = sorted([ordinal for ordinal, count in left.items() if count <= 0])
+        for number, count in routing.numbers_of(first, taken):
+            self._outbox.confirm(number, number + count - 1)
+        for ordinal in taken:
+            del refused[ordinal]
         for begin, last, why in routing.neighbours(refused):
             self._outbox.reject(first + begin, first + last, why)
         self._commands.work.set()

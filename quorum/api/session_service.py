@@ -124,6 +124,7 @@ class SessionCall:
             independent=request.independent,
             exchange=request.exchange,
             routing_keys=request.routing_keys,
+            mandatory=request.mandatory,
         )
 
     async def _attach(self, request: pb.Attach) -> None:

@@ -161,6 +161,19 @@ def no_exchange(name: str) -> StatusError:
     )
 
 
+def unroutable(exchange: str, key: str) -> Status:
+    """Why a mandatory message is refused that no queue gets."""
+    text = f"exchange {exchange!r} routes no message with the routing key {key!r} and these properties to any queue"
+    return make(Code.NOT_FOUND, "unroutable", text, exchange=exchange, routing_key=key)
+
+
+def taken_elsewhere(why: Status, queues: Sequence[str]) -> Status:
+    """The status of a message that one group refused and others took. queues: of the others, not empty."""
+    shown = ", ".join(map(repr, queues[:3])) + (f" and {len(queues) - 3} more" if len(queues) > 3 else "")
+    text = f"{why.message}; the message may be in other queues: {shown}"
+    return make(why.code, why.reason, text, **dict(why.metadata), may_be_in=",".join(queues[:3]))
+
+
 def old_version(what: str, needed: int, used: int) -> StatusError:
     """A retry can succeed later, after every member runs a release that knows the machine version `needed`."""
     text = (

@@ -75,7 +75,8 @@ def check_text(what: str, text: str, most_bytes: int) -> None:
     except UnicodeEncodeError as error:
         raise ArgumentError(f"{what} {text!r} is not valid UTF-8") from error
     if not 1 <= size <= most_bytes:
-        raise ArgumentError(f"a {what} of {size} bytes; allowed: 1..{most_bytes}")
+        article = "an" if what[0] in "aeiou" else "a"
+        raise ArgumentError(f"{article} {what} of {size} bytes; allowed: 1..{most_bytes}")
     for character in text:
         if character < " " or "\x7f" <= character <= "\x9f":
             raise ArgumentError(f"{what} {text!r} has the control character {character!r}; none is allowed")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fifo.effects import Ok
 from quorum.catalog.arguments import Arguments
+from quorum.catalog.exchanges import ExchangeCommand
 from quorum.catalog.lease_times import UNSEEN, LeaseTimesCommand, SetLeaseTimes
 from quorum.catalog.members import AddMember, DrainMember, MemberCommand, RemoveMember
 from quorum.catalog.queues import MAX_QUEUES
@@ -73,7 +74,14 @@ made. The command is refused if there are more by now. So a late command whose c
 change."""
 
 CatalogCommand = (
-    DeclareQueue | RemoveQueue | RemoveExpired | SetPolicy | RemovePolicy | MemberCommand | LeaseTimesCommand
+    DeclareQueue
+    | RemoveQueue
+    | RemoveExpired
+    | SetPolicy
+    | RemovePolicy
+    | ExchangeCommand
+    | MemberCommand
+    | LeaseTimesCommand
 )
 
 

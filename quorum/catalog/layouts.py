@@ -13,7 +13,9 @@ from fifo.commands import UNKNOWN
 from fifo.kinds import FLAG, I64, OPEN_TEXT, TEXT, U64
 from fifo.records import Field, Record
 from fifo.versions import FIRST
+from quorum.catalog import bindings as routes
 from quorum.catalog import commands as cat
+from quorum.catalog import exchanges as ex
 from quorum.catalog import lease_times as lt
 from quorum.catalog.lease_times import UNSEEN
 from quorum.catalog.members import CatalogMember
@@ -60,7 +62,24 @@ SET_POLICY = Record(
         SEEN,
     ),
 )
-"""Both are JSON lists; the others are packed."""
+DECLARE_EXCHANGE = Record(
+    ex.DeclareExchange,
+    (Field("name", TEXT), Field("type", TEXT), Field("arguments", ARGUMENTS), Field("seen", I64)),
+)
+DELETE_EXCHANGE = Record(
+    ex.DeleteExchange, (Field("name", TEXT), Field("exchange", U64), Field("if_unused", FLAG))
+)
+_ENDS = (
+    Field("source", TEXT),
+    Field("kind", TEXT),
+    Field("destination", TEXT),
+    Field("routing_key", TEXT),
+    Field("arguments", ARGUMENTS),
+    Field("selector", TEXT),
+)
+BIND = Record(ex.Bind, (*_ENDS, Field("seen", I64)))
+UNBIND = Record(ex.Unbind, (Field("binding", U64),))
+"""These are JSON lists; the others are packed."""
 REMOVE_QUEUE = Record(cat.RemoveQueue, (Field("name", OPEN_TEXT),))
 REMOVE_EXPIRED = Record(cat.RemoveExpired, (), since=2)
 REMOVE_POLICY = Record(cat.RemovePolicy, (Field("seen", I64), Field("name", OPEN_TEXT)))
@@ -87,6 +106,11 @@ POLICY = Record(
     Policy,
     (Field("name", TEXT), Field("pattern", TEXT), Field("priority", I64), Field("arguments", ARGUMENTS)),
 )
+EXCHANGE = Record(
+    routes.Exchange,
+    (Field("id", U64), Field("name", TEXT), Field("type", TEXT), Field("arguments", ARGUMENTS)),
+)
+BINDING = Record(routes.Binding, (Field("id", U64), *_ENDS))
 TIMES = Record(lt.LeaseTimes, (Field("lease_ms", U64), Field("step_down_ms", U64)))
 LEASE_SETTINGS = Record(
     lt.LeaseSettings,

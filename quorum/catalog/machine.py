@@ -1,5 +1,6 @@
 """The system group's machine: the queues, with their configuration and group; policies, which change the configuration
-of queues (policies.py); and the members of the cluster (members.py).
+of queues (policies.py); exchanges and bindings, by which nodes route messages to queues (exchanges.py); and the members
+of the cluster (members.py).
 
 It holds the desired state. Each group's leader carries it out in that group's own log (`CreateQueue`, `UpdateConfig`,
 `DeleteQueue`, changes of members). A queue's id is given out once and never again, so a queue of the same name declared
@@ -43,6 +44,7 @@ from quorum.catalog.commands import (
     SeenChanges,
     SetPolicy,
 )
+from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange, Exchanges, Unbind
 from quorum.catalog.layouts import LEASE_SETTINGS, POLICY, QUEUE
 from quorum.catalog.lease_times import (
     UNSEEN,
@@ -66,8 +68,10 @@ from quorum.catalog.numbering import Numbering
 from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, check_policy
 from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
 from quorum.catalog.snapshot import (
+    exchanges_state,
     members_state,
     numbering_state,
+    restored_exchanges,
     restored_members,
     restored_numbering,
     restored_queue,
@@ -85,7 +89,9 @@ SNAPSHOT_FORMAT = 4
 READABLE_FORMATS = (3, 4)
 """Format 3 has no lease settings."""
 HASHED = (
+    "bindings",
     "changes",
+    "exchanges",
     "groups",
     "lease_settings",
     "members",
@@ -112,6 +118,7 @@ class CatalogMachine:
         self.members = Members()
         self.lease_settings: LeaseSettings | None = None
         self.policies = Policies()
+        self.exchanges = Exchanges()
         self.revision = 0
         """Number of changes of policies."""
         self.changes = 0
@@ -264,6 +271,7 @@ class CatalogMachine:
         insort(self._removed, queue.id)
         self._changed[queue.id] = None
         self.policies.forget(queue.id)
+        self.exchanges.forget_queue(queue.name)
 
     def _set_policy(self, command: SetPolicy, version: int) -> Reply:
         """Set a policy; the reply's count is 1 if that changes anything."""
@@ -297,6 +305,18 @@ class CatalogMachine:
     def _change_policies(self, policies: Policies) -> None:
         self.policies = policies
         self.revision += 1
+
+    def _declare_exchange(self, command: DeclareExchange) -> Reply:
+        return self.exchanges.declare(command)
+
+    def _delete_exchange(self, command: DeleteExchange) -> Reply:
+        return self.exchanges.delete(command)
+
+    def _bind(self, command: Bind) -> Reply:
+        return self.exchanges.bind(command, self._by_name)
+
+    def _unbind(self, command: Unbind) -> Reply:
+        return self.exchanges.unbind(command)
 
     def _found(self, command: BootstrapCluster) -> Reply | None:
         return self.members.found(command)
@@ -362,6 +382,10 @@ class CatalogMachine:
         RemoveExpired: _remove_expired,
         SetPolicy: _set_policy,
         RemovePolicy: _remove_policy,
+        DeclareExchange: _declare_exchange,
+        DeleteExchange: _delete_exchange,
+        Bind: _bind,
+        Unbind: _unbind,
         BootstrapCluster: _found,
         RecordIncarnation: _meet,
         FoundLeaseTimes: _found_lease_times,
@@ -443,6 +467,7 @@ class CatalogMachine:
         later = {} if version <= versions.BASE else {"version": version}
         state = {
             **COUNTERS.by_name(self, version),
+            **exchanges_state(self.exchanges, version),
             "format": SNAPSHOT_FORMAT,
             "groups": list(self._by_group),
             "lease_settings": self.lease_settings and LEASE_SETTINGS.row(self.lease_settings, version),
@@ -473,6 +498,7 @@ class CatalogMachine:
             machine.policies = Policies(map(POLICY.from_row, state["policies"]))
             for row in state["queues"]:
                 machine._add(restored_queue(row))
+            machine.exchanges = restored_exchanges(state)
             machine._numbering = restored_numbering(state)
             machine._restore_removed(state.get("removed"))
         except (KeyError, TypeError, json.JSONDecodeError) as error:

@@ -4,11 +4,13 @@ records have."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from fifo.layouts import FENCE
 from quorum.catalog.arguments import effective_config, with_defaults
-from quorum.catalog.layouts import MEMBER, QUEUE, SPEAKER
+from quorum.catalog.exchanges import Exchanges
+from quorum.catalog.layouts import BINDING, EXCHANGE, MEMBER, QUEUE, SPEAKER
 from quorum.catalog.members import CatalogMember, Members
 from quorum.catalog.numbering import Numbering
 from quorum.catalog.queues import CatalogQueue
@@ -18,6 +20,33 @@ def restored_queue(row: object) -> CatalogQueue:
     found = QUEUE.row_fields(row)
     arguments = with_defaults(found["arguments"], found["version"])
     return CatalogQueue(**found, config=effective_config(found["name"], dict(arguments)))
+
+
+def exchanges_state(exchanges: Exchanges, version: int) -> dict[str, Any]:
+    """Those that are always there are left out."""
+    declared = [each for each in exchanges.by_name.values() if each.id]
+    return {
+        "bindings": [BINDING.row(each, version) for each in exchanges.bindings.values()],
+        "exchanges": [
+            exchanges.next_id,
+            exchanges.removals,
+            [EXCHANGE.row(each, version) for each in sorted(declared, key=attrgetter("id"))],
+        ],
+    }
+
+
+def restored_exchanges(state: dict[str, Any]) -> Exchanges:
+    """None are there if an earlier build has written the snapshot."""
+    exchanges = Exchanges()
+    next_id, removals, found = state.get("exchanges", (1, 0, ()))
+    if not isinstance(next_id, int) or not isinstance(removals, int):
+        raise ValueError("a catalog without the numbers of its exchanges")
+    exchanges.next_id, exchanges.removals = next_id, removals
+    for row in found:
+        exchanges.add_exchange(EXCHANGE.from_row(row))
+    for row in state.get("bindings", ()):
+        exchanges.add_binding(BINDING.from_row(row))
+    return exchanges
 
 
 def members_state(members: Members, version: int) -> list[object]:

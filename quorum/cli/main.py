@@ -14,7 +14,17 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli import archives, cluster, data_files, messages, pipeline, policies, queues, subscriptions
+from quorum.cli import (
+    archives,
+    cluster,
+    data_files,
+    exchanges,
+    messages,
+    pipeline,
+    policies,
+    queues,
+    subscriptions,
+)
 from quorum.cli.console import CliError, is_user_facing, print_error
 from quorum.errors import DEFECT, ConfigError
 
@@ -28,6 +38,8 @@ app = typer.Typer(
 )
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(queues.app, name="queues")
+app.add_typer(exchanges.app, name="exchanges")
+app.add_typer(exchanges.bindings_app, name="bindings")
 app.add_typer(policies.app, name="policies")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(pipeline.app, name="pipeline")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from quorum.client.values import FieldValue
     from quorum.sync import Client, Consumer
 
+    Send = Callable[[Client, list[Message]], concurrent.futures.Future[int]]
+
 QueueArgument = Annotated[str, typer.Argument(help="the queue's name")]
 JsonLinesOption = Annotated[
     bool, typer.Option("--json-lines", "-j", help="a message a line, as JSON with properties")
@@ -40,6 +42,8 @@ PositionsOption = Annotated[
 
 UNDER_WAY = 16
 """Batches sent and not yet confirmed."""
+MAX_ROUTED = 4_096
+"""Messages of a batch for an exchange."""
 PART_BYTES = 1 << 20
 """Bytes of the bodies of one batch, unless a single message is larger."""
 MAX_KEPT = 65_536
@@ -48,8 +52,17 @@ LONG_S = 1e9
 
 
 def publish(
-    queue: QueueArgument,
+    queue: Annotated[
+        str | None, typer.Argument(help="the queue's name; with --exchange the first message")
+    ] = None,
     bodies: Annotated[list[str] | None, typer.Argument(metavar="[BODY]...", help="one message each")] = None,
+    exchange: Annotated[
+        str | None, typer.Option("--exchange", "-e", help="publish to this exchange instead of a queue")
+    ] = None,
+    key: Annotated[str, typer.Option("--key", "-k", help="routing key of every message")] = "",
+    mandatory: Annotated[
+        bool, typer.Option("--mandatory", help="fail if the exchange routes a message to no queue")
+    ] = False,
     property_: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,6 +86,13 @@ def publish(
     """Publish arguments, or stdin: one message a line, or JSON lines. Ends when all messages are confirmed."""
     from quorum.client import Message
 
+    if exchange is None:
+        if queue is None:
+            raise CliError("name a queue, or an exchange with --exchange")
+        if key or mandatory:
+            raise CliError("--key and --mandatory need --exchange")
+    elif queue is not None:
+        bodies = [queue, *(bodies or ())]
     if bodies and (json_lines or whole):
         raise CliError("messages come from arguments or from stdin, not both")
     if json_lines and whole:
@@ -90,8 +110,16 @@ def publish(
         else:
             texts = (line.removesuffix(b"\n") for line in sys.stdin.buffer)
         messages = (Message(text, properties or None, application or None) for text in texts)
-    count = _publish_all(url, queue, messages, batch, timeout)
-    print(f"published {count:,} message{'' if count == 1 else 's'} to {queue}")
+
+    def send(client: Client, part: list[Message]) -> concurrent.futures.Future[int]:
+        if exchange is None:
+            return client.send_batch(queue or "", part, timeout_ms=_ms(timeout))
+        return client.send_batch_to(exchange, key, part, mandatory=mandatory, timeout_ms=_ms(timeout))
+
+    most = batch if exchange is None else min(batch, MAX_ROUTED)
+    count = _publish_all(url, send, messages, most, timeout)
+    place = queue if exchange is None else f"exchange {exchange}"
+    print(f"published {count:,} message{'' if count == 1 else 's'} to {place}")
 
 
 def _read_json_lines(
@@ -124,8 +152,9 @@ def _read_json_lines(
 
 
 def _publish_all(
-    url: str | None, queue: str, messages: Iterable[Message], size: int, timeout_s: float
+    url: str | None, send: Send, messages: Iterable[Message], size: int, timeout_s: float
 ) -> int:
+    """send: sends a part and returns the future of its confirm."""
     confirmed = 0
     with connect(url) as client:
         waiting: deque[concurrent.futures.Future[int]] = deque()
@@ -134,7 +163,7 @@ def _publish_all(
             return confirmed + _confirm(client, waiting.popleft(), confirmed, timeout_s)
 
         for part in _parts(messages, size):
-            waiting.append(client.send_batch(queue, part, timeout_ms=_ms(timeout_s)))
+            waiting.append(send(client, part))
             if len(waiting) >= UNDER_WAY:
                 confirmed = confirm_one()
         while waiting:

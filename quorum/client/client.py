@@ -32,8 +32,9 @@ from quorum.client.errors import (
     UsageError,
     from_rpc_error,
 )
+from quorum.client.exchanges import ExchangeCalls
 from quorum.client.policies import PolicyCalls
-from quorum.client.publisher import boottime_s, describe
+from quorum.client.publisher import boottime_s
 from quorum.client.records import (
     BrowsedMessage,
     ClusterStatus,
@@ -43,6 +44,7 @@ from quorum.client.records import (
     QueueInfo,
     StorageInfo,
 )
+from quorum.client.routes import Address, Route, Through, describe
 from quorum.client.session import Session
 from quorum.client.values import FieldValue, Properties, arguments, property_filter
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
@@ -60,6 +62,12 @@ DOING = {
     "PurgeQueue": "purging queue",
     "DescribeQueue": "asking for queue",
     "ListQueues": "listing queues",
+    "DeclareExchange": "declaring exchange",
+    "DeleteExchange": "deleting exchange",
+    "ListExchanges": "listing exchanges",
+    "AddBinding": "adding a binding",
+    "RemoveBinding": "removing a binding",
+    "ListBindings": "listing bindings of",
     "SetPolicy": "setting a policy",
     "DeletePolicy": "deleting a policy",
     "ListPolicies": "listing policies",
@@ -74,6 +82,8 @@ DOING = {
 """Methods of the Admin service in the words of an error."""
 GONE: dict[str, Any] = {
     "DeleteQueue": admin_pb2.DeleteQueueResponse(),
+    "DeleteExchange": admin_pb2.DeleteExchangeResponse(),
+    "RemoveBinding": admin_pb2.RemoveBindingResponse(),
     "DeletePolicy": admin_pb2.DeletePolicyResponse(),
     "RemoveMember": admin_pb2.RemoveMemberResponse(),
 }
@@ -83,7 +93,7 @@ PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 Batch = PreparedBatch | bytes | Iterable[Message | bytes]
 
 
-class Client(PolicyCalls):
+class Client(PolicyCalls, ExchangeCalls):
     """A connection to the service. `async with connect(url) as client`, or `await connect(url)` and
     `close()`."""
 
@@ -180,12 +190,36 @@ class Client(PolicyCalls):
         self.gather(queue, Message(body, properties, application_properties), timeout_ms, outcome)
         await outcome
 
-    def gather(
-        self, queue: str, message: Message, timeout_ms: int | None, outcome: asyncio.Future[Any] | Answer
+    async def publish_to(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+        *,
+        mandatory: bool = False,
+        timeout_ms: int | None = None,
     ) -> None:
-        """`publish` without waiting: the outcome is set when it is known. The blocking client uses this."""
+        """Publish one message to an exchange and wait until all queues that it routes to have confirmed it.
+
+        mandatory: PublishRejected, reason UNROUTABLE, if there are none; otherwise the message is dropped then.
+        """
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        message = Message(body, properties, application_properties)
+        self.gather(Through(exchange, routing_key, mandatory), message, timeout_ms, outcome)
+        await outcome
+
+    def gather(
+        self, queue: Address, message: Message, timeout_ms: int | None, outcome: asyncio.Future[Any] | Answer
+    ) -> None:
+        """`publish` or `publish_to` without waiting: the outcome is set when it is known. The blocking client uses
+        this. queue: or an exchange with the message's routing key."""
         session = self._live()
-        session.use(queue)
+        if isinstance(queue, Through):
+            session.use_exchange()
+        else:
+            session.use(queue)
         session.publisher.publish(queue, message, self._limit(timeout_ms), outcome)
 
     async def publish_batch(
@@ -196,10 +230,27 @@ class Client(PolicyCalls):
         `queue` is the queue of all messages, or one of each message. `batch` is messages, a PreparedBatch from
         `encode_batch`, or a serialized MessageBatch.
         """
+        return await self._publish_batch(_queues(queue), batch, timeout_ms)
+
+    async def publish_batch_to(
+        self,
+        exchange: str,
+        routing_key: str | Sequence[str],
+        batch: Batch,
+        *,
+        mandatory: bool = False,
+        timeout_ms: int | None = None,
+    ) -> int:
+        """Publish a batch of at most 4,096 messages to an exchange, wait until all of it is confirmed, and return its
+        number of messages. routing_key: of all messages, or one of each. mandatory: PublishRejected, reason UNROUTABLE,
+        if a message has no queue; then no message is published."""
+        return await self._publish_batch(_through(exchange, routing_key, mandatory), batch, timeout_ms)
+
+    async def _publish_batch(self, queue: Route, batch: Batch, timeout_ms: int | None) -> int:
         limit_ms = self._limit(timeout_ms)
         loop = asyncio.get_running_loop()
         started = loop.time()
-        confirmation = await self.send_batch(queue, batch, timeout_ms=limit_ms)
+        confirmation = await self._send_batch(queue, batch, limit_ms)
         left_s = max(0.0, limit_ms / 1000 - (loop.time() - started))
         try:
             async with asyncio.timeout(left_s):
@@ -214,10 +265,27 @@ class Client(PolicyCalls):
         self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
     ) -> asyncio.Future[int]:
         """Publish without waiting for the confirm. Returns a future of it as soon as the window has room."""
+        return await self._send_batch(_queues(queue), batch, timeout_ms)
+
+    async def send_batch_to(
+        self,
+        exchange: str,
+        routing_key: str | Sequence[str],
+        batch: Batch,
+        *,
+        mandatory: bool = False,
+        timeout_ms: int | None = None,
+    ) -> asyncio.Future[int]:
+        """`publish_batch_to` without waiting for the confirm. Returns a future of it as soon as the window has room."""
+        return await self._send_batch(_through(exchange, routing_key, mandatory), batch, timeout_ms)
+
+    async def _send_batch(self, route: Route, batch: Batch, timeout_ms: int | None) -> asyncio.Future[int]:
         prepared = _prepare(batch)
-        route = queue if isinstance(queue, str) else tuple(queue)
         session = self._live()
-        session.use(route if isinstance(route, str) else next(iter(route), ""))
+        if isinstance(route, Through):
+            session.use_exchange()
+        else:
+            session.use(route if isinstance(route, str) else next(iter(route), ""))
         return await session.publisher.admit(route, prepared, self._limit(timeout_ms))
 
     # ---- consuming
@@ -474,7 +542,8 @@ class Client(PolicyCalls):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
         doing = doing or DOING[method]
-        doing += f" {request.queue!r}" if hasattr(request, "queue") else ""
+        named = getattr(request, "queue", "") or getattr(request, "exchange", "")
+        doing += f" {named!r}" if named else ""
         attempt = 0
         told: QuorumError | None = None
         while True:
@@ -548,6 +617,15 @@ def connect(
 
 def messages_of(delivery: Delivery) -> list[DeliveredMessage]:
     return [delivery[ordinal] for ordinal in range(delivery.count)]
+
+
+def _queues(queue: str | Sequence[str]) -> Route:
+    return queue if isinstance(queue, str) else tuple(queue)
+
+
+def _through(exchange: str, routing_key: str | Sequence[str], mandatory: bool) -> Route:
+    keys = routing_key if isinstance(routing_key, str) else tuple(routing_key)
+    return Through(exchange, keys, mandatory)
 
 
 def _prepare(batch: Batch) -> PreparedBatch:

@@ -3,7 +3,8 @@
 `publish` puts a message into the open batch of its queue. If no gathered batch of the queue is under way, the open
 batch leaves as soon as the event loop has run the tasks that are ready, with what they have published. Otherwise it
 gathers until the batch under way is decided, or until it is full. So a lone message waits for nothing, and under load a
-batch holds what was published during one round trip.
+batch holds what was published during one round trip. Messages for an exchange are gathered in the same way, whatever
+their routing keys.
 
 An answer wakes tasks, and most of them publish again. So the next batch closes after these tasks have run.
 
@@ -20,6 +21,7 @@ from quorum.client.answers import Answer
 from quorum.client.batch import Message, PreparedBatch, body_of, encode_parts
 from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError, TimedOut, UsageError, retrieved
 from quorum.client.limits import Limits
+from quorum.client.routes import Address, Route, Through, describe
 from quorum.client.values import encode_properties
 
 MAX_MESSAGES = 4_096
@@ -55,13 +57,14 @@ class Gathered:
         "_described",
         "_futures",
         "_gathering",
+        "_keys",
         "_timer",
         "is_sent",
         "queue",
         "size_bytes",
     )
 
-    def __init__(self, gathering: Gathering, queue: str) -> None:
+    def __init__(self, gathering: Gathering, queue: Address) -> None:
         self.queue = queue
         self.size_bytes = 0
         """its approximate encoded size"""
@@ -72,17 +75,36 @@ class Gathered:
         self._described: list[Any] = []
         self._futures: list[asyncio.Future[Any] | Answer] = []
         self._deadlines: list[float] = []
+        self._keys: list[str] = []
+        """the routing keys of messages for an exchange"""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def count(self) -> int:
         return len(self._bodies)
 
+    @property
+    def route(self) -> Route:
+        """Where the messages go, once they are encoded."""
+        if isinstance(self.queue, str):
+            return self.queue
+        keys = self._keys[0] if len(dict.fromkeys(self._keys)) == 1 else tuple(self._keys)
+        return Through(self.queue.exchange, keys, self.queue.mandatory)
+
     def add(
-        self, body: bytes, properties: Any, size: int, deadline: float, future: asyncio.Future[Any] | Answer
+        self,
+        body: bytes,
+        properties: Any,
+        size: int,
+        deadline: float,
+        future: asyncio.Future[Any] | Answer,
+        key: str | None = None,
     ) -> None:
-        """properties: a queue_pb2.Properties, or None. deadline: by the loop's clock. future: of its outcome."""
+        """properties: a queue_pb2.Properties, or None. deadline: by the loop's clock. future: of its outcome. key: the
+        routing key of a message for an exchange."""
         self._bodies.append(body)
+        if key is not None:
+            self._keys.append(key)
         self._described.append(properties)
         self._futures.append(future)
         self._deadlines.append(deadline)
@@ -103,6 +125,8 @@ class Gathered:
             self._described = [self._described[place] for place in left]
             self._futures = [self._futures[place] for place in left]
             self._deadlines = [self._deadlines[place] for place in left]
+            if self._keys:
+                self._keys = [self._keys[place] for place in left]
         if not left:
             self.finished()
             return None
@@ -119,7 +143,7 @@ class Gathered:
                 future.set_result(1)
             else:
                 error = PublishRejected(
-                    f"the message to {self.queue!r} was refused: {refusal}",
+                    f"the message to {describe(self.queue)} was refused: {refusal}",
                     reason=refusal.reason,
                     metadata=refusal.metadata,
                     rejected=((0, 0),),
@@ -156,10 +180,12 @@ class Gathered:
             elif self.is_sent:
                 self._futures[place] = later = loop.create_future()
                 self._deadlines[place] = float("inf")
-                text = f"publishing to {self.queue!r} was not confirmed in time; it may still be confirmed"
+                text = f"publishing to {describe(self.queue)} was not confirmed in time; it may still be confirmed"
                 future.set_exception(PublishUnknown(text, later))
             else:
-                future.set_exception(TimedOut(f"not sent in time; nothing was sent to {self.queue!r}"))
+                future.set_exception(
+                    TimedOut(f"not sent in time; nothing was sent to {describe(self.queue)}")
+                )
         self._timer = None if following in (None, float("inf")) else loop.call_at(following, self._expire)
 
 
@@ -168,22 +194,23 @@ class Gathering:
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        self._open: dict[str, Gathered] = {}
-        self._under_way: Counter[str] = Counter()
-        """by queue: closed batches that are not decided"""
-        self._flushing: set[str] = set()
-        """queues whose open batch closes soon"""
+        self._open: dict[Address, Gathered] = {}
+        self._under_way: Counter[Address] = Counter()
+        """by queue or exchange: closed batches that are not decided"""
+        self._flushing: set[Address] = set()
+        """queues and exchanges whose open batch closes soon"""
 
     @property
     def is_idle(self) -> bool:
         return not self._open
 
     def publish(
-        self, queue: str, message: Message, timeout_s: float, future: asyncio.Future[Any] | Answer
+        self, queue: Address, message: Message, timeout_s: float, future: asyncio.Future[Any] | Answer
     ) -> None:
         """Gather a message. The future is set to its outcome: a result if it was confirmed, PublishRejected if it was
         refused, TimedOut if it was not sent in time, PublishUnknown if it was sent and not answered in time. A message
-        whose future is cancelled before it is sent is not sent. Raises UsageError if the message is too large."""
+        whose future is cancelled before it is sent is not sent. Raises UsageError if the message is too large. queue:
+        or an exchange, with the message's routing key."""
         body = body_of(message)
         described = encode_properties(message.properties, message.application_properties)
         size = len(body) + MESSAGE_BYTES + (0 if described is None else described.ByteSize())
@@ -195,6 +222,11 @@ class Gathering:
                     f"a message of {size} bytes, properties included; allowed: {limits.max_batch_bytes}, and "
                     f"{limits.max_message_bytes} for its body"
                 )
+        key = None
+        if isinstance(queue, Through):
+            assert isinstance(queue.keys, str)
+            key, queue = queue.keys, queue.address
+            size += len(key)
         batch = self._open.get(queue)
         most = min(MAX_BYTES, limits.max_batch_bytes - BATCH_BYTES)
         if batch is not None and (size >= ALONE_BYTES or batch.size_bytes + size > most):
@@ -204,11 +236,11 @@ class Gathering:
             batch = self._open[queue] = Gathered(self, queue)
             if not self._under_way[queue]:
                 self._close_soon(queue)
-        batch.add(body, described, size, asyncio.get_running_loop().time() + timeout_s, future)
+        batch.add(body, described, size, asyncio.get_running_loop().time() + timeout_s, future, key)
         if size >= ALONE_BYTES or batch.count >= min(MAX_MESSAGES, limits.max_batch_messages):
             self.close(queue)
 
-    def close(self, queue: str) -> None:
+    def close(self, queue: Address) -> None:
         """Send the open batch of this queue, if there is one."""
         batch = self._open.pop(queue, None)
         if batch is not None:
@@ -227,13 +259,13 @@ class Gathering:
             del self._under_way[queue]
             self._close_soon(queue)
 
-    def _close_soon(self, queue: str) -> None:
+    def _close_soon(self, queue: Address) -> None:
         """Close the open batch after the loop has run what is ready now."""
         if queue not in self._flushing:
             self._flushing.add(queue)
             asyncio.get_running_loop().call_soon(self._flush, queue)
 
-    def _flush(self, queue: str) -> None:
+    def _flush(self, queue: Address) -> None:
         self._flushing.discard(queue)
         if not self._under_way[queue]:  # else it was full already, and another one is open
             self.close(queue)

@@ -22,9 +22,8 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Protocol
 
 from quorum.client.answers import Answer
@@ -42,13 +41,12 @@ from quorum.client.errors import (
 )
 from quorum.client.gathering import Gathered, Gathering
 from quorum.client.limits import Limits
+from quorum.client.routes import Address, Route, Through, addresses, describe, range_count
 from quorum.client.tags import TagRanges, count_of
 from quorum.v1 import queue_pb2
 
-Route = str | tuple[str, ...]
-"""The queue of all messages of a batch, or one of each message."""
 MAX_ROUTED = 4_096
-"""Messages of a batch with a queue for each of them."""
+"""Messages of a batch with a queue for each of them, or for an exchange."""
 GIVEN_UP_AFTER_S = 23 * 3600.0
 """Seconds; one hour less than the service remembers the numbers it has taken."""
 
@@ -69,19 +67,6 @@ class Outcome(Protocol):
 
     def failed(self, error: QuorumError) -> None:
         """No answer will come."""
-
-
-def range_count(queue: Route) -> int:
-    """The neighbours of a batch that have the same queue."""
-    return 1 if isinstance(queue, str) else sum(name != after for name, after in pairwise((*queue, None)))
-
-
-def describe(queue: str | Sequence[str]) -> str:
-    """The queues of a batch, for the text of an error."""
-    if isinstance(queue, str):
-        return repr(queue)
-    names = list(dict.fromkeys(queue))
-    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more queues" if len(names) > 3 else "")
 
 
 @dataclass(slots=True)
@@ -235,12 +220,9 @@ class Publisher:
                 f"a batch of {size} bytes, properties included; allowed: {self.limits.max_batch_bytes}, and "
                 f"{self.limits.max_message_bytes} for the body of one message"
             )
-        if not isinstance(queue, str) and (len(queue) != batch.count or batch.count > MAX_ROUTED):
-            raise UsageError(
-                f"{len(queue)} queues for {batch.count} messages; give one for all, or one each of at most {MAX_ROUTED}"
-            )
-        for name in (queue,) if isinstance(queue, str) else dict.fromkeys(queue):
-            self.gathering.close(name)  # the order of calls is the order of messages
+        _check_route(queue, batch.count)
+        for address in addresses(queue):
+            self.gathering.close(address)  # the order of calls is the order of messages
         if not self._waiters and self._has_room(queue, batch.count, size):
             return self._take(queue, batch)
         admitted: asyncio.Future[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
@@ -259,9 +241,9 @@ class Publisher:
         return admitted.result()
 
     def publish(
-        self, queue: str, message: Message, timeout_ms: int, future: asyncio.Future[Any] | Answer
+        self, queue: Address, message: Message, timeout_ms: int, future: asyncio.Future[Any] | Answer
     ) -> None:
-        """Gather a single message; see Gathering.publish."""
+        """Gather a single message; see Gathering.publish. queue: or an exchange, with the message's routing key."""
         if self._failure is not None:
             raise self._failure
         self.gathering.publish(queue, message, timeout_ms / 1000, future)
@@ -289,12 +271,15 @@ class Publisher:
                 batch=data,
                 independent=pending.is_independent,
             )
-            if isinstance(pending.queue, str):
-                publish.routing_key = pending.queue
+            place, count = first - pending.first, pending.sent_to + 1 - first
+            route = pending.queue
+            if isinstance(route, Through):
+                publish.exchange, publish.mandatory = route.exchange, route.mandatory
+            keys = route.keys if isinstance(route, Through) else route
+            if isinstance(keys, str):
+                publish.routing_key = keys
             else:
-                publish.routing_keys.extend(
-                    pending.queue[first - pending.first : pending.sent_to + 1 - pending.first]
-                )
+                publish.routing_keys.extend(keys[place : place + count])
             return queue_pb2.SessionRequest(publish=publish)
         return None
 
@@ -377,7 +362,7 @@ class Publisher:
             self._range_count -= self._ranges.popleft()[1]
         if not self._pending:
             return True
-        ranges = range_count(queue)
+        ranges = range_count(queue, count)
         span = self._next_number + count - lowest
         return (
             self._bytes + size_bytes <= self.limits.window_bytes
@@ -393,7 +378,7 @@ class Publisher:
     def _number(self, queue: Route, batch: PreparedBatch, outcome: Outcome, *, is_independent: bool) -> None:
         first = self._next_number
         self._next_number = first + batch.count
-        ranges = range_count(queue)
+        ranges = range_count(queue, batch.count)
         self._ranges.append((self._next_number - 1, ranges))
         self._range_count += ranges
         pending = Pending(queue, first, batch, outcome, is_independent, self._clock_s())
@@ -411,7 +396,7 @@ class Publisher:
             if isinstance(waiter, _Waiter):
                 waiter.admitted.set_result(self._take(waiter.queue, waiter.batch))
             elif (batch := waiter.encode()) is not None:
-                self._number(waiter.queue, batch, waiter, is_independent=True)
+                self._number(waiter.route, batch, waiter, is_independent=True)
 
     def _decide(self, first: int, last: int, refusal: QuorumError | None) -> None:
         if last >= self._next_number or first < 1:
@@ -450,3 +435,14 @@ class Publisher:
         self._bytes -= pending.size_bytes
         self.decided_batches += 1
         pending.outcome.finished()
+
+
+def _check_route(route: Route, count: int) -> None:
+    """Raise UsageError if a batch of so many messages cannot have this route."""
+    keys, what = (route.keys, "routing keys") if isinstance(route, Through) else (route, "queues")
+    if not isinstance(keys, str) and (len(keys) != count or count > MAX_ROUTED):
+        raise UsageError(
+            f"{len(keys)} {what} for {count} messages; give one for all, or one each of at most {MAX_ROUTED}"
+        )
+    if isinstance(route, Through) and route.exchange and count > MAX_ROUTED:
+        raise UsageError(f"a batch of {count} messages for an exchange; allowed: {MAX_ROUTED}")

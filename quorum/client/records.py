@@ -89,6 +89,47 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeInfo:
+    """One exchange. type: direct, fanout, topic, headers or selector. id: 0 for an exchange that is always there.
+    bindings: number of bindings from it."""
+
+    name: str
+    type: str
+    arguments: dict[str, FieldValue | None]
+    id: int
+    bindings: int
+
+    @classmethod
+    def of(cls, wire: Any) -> ExchangeInfo:
+        return cls(wire.name, wire.type, values_to_dict(wire.arguments), wire.id, wire.bindings)
+
+
+@dataclass(frozen=True, slots=True)
+class BindingInfo:
+    """A binding from the exchange `source` to a queue or an exchange, as `to` says. arguments are sorted by name; a
+    selector is equivalent to the one that was given."""
+
+    source: str
+    to: str
+    destination: str
+    routing_key: str
+    arguments: dict[str, FieldValue | None]
+    id: int
+
+    @classmethod
+    def of(cls, wire: Any) -> BindingInfo:
+        to = wire.WhichOneof("destination")
+        return cls(
+            wire.source,
+            to,
+            getattr(wire, to),
+            wire.routing_key,
+            values_to_dict(wire.arguments),
+            wire.id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerInfo:
     """held: messages that it has checked out. selector: equivalent to the consumer's own; empty if it has none, or a
     property filter. filter: either of them as quorum_selectors.canonical encodes it, empty for every message. active:

@@ -203,6 +203,14 @@ class Session:
         if self._moving is None and self._find_leader is not None:
             self._moving = asyncio.create_task(self._move(queue, self._find_leader))
 
+    def use_exchange(self) -> None:
+        """The session is about to be used for an exchange, whose queues may have any leaders. If it is the first use,
+        the session stays where it is."""
+        if self._moving is None:
+            self._find_leader = None
+            self._is_moved.set()
+            self._wake_writer()
+
     async def _move(self, queue: str, find_leader: FindLeader) -> None:
         """End the stream if another endpoint is the leader's. If that is not found out soon, the session stays."""
         try:

@@ -14,6 +14,7 @@ from typing import Any
 from fifo.commands import UNKNOWN, Command
 from fifo.effects import Deliver, Notify, Reply
 from quorum.catalog.commands import CatalogCommand
+from quorum.catalog.exchanges import RoutingChanges
 from quorum.catalog.policies import Policy
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import Query
@@ -209,7 +210,8 @@ class CatalogChanged:
 
     is_whole: the view is replaced by this one; true for the first output, and after another state has replaced this
     node's. queues: new ones. removed: ids of removed queues. policies: all of them; None if they are the same.
-    next_queue_id, removals, changes, revision: as in CatalogMachine. queue_groups: never changes.
+    next_queue_id, removals, changes, revision: as in CatalogMachine. queue_groups: never changes. routing: changes of
+    exchanges and bindings, None for none.
     """
 
     queues: tuple[CatalogQueue, ...]
@@ -221,6 +223,7 @@ class CatalogChanged:
     revision: int
     queue_groups: tuple[int, ...]
     is_whole: bool = False
+    routing: RoutingChanges | None = None
 
 
 @dataclass(frozen=True, slots=True)

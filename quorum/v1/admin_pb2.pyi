@@ -269,6 +269,147 @@ class ListPoliciesResponse(_message.Message):
     policies: _containers.RepeatedCompositeFieldContainer[Policy]
     def __init__(self, policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ...) -> None: ...
 
+class ExchangeInfo(_message.Message):
+    __slots__ = ("name", "type", "arguments", "id", "bindings")
+    class ArgumentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _queue_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_queue_pb2.Value, _Mapping]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BINDINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    arguments: _containers.MessageMap[str, _queue_pb2.Value]
+    id: int
+    bindings: int
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., id: _Optional[int] = ..., bindings: _Optional[int] = ...) -> None: ...
+
+class DeclareExchangeRequest(_message.Message):
+    __slots__ = ("exchange", "type", "arguments")
+    class ArgumentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _queue_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_queue_pb2.Value, _Mapping]] = ...) -> None: ...
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    exchange: str
+    type: str
+    arguments: _containers.MessageMap[str, _queue_pb2.Value]
+    def __init__(self, exchange: _Optional[str] = ..., type: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ...) -> None: ...
+
+class DeclareExchangeResponse(_message.Message):
+    __slots__ = ("created",)
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    created: bool
+    def __init__(self, created: _Optional[bool] = ...) -> None: ...
+
+class DeleteExchangeRequest(_message.Message):
+    __slots__ = ("exchange", "id", "if_unused")
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    IF_UNUSED_FIELD_NUMBER: _ClassVar[int]
+    exchange: str
+    id: int
+    if_unused: bool
+    def __init__(self, exchange: _Optional[str] = ..., id: _Optional[int] = ..., if_unused: _Optional[bool] = ...) -> None: ...
+
+class DeleteExchangeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListExchangesRequest(_message.Message):
+    __slots__ = ("prefix", "limit", "after")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    limit: int
+    after: str
+    def __init__(self, prefix: _Optional[str] = ..., limit: _Optional[int] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ListExchangesResponse(_message.Message):
+    __slots__ = ("exchanges", "next_after")
+    EXCHANGES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_AFTER_FIELD_NUMBER: _ClassVar[int]
+    exchanges: _containers.RepeatedCompositeFieldContainer[ExchangeInfo]
+    next_after: str
+    def __init__(self, exchanges: _Optional[_Iterable[_Union[ExchangeInfo, _Mapping]]] = ..., next_after: _Optional[str] = ...) -> None: ...
+
+class Binding(_message.Message):
+    __slots__ = ("source", "queue", "exchange", "routing_key", "arguments", "id")
+    class ArgumentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _queue_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_queue_pb2.Value, _Mapping]] = ...) -> None: ...
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    queue: str
+    exchange: str
+    routing_key: str
+    arguments: _containers.MessageMap[str, _queue_pb2.Value]
+    id: int
+    def __init__(self, source: _Optional[str] = ..., queue: _Optional[str] = ..., exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., id: _Optional[int] = ...) -> None: ...
+
+class AddBindingRequest(_message.Message):
+    __slots__ = ("binding",)
+    BINDING_FIELD_NUMBER: _ClassVar[int]
+    binding: Binding
+    def __init__(self, binding: _Optional[_Union[Binding, _Mapping]] = ...) -> None: ...
+
+class AddBindingResponse(_message.Message):
+    __slots__ = ("added",)
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    added: bool
+    def __init__(self, added: _Optional[bool] = ...) -> None: ...
+
+class RemoveBindingRequest(_message.Message):
+    __slots__ = ("binding",)
+    BINDING_FIELD_NUMBER: _ClassVar[int]
+    binding: Binding
+    def __init__(self, binding: _Optional[_Union[Binding, _Mapping]] = ...) -> None: ...
+
+class RemoveBindingResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListBindingsRequest(_message.Message):
+    __slots__ = ("source", "queue", "exchange", "after")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    queue: str
+    exchange: str
+    after: int
+    def __init__(self, source: _Optional[str] = ..., queue: _Optional[str] = ..., exchange: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
+
+class ListBindingsResponse(_message.Message):
+    __slots__ = ("bindings", "next_after")
+    BINDINGS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_AFTER_FIELD_NUMBER: _ClassVar[int]
+    bindings: _containers.RepeatedCompositeFieldContainer[Binding]
+    next_after: int
+    def __init__(self, bindings: _Optional[_Iterable[_Union[Binding, _Mapping]]] = ..., next_after: _Optional[int] = ...) -> None: ...
+
 class ClusterStatusRequest(_message.Message):
     __slots__ = ("with_state_hash",)
     WITH_STATE_HASH_FIELD_NUMBER: _ClassVar[int]

@@ -74,6 +74,36 @@ class AdminStub:
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
                 response_deserializer=quorum_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
                 _registered_method=True)
+        self.DeclareExchange = channel.unary_unary(
+                '/quorum.v1.Admin/DeclareExchange',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.DeclareExchangeRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.DeclareExchangeResponse.FromString,
+                _registered_method=True)
+        self.DeleteExchange = channel.unary_unary(
+                '/quorum.v1.Admin/DeleteExchange',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.DeleteExchangeRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.DeleteExchangeResponse.FromString,
+                _registered_method=True)
+        self.ListExchanges = channel.unary_unary(
+                '/quorum.v1.Admin/ListExchanges',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.ListExchangesRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.ListExchangesResponse.FromString,
+                _registered_method=True)
+        self.AddBinding = channel.unary_unary(
+                '/quorum.v1.Admin/AddBinding',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.AddBindingRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.AddBindingResponse.FromString,
+                _registered_method=True)
+        self.RemoveBinding = channel.unary_unary(
+                '/quorum.v1.Admin/RemoveBinding',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.RemoveBindingRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.RemoveBindingResponse.FromString,
+                _registered_method=True)
+        self.ListBindings = channel.unary_unary(
+                '/quorum.v1.Admin/ListBindings',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.ListBindingsRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.ListBindingsResponse.FromString,
+                _registered_method=True)
         self.ClusterStatus = channel.unary_unary(
                 '/quorum.v1.Admin/ClusterStatus',
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ClusterStatusRequest.SerializeToString,
@@ -159,6 +189,44 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPolicies(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeclareExchange(self, request, context):
+        """Exchanges and bindings (docs/routing.md). Each call returns when the catalog has the change. The answering node then
+        routes by it, other nodes at most moments later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteExchange(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListExchanges(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddBinding(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveBinding(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBindings(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,6 +320,36 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListPolicies,
                     request_deserializer=quorum_dot_v1_dot_admin__pb2.ListPoliciesRequest.FromString,
                     response_serializer=quorum_dot_v1_dot_admin__pb2.ListPoliciesResponse.SerializeToString,
+            ),
+            'DeclareExchange': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeclareExchange,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.DeclareExchangeRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.DeclareExchangeResponse.SerializeToString,
+            ),
+            'DeleteExchange': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteExchange,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.DeleteExchangeRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.DeleteExchangeResponse.SerializeToString,
+            ),
+            'ListExchanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListExchanges,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.ListExchangesRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.ListExchangesResponse.SerializeToString,
+            ),
+            'AddBinding': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddBinding,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.AddBindingRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.AddBindingResponse.SerializeToString,
+            ),
+            'RemoveBinding': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveBinding,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.RemoveBindingRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.RemoveBindingResponse.SerializeToString,
+            ),
+            'ListBindings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBindings,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.ListBindingsRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.ListBindingsResponse.SerializeToString,
             ),
             'ClusterStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ClusterStatus,
@@ -505,6 +603,168 @@ class Admin:
             '/quorum.v1.Admin/ListPolicies',
             quorum_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
             quorum_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeclareExchange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/DeclareExchange',
+            quorum_dot_v1_dot_admin__pb2.DeclareExchangeRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.DeclareExchangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteExchange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/DeleteExchange',
+            quorum_dot_v1_dot_admin__pb2.DeleteExchangeRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.DeleteExchangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListExchanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/ListExchanges',
+            quorum_dot_v1_dot_admin__pb2.ListExchangesRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.ListExchangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddBinding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/AddBinding',
+            quorum_dot_v1_dot_admin__pb2.AddBindingRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.AddBindingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveBinding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/RemoveBinding',
+            quorum_dot_v1_dot_admin__pb2.RemoveBindingRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.RemoveBindingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBindings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/ListBindings',
+            quorum_dot_v1_dot_admin__pb2.ListBindingsRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.ListBindingsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -186,7 +186,7 @@ class Opened(_message.Message):
     def __init__(self, node: _Optional[str] = ..., session: _Optional[int] = ..., window_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_batch_messages: _Optional[int] = ..., max_window_messages: _Optional[int] = ..., max_batch_bytes: _Optional[int] = ...) -> None: ...
 
 class PublishBatch(_message.Message):
-    __slots__ = ("exchange", "routing_key", "routing_keys", "first_sequence", "lowest_unconfirmed", "batch", "independent")
+    __slots__ = ("exchange", "routing_key", "routing_keys", "first_sequence", "lowest_unconfirmed", "batch", "independent", "mandatory")
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +194,7 @@ class PublishBatch(_message.Message):
     LOWEST_UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     INDEPENDENT_FIELD_NUMBER: _ClassVar[int]
+    MANDATORY_FIELD_NUMBER: _ClassVar[int]
     exchange: str
     routing_key: str
     routing_keys: _containers.RepeatedScalarFieldContainer[str]
@@ -201,7 +202,8 @@ class PublishBatch(_message.Message):
     lowest_unconfirmed: int
     batch: bytes
     independent: bool
-    def __init__(self, exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., routing_keys: _Optional[_Iterable[str]] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ..., independent: _Optional[bool] = ...) -> None: ...
+    mandatory: bool
+    def __init__(self, exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., routing_keys: _Optional[_Iterable[str]] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ..., independent: _Optional[bool] = ..., mandatory: _Optional[bool] = ...) -> None: ...
 
 class Confirms(_message.Message):
     __slots__ = ("confirmed", "rejected")

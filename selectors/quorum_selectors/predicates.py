@@ -320,6 +320,12 @@ class PredicateIndex(Generic[T]):
     def __contains__(self, token: T) -> bool:
         return token in self._filed
 
+    @property
+    def lookups(self) -> int:
+        """The number of lookups that a message costs: the fields that the expressions outside of `rest` are filed
+        under."""
+        return len(self._fields)
+
     def add(self, token: T, expression: Expression) -> None:
         """Add the expression of a token, which has none yet."""
         self.file(token, requirement(expression), steps(expression))

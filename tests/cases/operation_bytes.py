@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fifo import commands as c
 from quorum.catalog import commands as cat
+from quorum.catalog import exchanges as ex
 from quorum.catalog import lease_times as lt
 from quorum.catalog import members as who
 
@@ -450,5 +451,29 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
     (
         lt.SettleLeaseTimes(revision=2),
         "2e000000000000000000000000000000000000000000000000000000000000000000000000000200000000000000",
+    ),
+    (
+        ex.DeclareExchange(name="routes", type="topic", arguments=(("alternate-exchange", "lost"),), seen=3),
+        "31000000000000000000000000000000000000000000000000000000000000000000000000005b22726f75746573222c22746f706963222c5b5b22616c7465726e6174652d65786368616e6765222c226c6f7374225d5d2c335d",
+    ),
+    (
+        ex.DeleteExchange(name="routes", exchange=7, if_unused=True),
+        "32000000000000000000000000000000000000000000000000000000000000000000000000005b22726f75746573222c372c747275655d",
+    ),
+    (
+        ex.Bind(
+            source="routes",
+            kind="queue",
+            destination="orders",
+            routing_key="orders.*",
+            arguments=(("x-match", "any"), ("a", 1)),
+            selector="0102",
+            seen=2,
+        ),
+        "33000000000000000000000000000000000000000000000000000000000000000000000000005b22726f75746573222c227175657565222c226f7264657273222c226f72646572732e2a222c5b5b22782d6d61746368222c22616e79225d2c5b2261222c315d5d2c2230313032222c325d",
+    ),
+    (
+        ex.Unbind(binding=8),
+        "34000000000000000000000000000000000000000000000000000000000000000000000000005b385d",
     ),
 )

@@ -12,6 +12,7 @@ from fifo.layouts import FENCE
 from fifo.records import Record
 from quorum.catalog import layouts
 from quorum.catalog.commands import DeclareQueue, SetPolicy
+from quorum.catalog.exchanges import Bind, DeclareExchange
 from quorum.catalog.lease_times import FoundLeaseTimes
 from quorum.catalog.machine import COUNTERS, CatalogMachine
 from quorum.catalog.members import AddMember, BootstrapCluster, founders
@@ -28,6 +29,8 @@ def catalog_with_every_record() -> CatalogMachine:
         (c.Origin(producers[0], 1, 1), DeclareQueue("orders", (("x-max-length", 5),))),
         (c.Origin(producers[0], 1, 2), SetPolicy("short", "*", 1, (("x-max-length", 3),))),
         (c.Origin(producers[0], 1, 3), AddMember("n2~010101010101", "n2", "b:1", "b:2", "01" * 16)),
+        (c.Origin(producers[0], 1, 4), DeclareExchange("routes", "fanout", ())),
+        (c.Origin(producers[0], 1, 5), Bind("routes", "queue", "orders")),
         (c.Origin(producers[1], 1, 1), c.CloseSession()),
     ]
     for index, (origin, command) in enumerate(commands, 1):
@@ -39,6 +42,11 @@ OBJECTS: dict[str, tuple[Record, Callable[[CatalogMachine], Iterable[object]]]] 
     "counters": (COUNTERS, lambda machine: [machine]),
     "queue": (layouts.QUEUE, lambda machine: machine.queues()),
     "policy": (layouts.POLICY, lambda machine: machine.policies.by_name.values()),
+    "exchange": (
+        layouts.EXCHANGE,
+        lambda machine: [each for each in machine.exchanges.by_name.values() if each.id],
+    ),
+    "binding": (layouts.BINDING, lambda machine: machine.exchanges.bindings.values()),
     "member": (layouts.MEMBER, lambda machine: machine.members.by_id.values()),
     "lease settings": (layouts.LEASE_SETTINGS, lambda machine: [machine.lease_settings]),
     "lease times": (

@@ -252,7 +252,7 @@ def test_what_a_policy_cannot_set_is_refused_naming_what_it_can(catalog: Catalog
         catalog.refusal("p", max_lenght=1) == "unknown argument 'x-max-lenght'; did you mean 'x-max-length'?"
     )
     assert "is fixed when a queue is declared" in catalog.refusal("p", max_priority=3)
-    assert "not supported by this version" in catalog.refusal("p", expires=3)
+    assert "not supported by this version" in catalog.refusal("p", initial_group_size=3)
     assert "allowed: an integer" in catalog.refusal("p", max_length=True)
     assert "header.durabel" in catalog.refusal("p", filter_field_names="header.durabel")
 

@@ -80,6 +80,8 @@ def test_help_and_version_come_without_anything_heavy() -> None:
         "node",
         "cluster",
         "queues",
+        "exchanges",
+        "bindings",
         "policies",
         "subscriptions",
         "publish",
@@ -119,6 +121,34 @@ def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -
     assert "2 purged" in quorum("queues", "show", "orders", url=service.url)[0]
     assert quorum("queues", "delete", "orders", url=service.url)[0] == "deleted orders and 0 messages\n"
     assert "orders" in quorum("queues", "delete", "orders", url=service.url, status=1)[1]
+
+
+def test_messages_are_published_to_exchanges(service: Service) -> None:
+    for command in (
+        ("queues", "declare", "routed"),
+        ("exchanges", "declare", "shop", "--type", "direct", "-a", "alternate-exchange=lost"),
+        ("bindings", "add", "shop", "routed", "--key", "new"),
+    ):
+        quorum(*command, url=service.url)
+    again = quorum("bindings", "add", "shop", "routed", "--key", "new", url=service.url)[0]
+    assert again == "is bound already: routed to shop\n"
+    publish = ("publish", "--exchange", "shop", "--key")
+    assert quorum(*publish, "new", "a", "b", url=service.url)[0] == "published 2 messages to exchange shop\n"
+    assert quorum(*publish, "old", "c", url=service.url)[0] == "published 1 message to exchange shop\n"
+    assert "were refused" in quorum(*publish, "old", "c", "--mandatory", url=service.url, status=1)[1]
+    assert quorum("browse", "routed", url=service.url)[0] == "a\nb\n"
+    [shop] = json.loads(quorum("exchanges", "list", "--json", url=service.url)[0])
+    assert (shop["name"], shop["type"]) == ("shop", "direct")
+    assert shop["arguments"] == {"alternate-exchange": "lost"}
+    assert "shop" in quorum("exchanges", "list", url=service.url)[0]
+    assert "routed" in quorum("exchanges", "show", "shop", url=service.url)[0]
+    shown = json.loads(quorum("exchanges", "show", "shop", "--json", url=service.url)[0])
+    assert [(each["destination"], each["routing_key"]) for each in shown["from"]] == [("routed", "new")]
+    assert "routed" in quorum("bindings", "list", "shop", url=service.url)[0]
+    quorum("bindings", "remove", "shop", "routed", "-k", "new", url=service.url)
+    assert json.loads(quorum("bindings", "list", "--json", url=service.url)[0]) == []
+    quorum("exchanges", "delete", "shop", url=service.url)
+    assert "no exchange 'shop'" in quorum("exchanges", "show", "shop", url=service.url, status=1)[1]
 
 
 def test_policies_are_set_listed_and_deleted(service: Service) -> None:
@@ -220,6 +250,9 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
         (("consume", "none", "--keep"), b"", 2, "--keep needs --count"),
         (("consume", "none", "-s", "a", "-a", "b=c"), b"", 2, "not both"),
         (("queues", "show", "none"), b"", 1, "none"),
+        (("publish",), b"", 2, "name a queue, or an exchange with --exchange"),
+        (("publish", "none", "x", "--key", "k"), b"", 2, "--key and --mandatory need --exchange"),
+        (("bindings", "add", "e", "q", "-s", "a", "-a", "x-selector=b"), b"", 2, "exclude each other"),
         (("queues", "declare", "q", "-a", "x=1", "-a", "x=2"), b"", 2, "given twice"),
         (("cluster", "status", "--url", "http://x"), b"", 2, "quorum://"),
         (("subscriptions", "list", "q", "--url", "quorum://h:x"), b"", 2, "wanted: host:port"),

@@ -29,6 +29,7 @@ NEUTRAL = (
     "catalog_view",
     "client_session",
     "deliveries",
+    "exchange_view",
     "filters",
     "hub",
     "member_requests",

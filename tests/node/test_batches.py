@@ -196,7 +196,7 @@ def wrong(made: pb.MessageBatch | bytes, kept: object = None, max_bytes: int = -
     """The messages that are refused by themselves, with the reason."""
     data = made if isinstance(made, bytes) else made.SerializeToString()
     stored = batches.read_each(data, LIMITS)
-    found = batches.refused_each(stored, LIMITS, [(kept, max_bytes)] * stored.count)  # type: ignore[list-item]
+    found = batches.refused_each(stored, LIMITS, [((kept, max_bytes),)] * stored.count)  # type: ignore[list-item]
     return {ordinal: error.reason for ordinal, error in found.items()}
 
 
@@ -232,7 +232,7 @@ def test_properties_too_large_for_a_message_are_refused_to_it_alone() -> None:
     limits = BatchLimits(max_messages=100, max_message_bytes=50, max_batch_bytes=1 << 20)
     with pytest.raises(BatchError):
         batches.check(made, limits, None, -1)
-    found = batches.refused_each(batches.read_each(made, limits), limits, [(None, -1)] * 2)
+    found = batches.refused_each(batches.read_each(made, limits), limits, [((None, -1),)] * 2)
     assert {ordinal: error.reason for ordinal, error in found.items()} == {1: "metadata_too_large"}
 
 

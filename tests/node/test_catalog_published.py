@@ -8,6 +8,7 @@ import pytest
 from fifo import commands as c
 from quorum.api.catalog_view import CatalogView
 from quorum.catalog.commands import DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
+from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange
 from quorum.catalog.machine import CatalogMachine
 from quorum.node import events as ev
 from quorum.node.errors import PageUnreadable
@@ -54,6 +55,13 @@ def assert_equal(view: CatalogView, catalog: CatalogMachine) -> None:
         catalog.revision,
     )
     assert view.queue_groups == catalog.queue_groups
+    known = catalog.exchanges
+    assert {each.name: each for each in view.routes.exchanges()} == known.by_name
+    assert {each.id: each for each in view.routes.bindings()} == known.bindings
+    assert view.routes.removals == known.removals
+    for binding in known.bindings.values():
+        assert view.routes.find(binding) == binding
+        assert binding in view.routes.bindings_of("exchange", binding.source)
     for queue in catalog.queues():
         assert view.queue(queue.name) == queue
         assert view.effective(queue) == catalog.effective(queue)
@@ -79,11 +87,21 @@ def test_a_view_follows_the_catalog_change_by_change(cluster: Cluster) -> None:
         DeclareQueue("one", ()),
         RemovePolicy("short"),
         DeclareQueue("one", TTL),
+        DeclareExchange("routes", "topic", ()),
+        Bind("routes", "queue", "one", "a.*"),
+        Bind("amq.fanout", "exchange", "routes"),
+        DeleteExchange("routes"),
+        DeclareExchange("routes", "direct", ()),
+        Bind("routes", "queue", "two", "k"),
+        Bind("routes", "queue", "one", "k"),
+        RemoveQueue("one"),
     ):
         cluster.administer(command)
         cluster.settle()
         assert_equal(view, catalog)
+    assert view.routes.router.route("routes", "k").queues == ("two",)
     assert view.was_deleted(first)
+    cluster.declare("one")
     again = view.queue("one")
     assert again is not None and again.id != first.id
     assert not view.was_deleted(again)
@@ -97,7 +115,11 @@ def test_a_change_says_only_what_has_changed(cluster: Cluster) -> None:
     listener.changes.clear()
     cluster.administer(DeclareQueue("new", ()))
     cluster.administer(RemoveQueue("q7"))
+    for number in range(8, 20):
+        cluster.administer(Bind("amq.topic", "queue", f"q{number}", "k"))
     cluster.settle()
+    bindings = [each for change in listener.changes if change.routing for each in change.routing.bindings]
+    assert len(bindings) == 12, "each is published once"
     named = [queue.name for change in listener.changes for queue in change.queues]
     assert named == ["new"]
     assert sum(len(change.removed) for change in listener.changes) == 1

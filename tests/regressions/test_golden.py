@@ -20,12 +20,9 @@ ARCHIVES = sorted((Path(__file__).parents[1] / "golden").glob("*.tar.xz"))
 
 LATER_KINDS: dict[int, set[str]] = {
     1: {
-        "ConfirmMember",
-        "FoundLeaseTimes",
-        "RemoveExpired",
-        "SetLeaseTimes",
-        "SettleLeaseTimes",
-        "UseQueue",
+        *("ConfirmMember", "FoundLeaseTimes", "SetLeaseTimes", "SettleLeaseTimes"),
+        *("RemoveExpired", "UseQueue"),
+        *("DeclareExchange", "DeleteExchange", "Bind", "Unbind"),
     }
 }
 """machine version -> the kinds of commands that came after it"""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import grpc
@@ -92,6 +93,8 @@ class FakeCluster:
         self.leaders: dict[str, FakeNode] = {}
         """by queue, where clients can find one out"""
         self.policies: dict[str, Any] = {}
+        self.exchanges: dict[str, Any] = {}
+        self.bindings: list[Any] = []
         self.producers: dict[bytes, FakeProducer] = {}
         self.selectors: dict[str, Predicate] = {}
         self.limits = queue_pb2.Opened(
@@ -135,6 +138,9 @@ class FakeCluster:
 
     def accept(self, stream: FakeStream, publish: Any) -> None:
         """Takes what of a batch was not taken before, and confirms all of it."""
+        if publish.exchange:
+            self.accept_routed(stream, publish)
+            return
         if publish.routing_keys:
             self.accept_each(stream, publish)
             return
@@ -163,6 +169,34 @@ class FakeCluster:
         self.answer_publish(stream, first, first + len(queues) - 1)
         for queue in queues:
             self.serve(queue)
+
+    def accept_routed(self, stream: FakeStream, publish: Any) -> None:
+        """A batch for an exchange, which compares whole keys: each message by itself."""
+        if publish.exchange not in self.exchanges:
+            raise Refusal(code_pb2.NOT_FOUND, "NO_EXCHANGE", f"there is no exchange {publish.exchange!r}")
+        messages = unpack(parse(publish.batch))
+        keys = list(publish.routing_keys) or [publish.routing_key] * len(messages)
+        taken = []
+        for number, key, (body, properties) in zip(
+            count(publish.first_sequence), keys, messages, strict=False
+        ):
+            names = [
+                each.queue
+                for each in self.bindings
+                if (each.source, each.routing_key) == (publish.exchange, key)
+            ]
+            if publish.mandatory and not names:
+                stream.reject(
+                    number, number, Refusal(code_pb2.NOT_FOUND, "UNROUTABLE", f"no queue for {key}")
+                )
+                continue
+            for name in names:
+                self.take(stream, self.queue(name), number, body, properties)
+            taken.append(number)
+        for number in taken[:1] if self.cut_after == 0 else taken:
+            self.answer_publish(stream, number, number)
+        for name in self.queues:
+            self.serve(self.queues[name])
 
     def take(self, stream: FakeStream, queue: FakeQueue, number: int, body: bytes, properties: Any) -> None:
         if number not in stream.producer.accepted:
@@ -547,6 +581,70 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         for consumer in queue.consumers:
             response.consumers.add(consumer_tag=consumer.tag, node=self.name, checked_out=len(consumer.held))
         return response
+
+    async def DeclareExchange(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        created = request.exchange not in self.cluster.exchanges
+        if created:
+            self.cluster.exchanges[request.exchange] = admin_pb2.ExchangeInfo(
+                name=request.exchange,
+                type=request.type,
+                arguments=request.arguments,
+                id=self.cluster.new_id(),
+            )
+        return admin_pb2.DeclareExchangeResponse(created=created)
+
+    async def DeleteExchange(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        known = self.cluster.exchanges.get(request.exchange)
+        if known is None or known.id != request.id:
+            await self._missing(f"there is no exchange {request.exchange!r}", context)
+        del self.cluster.exchanges[request.exchange]
+        await self._lose_answer(context)
+        return admin_pb2.DeleteExchangeResponse()
+
+    async def ListExchanges(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        names = sorted(name for name in self.cluster.exchanges if name.startswith(request.prefix))
+        found = [self.cluster.exchanges[name] for name in names if name > request.after]
+        response = admin_pb2.ListExchangesResponse(exchanges=found[:1])
+        if len(found) > 1:
+            response.next_after = found[0].name
+        return response
+
+    async def AddBinding(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        if request.binding.source not in self.cluster.exchanges:
+            await self._missing(f"there is no exchange {request.binding.source!r}", context)
+        added = request.binding not in self.cluster.bindings
+        if added:
+            self.cluster.bindings.append(request.binding)
+        return admin_pb2.AddBindingResponse(added=added)
+
+    async def RemoveBinding(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        if request.binding not in self.cluster.bindings:
+            await self._missing("there is no such binding", context)
+        self.cluster.bindings.remove(request.binding)
+        await self._lose_answer(context)
+        return admin_pb2.RemoveBindingResponse()
+
+    async def ListBindings(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        response = admin_pb2.ListBindingsResponse()
+        for number, each in enumerate(self.cluster.bindings, 1):
+            wanted = (request.source, request.queue, request.exchange)
+            found = (each.source, each.queue, each.exchange)
+            if number > request.after and all(a in ("", b) for a, b in zip(wanted, found, strict=True)):
+                if response.bindings:  # a page has one
+                    response.next_after = number - 1
+                    break
+                response.bindings.append(each)
+        return response
+
+    async def _missing(self, text: str, context: Any) -> None:
+        refusal = Refusal(code_pb2.NOT_FOUND, "NOT_FOUND", text)
+        await context.abort_with_status(rpc_status.to_status(refusal.status))
 
     async def SetPolicy(self, request: Any, context: Any) -> Any:
         await self._gate(context)

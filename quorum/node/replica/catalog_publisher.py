@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from quorum.catalog.exchanges import RoutingChanges
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.policies import Policies
 from quorum.catalog.queues import CatalogQueue
@@ -45,7 +46,10 @@ class CatalogPublisher:
         has_policies = is_whole or catalog.policies is not self._policies
         self._published = (catalog, index)
         self._policies = catalog.policies
-        self._outputs.emit(_change(catalog, queues, removed, has_policies=has_policies, is_whole=is_whole))
+        routing = catalog.exchanges.take_changes()
+        self._outputs.emit(
+            _change(catalog, queues, removed, routing, has_policies=has_policies, is_whole=is_whole)
+        )
         for deleted in self._deleted(queues):
             self._outputs.emit(deleted)
 
@@ -62,7 +66,8 @@ class CatalogPublisher:
         """Everything, for a listener that has heard nothing yet."""
         catalog = self._replicas.catalog
         queues = catalog.queues()
-        change = _change(catalog, queues, (), has_policies=True, is_whole=True)
+        routing = catalog.exchanges.whole()
+        change = _change(catalog, queues, (), routing, has_policies=True, is_whole=True)
         return [change, *self._deleted(queues)]
 
     def _deleted(self, queues: Iterable[CatalogQueue]) -> list[ev.QueueDeleted]:
@@ -78,6 +83,7 @@ def _change(
     catalog: CatalogMachine,
     queues: Iterable[CatalogQueue],
     removed: Iterable[int],
+    routing: RoutingChanges | None,
     *,
     has_policies: bool,
     is_whole: bool,
@@ -92,4 +98,5 @@ def _change(
         revision=catalog.revision,
         queue_groups=catalog.queue_groups,
         is_whole=is_whole,
+        routing=routing,
     )

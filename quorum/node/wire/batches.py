@@ -26,6 +26,8 @@ from quorum_selectors.errors import ColumnsError
 from quorum_selectors.known_fields import APPLICATION, KeptFields
 
 FieldValue = bool | int | float | str
+KeptByQueues = Sequence[tuple[KeptFields | None, int]]
+"""What each queue of a message keeps: its filter fields, None for none, and `max_field_bytes`, -1 for no limit."""
 
 MAX_PROPERTIES_BYTES = 64 << 10
 """Bytes of the encoded properties of one message. A member keeps nothing else of a message beside its body."""
@@ -224,11 +226,11 @@ def read_each(data: bytes, limits: BatchLimits) -> StoredBatch:
 
 
 def refused_each(
-    stored: StoredBatch, limits: BatchLimits, kept: Sequence[tuple[KeptFields | None, int] | None]
+    stored: StoredBatch, limits: BatchLimits, kept: Sequence[KeptByQueues]
 ) -> dict[int, BatchError]:
-    """The messages that are wrong by themselves, and why, by their ordinals. kept: the queue's filter fields and
-    `max_field_bytes` for each message; None if the message is not to be checked. Raises BatchError if the ends do not
-    fit the bodies, or `kept` does not fit the messages."""
+    """The messages that are wrong by themselves, and why, by their ordinals. kept: for each message, what each of its
+    queues keeps; a message without queues is not checked. Raises BatchError if the ends do not fit the bodies, or
+    `kept` does not fit the messages."""
     if stored.count != len(kept):
         raise BatchError("bad_batch", f"{len(kept)} routing keys for {stored.count} messages; give one each")
     refused: dict[int, BatchError] = {}
@@ -236,21 +238,23 @@ def refused_each(
     for number, (size, fields) in enumerate(
         zip(_sizes(stored.ends, stored.bodies).tolist(), kept, strict=True)
     ):
-        if fields is None:
+        if not fields:
             continue
         try:
             if size > limits.max_message_bytes:
                 raise _too_large(number, size, limits)
             if stored.each:
-                _check_message(stored.each[number], number, *fields)
+                _check_message(stored.each[number], number, fields)
                 continue
         except BatchError as error:
             refused[number] = error
             continue
-        if fields not in shared:
-            shared[fields] = _refused_shared(stored, *fields)
-        if (why := shared[fields]) is not None:
-            refused[number] = why
+        for each in fields:
+            if each not in shared:
+                shared[each] = _refused_shared(stored, *each)
+            if (why := shared[each]) is not None:
+                refused[number] = why
+                break
     return refused
 
 
@@ -319,15 +323,14 @@ def together(stored: StoredBatch, reason: str, text: str) -> BatchError:
     return (TogetherTooLarge if stored.shared is None else BatchError)(reason, text)
 
 
-def _check_message(
-    properties: pb.Properties, number: int, kept: KeptFields | None, max_field_bytes: int
-) -> None:
+def _check_message(properties: pb.Properties, number: int, fields: KeptByQueues) -> None:
     """What `check` looks at in the properties of a message by itself. Raises BatchError."""
     if properties.ByteSize() > MAX_PROPERTIES_BYTES:
         raise _too_much_metadata(f"message {number} of the batch", properties)
     _check_properties(properties, number)
-    if kept is not None and max_field_bytes >= 0:
-        _check_row(_reader(kept).read(properties), number, max_field_bytes)
+    for kept, max_field_bytes in fields:
+        if kept is not None and max_field_bytes >= 0:
+            _check_row(_reader(kept).read(properties), number, max_field_bytes)
 
 
 def _too_much_metadata(what: str, properties: pb.Properties) -> BatchError:

@@ -482,8 +482,20 @@ _TABLE: tuple[_Row, ...] = (
     _described(44, lt.FoundLeaseTimes),
     _described(45, lt.SetLeaseTimes),
     _described(46, lt.SettleLeaseTimes),
+    _listed(49, catalog.DECLARE_EXCHANGE),
+    _listed(50, catalog.DELETE_EXCHANGE),
+    _listed(51, catalog.BIND),
+    _listed(52, catalog.UNBIND),
 )
-_RECORDS = _DESCRIBED | {each.kind: each for each in (catalog.DECLARE_QUEUE, catalog.SET_POLICY)}
+_LISTED = (
+    catalog.DECLARE_QUEUE,
+    catalog.SET_POLICY,
+    catalog.DECLARE_EXCHANGE,
+    catalog.DELETE_EXCHANGE,
+    catalog.BIND,
+    catalog.UNBIND,
+)
+_RECORDS = _DESCRIBED | {each.kind: each for each in _LISTED}
 
 
 def needed_version(command: c.Command | cat.CatalogCommand) -> int:

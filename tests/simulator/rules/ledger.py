@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fifo.budgets import Entry
+from fifo.consumers.consumer import Key as ConsumerKey
 from fifo.group_machine import GroupMachine
 from fifo.messages import bitsets
 from fifo.queue_machine import QueueMachine
@@ -154,7 +155,7 @@ class Ledger:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While the run lasts, every entry of a bounded queue is judged."""
-        finish: Callable[[QueueMachine, Entry], None] = QueueMachine.finish
+        finish: Callable[[QueueMachine, Entry], list[ConsumerKey]] = QueueMachine.finish
         apply_entry: Callable[..., bool] = Applier._apply_entry
         names = {place.name for place in self._world.bounded}
 
@@ -167,19 +168,19 @@ class Ledger:
                 self._note_unserved(replica.machine, names, index)
             return is_done
 
-        def finished(machine: QueueMachine, entry: Entry) -> None:
+        def finished(machine: QueueMachine, entry: Entry) -> list[ConsumerKey]:
             name = machine.messages.config.name
             if name not in names or entry.index <= self._judged[name]:
-                finish(machine, entry)
-                return
+                return finish(machine, entry)
             self._remember(name, entry.index)
             self._arrive(machine, entry.now_ms)
             before, served = self._messages.get(name, Messages()), self._look(machine)
-            finish(machine, entry)
+            gone = finish(machine, entry)
             after = self._look(machine)
             self._judged[name] = entry.index
             self._messages[name] = after
             self._judge(machine, entry, before, served, after)
+            return gone
 
         with ExitStack() as stack:
             if names:

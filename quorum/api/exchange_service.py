@@ -1,0 +1,233 @@
+"""The part of quorum.v1.Admin for exchanges and bindings."""
+
+from __future__ import annotations
+
+import heapq
+from operator import attrgetter
+
+import grpc
+
+from fifo.effects import Ok
+from quorum.api import status
+from quorum.api.catalog_view import CatalogView
+from quorum.api.filters import SelectorText, parse, selector_text
+from quorum.api.handlers import unary_once
+from quorum.api.hub import Hub
+from quorum.api.policy_service import argument, set_arguments
+from quorum.catalog.arguments import ArgumentError, ArgumentValue, check_queue_name
+from quorum.catalog.bindings import (
+    SELECTOR,
+    Binding,
+    Exchange,
+    check_binding,
+    check_exchange,
+    check_exchange_name,
+    check_reserved,
+)
+from quorum.catalog.commands import CatalogCommand
+from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange, Unbind
+from quorum.v1 import admin_pb2 as pb
+from quorum_selectors import canonical
+
+LISTED_BYTES = 3 << 20
+"""Approximate maximum bytes of an answer with exchanges or bindings: gRPC clients accept 4 MiB by default."""
+
+
+class ExchangeService:
+    """Methods for exchanges and bindings; AdminService has the others."""
+
+    _hub: Hub
+
+    # ---- exchanges
+
+    @unary_once
+    async def DeclareExchange(
+        self,
+        request: pb.DeclareExchangeRequest,
+        context: grpc.aio.ServicerContext[pb.DeclareExchangeRequest, pb.DeclareExchangeResponse],
+    ) -> pb.DeclareExchangeResponse:
+        arguments = {name: argument(name, value) for name, value in request.arguments.items()}
+        check_exchange(request.exchange, request.type, arguments)
+        pairs = tuple(sorted(arguments.items()))
+        reply = await self._hub.own_session.change(
+            lambda catalog: DeclareExchange(request.exchange, request.type, pairs, catalog.routes.removals)
+        )
+        assert isinstance(reply, Ok)
+        return pb.DeclareExchangeResponse(created=bool(reply.count))
+
+    @unary_once
+    async def DeleteExchange(
+        self,
+        request: pb.DeleteExchangeRequest,
+        context: grpc.aio.ServicerContext[pb.DeleteExchangeRequest, pb.DeleteExchangeResponse],
+    ) -> pb.DeleteExchangeResponse:
+        check_exchange_name(request.exchange)
+        check_reserved(request.exchange)
+
+        def deletion(catalog: CatalogView) -> CatalogCommand | None:
+            known = catalog.routes.exchange(request.exchange)
+            if known is None or request.id not in (0, known.id):
+                return None
+            return DeleteExchange(known.name, known.id, request.if_unused)
+
+        if deletion(self._hub.catalog) is None:
+            await self._hub.requests.current_catalog()
+        if await self._hub.own_session.change(deletion) is None:
+            raise _no_exchange(request.exchange, request.id)
+        return pb.DeleteExchangeResponse()
+
+    @unary_once
+    async def ListExchanges(
+        self,
+        request: pb.ListExchangesRequest,
+        context: grpc.aio.ServicerContext[pb.ListExchangesRequest, pb.ListExchangesResponse],
+    ) -> pb.ListExchangesResponse:
+        routes = (await self._hub.requests.current_catalog()).routes
+        wanted = [
+            each
+            for each in routes.exchanges()
+            if each.name.startswith(request.prefix) and each.name > request.after
+        ]
+        limit = request.limit or len(wanted)
+        found = heapq.nsmallest(limit, wanted, key=attrgetter("name"))
+        response = pb.ListExchangesResponse()
+        left = LISTED_BYTES
+        for exchange in found:
+            shown = _shown(exchange, routes.count_from(exchange.name))
+            left -= shown.ByteSize()
+            if left < 0:
+                break
+            response.exchanges.append(shown)
+        if len(response.exchanges) < len(wanted):
+            response.next_after = response.exchanges[-1].name
+        return response
+
+    # ---- bindings
+
+    @unary_once
+    async def AddBinding(
+        self,
+        request: pb.AddBindingRequest,
+        context: grpc.aio.ServicerContext[pb.AddBindingRequest, pb.AddBindingResponse],
+    ) -> pb.AddBindingResponse:
+        binding = await self._binding(request.binding)
+        reply = await self._hub.own_session.change(
+            lambda catalog: Bind(
+                binding.source,
+                binding.kind,
+                binding.destination,
+                binding.routing_key,
+                binding.arguments,
+                binding.selector,
+                catalog.routes.removals,
+            )
+        )
+        assert isinstance(reply, Ok)
+        return pb.AddBindingResponse(added=bool(reply.count))
+
+    @unary_once
+    async def RemoveBinding(
+        self,
+        request: pb.RemoveBindingRequest,
+        context: grpc.aio.ServicerContext[pb.RemoveBindingRequest, pb.RemoveBindingResponse],
+    ) -> pb.RemoveBindingResponse:
+        number = request.binding.id
+        if not number:
+            binding = await self._binding(request.binding)
+            known = (await self._hub.requests.current_catalog()).routes.find(binding)
+            number = 0 if known is None else known.id
+        reply = await self._hub.own_session.change(lambda catalog: Unbind(number)) if number else None
+        if not isinstance(reply, Ok) or not reply.count:
+            raise status.not_found(f"exchange {request.binding.source!r} has no such binding")
+        return pb.RemoveBindingResponse()
+
+    @unary_once
+    async def ListBindings(
+        self,
+        request: pb.ListBindingsRequest,
+        context: grpc.aio.ServicerContext[pb.ListBindingsRequest, pb.ListBindingsResponse],
+    ) -> pb.ListBindingsResponse:
+        if request.queue and request.exchange:
+            raise status.invalid(
+                "bad_argument", "bindings lead to a queue or to an exchange; give one of them"
+            )
+        routes = (await self._hub.requests.current_catalog()).routes
+        kind, name = ("queue", request.queue) if request.queue else ("exchange", request.exchange)
+        if name:
+            found = routes.bindings_of(kind, name)
+        elif request.source:
+            found = routes.bindings_of("exchange", request.source)
+        else:
+            found = routes.bindings()
+        response = pb.ListBindingsResponse()
+        left = LISTED_BYTES
+        for binding in sorted(found, key=attrgetter("id")):
+            if binding.id <= request.after or request.source not in ("", binding.source):
+                continue
+            if name and (binding.kind, binding.destination) != (kind, name):
+                continue
+            shown = _shown_binding(binding)
+            left -= shown.ByteSize()
+            if left < 0:
+                response.next_after = response.bindings[-1].id
+                break
+            response.bindings.append(shown)
+        return response
+
+    async def _binding(self, wanted: pb.Binding) -> Binding:
+        """The binding that a request means, without its id. Raises ArgumentError, SelectorError or NOT_FOUND."""
+        check_exchange_name(wanted.source)
+        kind = wanted.WhichOneof("destination")
+        if kind is None:
+            raise ArgumentError(f"a binding of exchange {wanted.source!r} leads to a queue or to an exchange")
+        destination: str = getattr(wanted, kind)
+        if kind == "queue":
+            check_queue_name(destination)
+        else:
+            check_exchange_name(destination)
+        arguments: dict[str, ArgumentValue] = {
+            name: argument(name, value) for name, value in wanted.arguments.items()
+        }
+        known = self._hub.catalog.routes.exchange(wanted.source)
+        if known is None:
+            known = (await self._hub.requests.current_catalog()).routes.exchange(wanted.source)
+        if known is None:
+            raise _no_exchange(wanted.source)
+        selector = _selector(known, arguments) if known.type == "selector" else ""
+        pairs = tuple(sorted(arguments.items()))
+        binding = Binding(0, wanted.source, kind, destination, wanted.routing_key, pairs, selector)
+        check_binding(known.type, binding)
+        return binding
+
+
+def _selector(exchange: Exchange, arguments: dict[str, ArgumentValue]) -> str:
+    """Take the selector from a binding's arguments. Without one, the binding selects every message."""
+    text = arguments.pop(SELECTOR, "")
+    if not isinstance(text, str):
+        raise ArgumentError(
+            f"a binding of the selector exchange {exchange.name!r} has {SELECTOR} {text!r}; allowed: a JMS selector, "
+            "as text"
+        )
+    expression = parse(SelectorText(text))
+    return "" if expression is None else canonical.encode(expression).hex()
+
+
+def _shown(exchange: Exchange, bindings: int) -> pb.ExchangeInfo:
+    shown = pb.ExchangeInfo(name=exchange.name, type=exchange.type, id=exchange.id, bindings=bindings)
+    set_arguments(shown.arguments, exchange.arguments)
+    return shown
+
+
+def _shown_binding(binding: Binding) -> pb.Binding:
+    shown = pb.Binding(source=binding.source, routing_key=binding.routing_key, id=binding.id)
+    setattr(shown, binding.kind, binding.destination)
+    set_arguments(shown.arguments, binding.arguments)
+    if binding.selector:
+        shown.arguments[SELECTOR].text = selector_text(bytes.fromhex(binding.selector))
+    return shown
+
+
+def _no_exchange(name: str, number: int = 0) -> status.StatusError:
+    """number: the id that was asked for, 0 for any."""
+    text = f"there is no exchange {name!r}" + (f" with the id {number}" if number else "")
+    return status.not_found(text)

@@ -1,0 +1,62 @@
+"""Where messages go: a queue, a queue for each of them, or an exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """An exchange. keys: the routing key of all messages, or one of each message. mandatory: messages that no queue
+    gets are refused."""
+
+    exchange: str
+    keys: str | tuple[str, ...] = ""
+    mandatory: bool = False
+
+    def part(self, first: int, count: int) -> Through:
+        """The route of some of the messages."""
+        if isinstance(self.keys, str):
+            return self
+        return Through(self.exchange, self.keys[first : first + count], self.mandatory)
+
+    @property
+    def address(self) -> Through:
+        """The same for messages with any keys, which are gathered together."""
+        return Through(self.exchange, "", self.mandatory)
+
+
+Address = str | Through
+"""What single messages are gathered by: a queue, or an exchange without keys."""
+Route = str | tuple[str, ...] | Through
+"""The queue of all messages of a batch, one of each message, or an exchange."""
+
+
+def range_count(route: Route, count: int) -> int:
+    """The most ranges of numbers that a group remembers of a batch. An exchange may route each message elsewhere."""
+    if isinstance(route, str):
+        return 1
+    if isinstance(route, Through):
+        return count
+    return sum(name != after for name, after in pairwise((*route, None)))
+
+
+def addresses(route: Route) -> list[Address]:
+    """What single messages for the same queues or exchange are gathered by."""
+    if isinstance(route, str):
+        return [route]
+    if isinstance(route, Through):
+        return [Through(route.exchange, "", mandatory) for mandatory in (False, True)]
+    return list(dict.fromkeys(route))
+
+
+def describe(route: str | Sequence[str] | Through) -> str:
+    """The queues or the exchange of a batch, for the text of an error."""
+    if isinstance(route, str):
+        return repr(route)
+    if isinstance(route, Through):
+        return f"exchange {route.exchange!r}"
+    names = list(dict.fromkeys(route))
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more queues" if len(names) > 3 else "")

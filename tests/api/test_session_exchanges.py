@@ -1,0 +1,328 @@
+"""Publishing through exchanges: where messages go, what is told of them, and in which order (session_publisher.py,
+routing.py). The groups are real machines: group 1 has the queues a, b, full and red, group 2 far and far full."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Any
+
+import pytest
+
+from fifo.limits import PRODUCTION
+from quorum.api import routing
+from quorum.api.outcomes import Confirms
+from quorum.catalog.bindings import Binding, Exchange
+from quorum.client.batch import Message, encode_batch
+from quorum.node import events as ev
+from quorum_selectors import canonical, jms
+from support.counted_lines import count_lines
+from support.publishing_node import Node, on_node
+
+IDS = count(1)
+
+
+def binding(
+    source: str, to: str, key: str = "", *, kind: str = "queue", where: str = "", **arguments: Any
+) -> Binding:
+    encoded = canonical.encode(jms.parse(where)).hex() if where else ""
+    return Binding(next(IDS), source, kind, to, key, tuple(sorted(arguments.items())), encoded)
+
+
+def fanout(*queues: str) -> list[Binding]:
+    return [binding("amq.fanout", queue) for queue in queues]
+
+
+async def publish(node: Node, exchange: str, key: str, number: int = 3, **more: Any) -> dict[int, str]:
+    """So many messages with one routing key."""
+    data = more.pop("data", None) or encode_batch([Message(b"%d" % each) for each in range(number)]).data
+    first = more.pop("first", 1)
+    await node.session.publisher.publish(key, first, first, data, exchange=exchange, **more)
+    node.groups_answer()
+    return node.told()
+
+
+def test_a_message_for_several_queues_of_a_group_is_stored_once() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "b", "full"))
+        data = encode_batch([Message(b"0")]).data
+        await node.session.publisher.publish("key", 1, 1, data, exchange="amq.fanout")
+        [sent] = node.sent
+        assert sent.batch is data
+        assert [target.queue for target in sent.command.targets] == [1, 2, 3]  # type: ignore[union-attr]
+        node.groups_answer()
+        assert node.told() == {1: ""}
+        assert node.bodies("a") == node.bodies("b") == node.bodies("full") == [b"0"]
+
+    on_node(scenario)
+
+
+def test_each_message_goes_where_its_key_leads() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(
+            binding("amq.topic", "a", "*.eu"), binding("amq.topic", "b", "new.#"), binding("amq.topic", "far", "#")
+        )  # fmt: skip
+        keys = ["new.eu", "old.eu", "new.us", "none"]
+        assert await node.publish(keys, exchange="amq.topic") == dict.fromkeys(range(1, 5), "")
+        assert (node.bodies("a"), node.bodies("b")) == ([b"1", b"2"], [b"1", b"3"])
+        assert node.bodies("far") == [b"1", b"2", b"3", b"4"]
+        near, _ = node.commands
+        assert (near.count, near.numbers) == (3, ())
+
+    on_node(scenario)
+
+
+def test_one_queue_costs_what_it_costs_by_its_name() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(binding("amq.direct", "a", "k"))
+        assert await publish(node, "amq.direct", "k") == {1: "", 2: "", 3: ""}
+        [command] = node.commands
+        assert (command.queue, command.targets) == (1, ())
+
+    on_node(scenario)
+
+
+def test_fields_of_messages_choose_their_queues() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(
+            Exchange(next(IDS), "choice", "selector"),
+            binding("choice", "a", where="size > 5"),
+            binding("choice", "amq.headers", where="size < 9", kind="exchange"),
+            binding("amq.headers", "far", colour="red"),
+        )
+        rows: list[dict[str, Any]] = [{"size": 9}, {"size": 7, "colour": "red"}, {"size": 1, "colour": "red"}]
+        bodies = [Message(b"%d" % number, None, row) for number, row in enumerate(rows)]
+        told = await node.publish(["", "", ""], bodies, exchange="choice", mandatory=True)
+        assert told == {1: "", 2: "", 3: ""}
+        assert (node.bodies("a"), node.bodies("far")) == ([b"0", b"1"], [b"1", b"2"])
+
+    on_node(scenario)
+
+
+def test_shared_properties_are_read_once() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(
+            binding("amq.headers", "a", colour="red"), binding("amq.headers", "b", colour="red")
+        )
+        data = encode_batch([Message(b"%d" % each, None, {"colour": "red"}) for each in range(2)]).data
+        assert await publish(node, "amq.headers", "", data=data) == {1: "", 2: ""}
+        assert node.bodies("a") == node.bodies("b") == [b"0", b"1"]
+
+    on_node(scenario)
+
+
+# ---- no queue
+
+
+def test_a_message_without_a_queue_is_confirmed_and_dropped_after_a_current_look() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(binding("amq.direct", "a", "known"), binding("amq.direct", "b", "known"))
+        told = await node.publish(["known", "nobody", "known"], exchange="amq.direct")
+        assert told == {1: "", 2: "", 3: ""}
+        assert node.bodies("a") == node.bodies("b") == [b"1", b"3"]
+        assert node.barriers == 1
+        node.unseen = [binding("amq.direct", "far", "nobody")]
+        await node.publish(["nobody"], first=4, lowest=4, exchange="amq.direct", mandatory=True)
+        assert node.bodies("far") == [b"4"], "another node has made the binding a moment ago"
+        assert node.barriers == 2
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize("independent", [True, False])
+def test_a_mandatory_message_without_a_queue_is_rejected(independent: bool) -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(binding("amq.direct", "a", "known"))
+        keys = ["known", "nobody", "known"]
+        told = await node.publish(keys, exchange="amq.direct", mandatory=True, independent=independent)
+        kept = "" if independent else "unroutable"
+        assert told == {1: kept, 2: "unroutable", 3: kept}
+        assert node.bodies("a") == ([b"1", b"3"] if independent else [])
+
+    on_node(scenario)
+
+
+def test_an_alternate_exchange_takes_what_no_binding_selects() -> None:
+    async def scenario(node: Node) -> None:
+        alternate = (("alternate-exchange", "amq.fanout"),)
+        node.change_routes(Exchange(next(IDS), "main", "direct", alternate), *fanout("b"))
+        node.change_routes(binding("main", "a", "known"))
+        assert await node.publish(["known", "other"], exchange="main", mandatory=True) == {1: "", 2: ""}
+        assert (node.bodies("a"), node.bodies("b")) == ([b"1"], [b"2"])
+
+    on_node(scenario)
+
+
+def test_a_mandatory_message_that_was_taken_before_its_binding_went_is_confirmed() -> None:
+    async def body() -> None:
+        node = Node()
+        node.session.open(b"p" * 16, 1, owner=9)
+        node.change_routes(binding("amq.direct", "far", "k"))
+        assert await publish(node, "amq.direct", "k", 1) == {1: ""}
+        again = Node(2, node.groups)
+        again.session.open(b"p" * 16, 2, owner=9)
+        told = await again.publish(["k", "k"], exchange="amq.direct", mandatory=True, independent=True)
+        assert told == {1: "", 2: "unroutable"}
+
+    asyncio.run(body())
+
+
+# ---- several groups
+
+
+def test_a_message_for_several_groups_is_confirmed_when_all_have_it() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "far"))
+        data = encode_batch([Message(b"x"), Message(b"y")]).data
+        await node.session.publisher.publish("", 1, 1, data, exchange="amq.fanout")
+        later = node.sent.pop()
+        node.groups_answer()
+        assert node.told() == {}
+        node.sent.append(later)
+        node.groups_answer()
+        assert node.told() == {1: "", 2: ""}
+        assert node.bodies("a") == node.bodies("far") == [b"x", b"y"]
+
+    on_node(scenario)
+
+
+def test_a_message_that_one_group_refuses_is_rejected_with_the_queues_that_may_have_it() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "b", "far full"))
+        assert await publish(node, "amq.fanout", "", 1) == {1: ""}
+        data = encode_batch([Message(b"x")]).data
+        await node.session.publisher.publish("", 2, 2, data, exchange="amq.fanout")
+        node.groups_answer()
+        [confirms] = node.session.outbox.take()
+        assert isinstance(confirms, Confirms)
+        [rejection] = confirms.rejected
+        assert rejection.why.reason == "queue_full"
+        assert rejection.why.message.endswith("the message may be in other queues: 'a', 'b'")
+        assert dict(rejection.why.metadata)["may_be_in"] == "a,b"
+        assert node.bodies("a") == [b"0", b"x"]
+
+    on_node(scenario)
+
+
+def test_independent_messages_for_several_groups_have_their_own_outcomes() -> None:
+    async def scenario(node: Node) -> None:
+        for queue, key in [("a", "both"), ("far full", "both"), ("b", "near"), ("far", "far")]:
+            node.change_routes(binding("amq.direct", queue, key))
+        keys = ["both", "near", "both", "far", "nobody"]
+        assert await node.publish(keys, exchange="amq.direct", independent=True) == {
+            1: "", 2: "", 3: "queue_full", 4: "", 5: "",
+        }  # fmt: skip
+        assert node.bodies("a") == [b"1", b"3"]
+
+    on_node(scenario)
+
+
+def test_a_message_that_cannot_be_sent_to_one_group_is_sent_to_none() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "far"), binding("amq.direct", "b", "k"))
+        node.hub._dispatch([ev.DisksLow({2: (ev.LowDisk("n2", 1, 2),)})])
+        assert await publish(node, "amq.fanout", "", 1, independent=True) == {1: "disk_low"}
+        assert node.bodies("a") == []
+
+    on_node(scenario)
+
+
+def test_a_session_that_comes_back_has_each_message_once_in_each_group() -> None:
+    async def body() -> None:
+        node = Node()
+        node.session.open(b"p" * 16, 1, owner=9)
+        bindings = fanout("a", "far")
+        node.change_routes(*bindings)
+        await publish(node, "amq.fanout", "", 2)
+        again = Node(2, node.groups)
+        again.session.open(b"p" * 16, 2, owner=9)
+        again.change_routes(bindings[0], *fanout("b"))
+        assert await publish(again, "amq.fanout", "", 2) == {1: "", 2: ""}
+        assert again.bodies("a") == again.bodies("far") == [b"0", b"1"]
+        assert again.bodies("b") == [], "its group has the numbers"
+
+    asyncio.run(body())
+
+
+# ---- order
+
+
+def test_what_was_sent_is_decided_before_newer_bindings_are_used() -> None:
+    async def scenario(node: Node) -> None:
+        old = binding("amq.direct", "a", "k")
+        node.change_routes(old)
+        data = encode_batch([Message(b"x")]).data
+        await node.session.publisher.publish("k", 1, 1, data, exchange="amq.direct")
+        await node.session.publisher.publish("k", 2, 1, data, exchange="amq.direct")
+        assert len(node.sent) == 2, "the bindings are the same"
+        node.change_routes(binding("amq.direct", "b", "k"), removed=[old.id])
+        third = asyncio.create_task(node.session.publisher.publish("k", 3, 1, data, exchange="amq.direct"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(node.sent) == 2
+        node.groups_answer()
+        await third
+        node.groups_answer()
+        assert node.told() == {1: "", 2: "", 3: ""}
+        assert (node.bodies("a"), node.bodies("b")) == ([b"x", b"x"], [b"x"])
+
+    on_node(scenario)
+
+
+# ---- what a batch may cost
+
+
+def test_messages_count_for_each_of_their_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = type(PRODUCTION)(max_targeted=10)
+    monkeypatch.setattr(routing, "PRODUCTION", limits)
+    monkeypatch.setattr("quorum.api.session_publisher.PRODUCTION", limits)
+
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "b", "full"), *[binding("amq.topic", each, "#") for each in "ab"])
+        assert set((await publish(node, "amq.fanout", "", 4)).values()) == {"batch_too_large"}
+        told = await publish(node, "amq.topic", "", 9, first=5, independent=True)
+        assert told == dict.fromkeys(range(5, 14), "")
+        assert [command.count for command in node.commands] == [4, 5]
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(("keys", "number"), [((), 4_097), (("k",), 2), (("k",) * 3, 2)])
+def test_a_batch_with_too_many_messages_or_keys_is_refused(keys: tuple[str, ...], number: int) -> None:
+    async def scenario(node: Node) -> None:
+        told = await publish(node, "amq.fanout", "", number, routing_keys=keys)
+        assert set(told.values()) == {"bad_batch"}
+
+    on_node(scenario)
+
+
+def test_routing_a_batch_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "BATCH_STEPS", 8)
+
+    async def scenario(node: Node) -> None:
+        node.change_routes(binding("amq.topic", "a", "#"))
+        keys = [f"k{number}" for number in range(4)]
+        told = await node.publish(keys, exchange="amq.topic", independent=True)
+        assert told == {1: "", 2: "", 3: "limit", 4: "limit"}
+
+    on_node(scenario)
+
+
+def lines_of(number: int) -> int:
+    """Executed lines of publishing so many messages to three queues of a group."""
+    found = []
+
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "b", "full"))
+        data = encode_batch([Message(b"x")] * number).data
+        await publish(node, "amq.fanout", "", 1)
+        publishing = node.session.publisher.publish("", 2, 2, data, exchange="amq.fanout")
+        found.append(count_lines(lambda: list(publishing.__await__())))
+        assert len(node.sent) == 1
+
+    on_node(scenario)
+    return found[0]
+
+
+def test_a_batch_for_the_same_queues_does_no_work_for_each_message() -> None:
+    assert lines_of(1_000) <= 2 * lines_of(10)
