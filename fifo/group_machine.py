@@ -28,6 +28,7 @@ from fifo.commands import (
     Cancel,
     CloseSession,
     Command,
+    Commit,
     Configured,
     CreateQueue,
     Credit,
@@ -37,6 +38,7 @@ from fifo.commands import (
     DiscardStaged,
     Enqueue,
     Get,
+    InTransaction,
     KeepSubscription,
     Meta,
     Modify,
@@ -51,6 +53,7 @@ from fifo.commands import (
     ReleaseSubscription,
     Reserve,
     Return,
+    Rollback,
     Settle,
     SettleReserved,
     SetVersion,
@@ -99,7 +102,6 @@ class GroupMachine(GroupState):
         self, field_source: FieldSource, pages: Pages | None = None, limits: Limits = PRODUCTION
     ) -> None:
         super().__init__(field_source, pages, limits)
-        self._dirty: dict[int, None] = {}
         self._woken: dict[int, None] = {}  # to be finished in this order
         self._numbered: dict[type[Command], Handler] = {
             CloseSession: self._close_session,
@@ -112,6 +114,9 @@ class GroupMachine(GroupState):
             Return: self._settle,
             Discard: self._settle,
             Modify: self._settle,
+            InTransaction: self._in_transaction,
+            Commit: self._commit,
+            Rollback: self._rollback,
             Stage: self._staged,
             PublishStaged: self._staged,
             DiscardStaged: self._staged,
@@ -167,7 +172,7 @@ class GroupMachine(GroupState):
                 replies.append(handler(entry, operation, admitted, command))
             else:
                 replies.append(admitted)  # type: ignore[arg-type]
-        if self._dirty or self._woken:
+        if self.dirty or self._woken:
             self._finish_all(entry)
         self.last_steps = entry.steps
         applied = Applied(tuple(replies), tuple(entry.effects))
@@ -193,7 +198,7 @@ class GroupMachine(GroupState):
     def _finish_all(self, entry: Entry) -> None:
         """Finishes all queues that were touched, and those that Wake continues. Those of Wake are first and have a
         budget of their own. Of the others, queues without unfinished work are before those with it."""
-        dirty, woken = self._dirty, self._woken
+        dirty, woken = self.dirty, self._woken
         for queue in woken:
             entry.wake(queue)
             self._finish(entry, queue, is_woken=True)
@@ -251,13 +256,15 @@ class GroupMachine(GroupState):
         self.sessions.end(producer, entry.now_ms, is_clean=is_clean, version=entry.version)
 
     def _detach(self, entry: Entry, producer: Producer) -> None:
-        """Removes a producer's consumers: their checked-out messages are requeued."""
+        """Removes a producer's transactions and consumers: their checked-out messages are requeued."""
+        if producer.open_tx:
+            self.transactions.end_all(producer)
         for queue, tag in producer.consumers:
             machine = self.queues[queue]
             consumer = machine.consumers.get((producer.name, tag))
             if consumer is not None:
                 machine.remove(entry, consumer)
-                self._dirty[queue] = None
+                self.dirty[queue] = None
         producer.consumers.clear()
 
     def _node_down(self, entry: Entry, command: NodeDown) -> None:
@@ -309,7 +316,7 @@ class GroupMachine(GroupState):
             refused = machine.enqueue(entry, operation.number, command, fresh)
             if refused is not None:
                 return refused
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         producer.forget_below(command.lowest_unconfirmed)
         if fresh:
             producer.accept(first, last)
@@ -345,7 +352,7 @@ class GroupMachine(GroupState):
                 if failed is not None:
                     parts.append((first + at, last, failed))
                     break
-                self._dirty[command.queue] = None
+                self.dirty[command.queue] = None
                 producer.accept(first + at, first + at + taken - 1)
             if refused is not None:
                 parts.append((first + at + taken, last, refused))
@@ -393,7 +400,7 @@ class GroupMachine(GroupState):
                 target = command.targets[place]
                 machine, rows = self.queues[target.queue], targets.rows_of(target, fresh)
                 machine.append(entry, operation.number, command, fresh, rows, fields[place], ttls)
-                self._dirty[target.queue] = None
+                self.dirty[target.queue] = None
         producer.forget_below(command.lowest_unconfirmed)
         for first, last in taken:
             producer.accept(first, last)
@@ -440,7 +447,9 @@ class GroupMachine(GroupState):
         reply = machine.attach(entry, producer, command)
         if type(reply) is AttachedReply:
             producer.consumers[command.queue, command.consumer_tag] = None
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
+            if producer.open_tx:
+                self.transactions.consumer_changed(producer, machine, command.consumer_tag)
         return reply
 
     def _credit(self, entry: Entry, operation: Operation, producer: Producer, command: Credit) -> Reply:
@@ -449,7 +458,7 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         reply = machine.credit(entry, producer.name, command)
         if type(reply) is Ok:
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     def _cancel(self, entry: Entry, operation: Operation, producer: Producer, command: Cancel) -> Reply:
@@ -459,6 +468,8 @@ class GroupMachine(GroupState):
         reply = machine.cancel(entry, producer.name, command.consumer_tag, command.requeue)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
+            if producer.open_tx:
+                self.transactions.consumer_changed(producer, machine, command.consumer_tag)
         return reply
 
     def _get(self, entry: Entry, operation: Operation, producer: Producer, command: Get) -> Reply:
@@ -468,7 +479,7 @@ class GroupMachine(GroupState):
         reply = machine.get(entry, producer, command)
         if type(reply) is Ok:
             producer.consumers[command.queue, ""] = None
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     def _settle(self, entry: Entry, operation: Operation, producer: Producer, command: Settle) -> Reply:
@@ -479,6 +490,17 @@ class GroupMachine(GroupState):
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
         return reply
+
+    def _in_transaction(
+        self, entry: Entry, operation: Operation, producer: Producer, command: InTransaction
+    ) -> Reply:
+        return self.transactions.embargo(entry, operation.number, producer, command)
+
+    def _commit(self, entry: Entry, operation: Operation, producer: Producer, command: Commit) -> Reply:
+        return self.transactions.commit(entry, producer, command)
+
+    def _rollback(self, entry: Entry, operation: Operation, producer: Producer, command: Rollback) -> Reply:
+        return self.transactions.rollback(producer, command)
 
     def _staged(
         self,
@@ -492,13 +514,13 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         reply, is_changed = machine.stage(entry, operation.number, command)
         if is_changed:
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     def _changed(self, producer: Producer, machine: QueueMachine, tag: str) -> None:
         if (producer.name, tag) not in machine.consumers:
             producer.consumers.pop((machine.queue, tag), None)
-        self._dirty[machine.queue] = None
+        self.dirty[machine.queue] = None
 
     def _ask_subscription(
         self, entry: Entry, operation: Operation, producer: Producer, command: SubscriptionCommand
@@ -508,7 +530,7 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         reply = machine.subscriptions.answer(entry, command)
         if type(reply) is not Refused:
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     def _ask_pins(
@@ -520,7 +542,7 @@ class GroupMachine(GroupState):
         pins = machine.pins
         reply = pins.pin(entry, command) if isinstance(command, Pin) else pins.unpin(command)
         if type(reply) is not Refused:
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     # ---- administration
@@ -540,7 +562,7 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         if machine.messages.config != command.config:
             machine.messages.config = command.config
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return Ok()
 
     def _configured(self, entry: Entry, command: Configured) -> None:
@@ -549,9 +571,11 @@ class GroupMachine(GroupState):
     def _delete_queue(self, entry: Entry, command: DeleteQueue) -> Reply:
         if not is_deleted(self.deleted, command.queue):
             self.deleted.insert(bisect_left(self.deleted, command.queue), command.queue)
-        machine = self.queues.pop(command.queue, None)
+        machine = self.queues.get(command.queue)
         if machine is None:
             return Ok()
+        self.transactions.queue_ends(machine)
+        del self.queues[command.queue]
         for consumer in machine.consumers.values():
             self.sessions.producers[consumer.producer].consumers.pop((command.queue, consumer.tag), None)
             if consumer.group is not None:
@@ -561,25 +585,26 @@ class GroupMachine(GroupState):
                 entry.effects.append(event)
         machine.messages.blocks.clear()
         self.backlog.pop(command.queue, None)
-        self._dirty[command.queue] = None  # so that its wake-up is forgotten
+        self.dirty[command.queue] = None  # so that its wake-up is forgotten
         return Ok(machine.messages.ready_count + machine.messages.checked_out_count)
 
     def _purge(self, entry: Entry, command: Purge) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        self._dirty[command.queue] = None
+        self.dirty[command.queue] = None
         return Ok(machine.purge(command.before))
 
     def _wake(self, entry: Entry, command: Wake) -> None:
+        self.transactions.end_overdue(entry)
         if entry.version < SHARED_BUDGETS:
             due = list(self.backlog)[:FIRST_WAKE_QUEUES]
             for queue in due:  # those that are unfinished after it join the backlog's end
                 del self.backlog[queue]
-                self._dirty[queue] = None
+                self.dirty[queue] = None
             for time_ms, queue in self._wakes.islice(0, FIRST_WAKE_QUEUES):
                 if time_ms <= entry.now_ms:
-                    self._dirty[queue] = None
+                    self.dirty[queue] = None
             return
         self._woken.update(dict.fromkeys(islice(self.backlog, self.limits.wake_queues)))
         for time_ms, queue in self._wakes.islice(0, self.limits.wake_queues):

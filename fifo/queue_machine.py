@@ -54,6 +54,7 @@ from fifo.consumers.read_costs import text_factor
 from fifo.consumers.selector import refuse_selector
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
+from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Key, Outcome, Part
 from fifo.messages import expiry, overflow
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import NEVER, ONE_EACH
@@ -296,7 +297,27 @@ class QueueMachine:
     # ---- outcomes of deliveries
 
     def settle(self, entry: Entry, producer: bytes, command: Settle) -> Reply:
-        """Settle, Return, Discard and Modify."""
+        """Settle, Return, Discard and Modify. Messages that an open transaction settles are left to it."""
+        consumer = self._holder(producer, command)
+        if isinstance(consumer, Refused):
+            return consumer
+        was_full = consumer.checked_out.total >= consumer.max_checked_out
+        tags = command.tags
+        if consumer.embargoed is not None:
+            tags = tuple(consumer.embargoed.outside(tags))
+        ranges = consumer.checked_out.remove_many(tags)
+        if type(command) is Settle:
+            self.messages.settle(ranges)
+        elif isinstance(command, Discard) or (isinstance(command, Modify) and command.undeliverable_here):
+            self.messages.settle(ranges, "rejected")
+        else:
+            failed = isinstance(command, Modify) and command.delivery_failed
+            self.messages.requeue(entry, ranges, failed=failed)
+        self._has_settled(entry, consumer, command.credit_to, was_full=was_full)
+        return Ok(sum(count for _, count in ranges))
+
+    def _holder(self, producer: bytes, command: Settle) -> Consumer | Refused:
+        """The consumer whose messages a command settles."""
         consumer = self.consumers.get((producer, command.consumer_tag))
         if consumer is None:
             return self._not_attached(command.consumer_tag)
@@ -310,24 +331,89 @@ class QueueMachine:
         for first, last in command.tags:
             if not 0 <= first <= last:
                 return Refused("bad_argument", f"delivery tags {first}..{last}; allowed: ranges from 0 on")
-        was_full = consumer.checked_out.total >= consumer.max_checked_out
-        ranges = consumer.checked_out.remove_many(command.tags)
-        if type(command) is Settle:
-            self.messages.settle(ranges)
-        elif isinstance(command, Discard) or (isinstance(command, Modify) and command.undeliverable_here):
-            self.messages.settle(ranges, "rejected")
-        else:
-            failed = isinstance(command, Modify) and command.delivery_failed
-            self.messages.requeue(entry, ranges, failed=failed)
+        return consumer
+
+    def _has_settled(self, entry: Entry, consumer: Consumer, credit_to: int, *, was_full: bool) -> None:
+        """Notes what follows for a consumer from the end of some of its checked-out messages."""
         if consumer.group is not None:
-            if command.credit_to:
-                self.set_credit(entry, consumer, command.credit_to)
+            if credit_to:
+                self.set_credit(entry, consumer, credit_to)
             elif was_full:
                 self.groups.credit_changed(consumer, entry)
         elif consumer.tag and not consumer.checked_out.total:
             del self.consumers[consumer.key]  # it was cancelled before
             self.owned.remove(consumer.owner)
-        return Ok(sum(count for _, count in ranges))
+
+    # ---- parts of transactions
+
+    def refuse_embargo(self, producer: bytes, command: Settle) -> Refused | None:
+        """The refusal if a transaction cannot settle these messages, else None."""
+        consumer = self._holder(producer, command)
+        if isinstance(consumer, Refused):
+            return consumer
+        if not command.tags:
+            return Refused("bad_argument", "no delivery tags; allowed in a transaction: one range or more")
+        end, held = -1, consumer.checked_out
+        for first, last in command.tags:
+            if first <= end:
+                return Refused(
+                    "bad_argument", f"delivery tags {first}..{last} after {end}; allowed: ascending"
+                )
+            end = last
+            found = sum(count for _, count in held.between(first, last))
+            other = consumer.embargoed is not None and any(consumer.embargoed.overlapping(first, last))
+            if found <= last - first or other:
+                what = "another transaction settles" if other else f"{last - first + 1 - found} of"
+                return Refused(
+                    "not_checked_out",
+                    f"{what} the delivery tags {first}..{last} of consumer {command.consumer_tag!r}"
+                    + ("" if other else " are not checked out"),
+                )
+        return None
+
+    def embargo(self, entry: Entry, key: Key, part: Part, credit_to: int = 0) -> None:
+        """Adds a part to a transaction. credit_to: of a settlement, which `refuse_embargo` has allowed."""
+        self.staging.embargo.add(key, part)
+        if isinstance(part, EmbargoedSettlement):
+            consumer = self.consumers[key[0], part.consumer_tag]
+            consumer.embargo(part.tags)
+            if credit_to and consumer.group is not None:
+                self.set_credit(entry, consumer, credit_to)
+
+    def drop_embargo(self, key: Key) -> None:
+        """Drops the parts of a transaction. The messages that it settles stay checked out."""
+        for part in self.staging.embargo.parts.pop(key):
+            if isinstance(part, EmbargoedSettlement):
+                consumer = self.consumers.get((key[0], part.consumer_tag))
+                if consumer is not None and consumer.attach == part.attach:
+                    consumer.lift_embargo(part.tags)
+
+    def commit(self, entry: Entry, key: Key) -> list[str]:
+        """Makes the parts of a transaction count, in their order. The fields of its messages are not read now: scans
+        read them, as those of any backlog. Returns the tags of consumers that were cancelled before and hold nothing
+        any more."""
+        messages = self.messages
+        gone: list[str] = []
+        parts = self.staging.embargo.parts.pop(key)
+        if any(isinstance(part, EmbargoedBatch) for part in parts):
+            self.groups.arrivals_begin(entry)
+            entry.budget(self.queue).reads_arrivals = True
+        for part in parts:
+            if isinstance(part, EmbargoedBatch):
+                part.place(messages, entry)
+                continue
+            consumer = self.consumers[key[0], part.consumer_tag]
+            was_full = consumer.checked_out.total >= consumer.max_checked_out
+            consumer.lift_embargo(part.tags)
+            ranges = consumer.checked_out.remove_many(part.tags)
+            if part.outcome in (Outcome.SETTLED, Outcome.REJECTED):
+                messages.settle(ranges, "settled" if part.outcome == Outcome.SETTLED else "rejected")
+            else:
+                messages.requeue(entry, ranges, failed=part.outcome == Outcome.FAILED)
+            self._has_settled(entry, consumer, 0, was_full=was_full)
+            if consumer.key not in self.consumers:
+                gone.append(consumer.tag)
+        return gone
 
     # ---- staged messages
 

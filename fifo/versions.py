@@ -30,6 +30,7 @@ as there may be logs with entries of that version.
 | 2 | a full queue accepts those messages of an independent batch that fit |
 | 2 | a batch may be for several queues; the ranges of accepted numbers that are remembered of a producer are limited |
 | 2 | the ranges of accepted numbers of all producers of a group together are limited, and owners share them |
+| 2 | a session's publishes and settlements may be part of a transaction |
 """
 
 from __future__ import annotations

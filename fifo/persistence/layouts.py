@@ -15,6 +15,7 @@ import numpy as np
 from fifo.codec import Reader, Writer
 from fifo.commands import ON_EXPIRY, UNKNOWN
 from fifo.consumers.consumer import CheckedOut, Consumer
+from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Outcome
 from fifo.group_state import GroupState
 from fifo.kinds import BYTES, FLAG, I64, TEXT, U64, Coded, Column, Many, Maybe, Row
 from fifo.layouts import ADDRESS, FENCE
@@ -27,6 +28,7 @@ from fifo.queue_machine import QueueMachine
 from fifo.records import Field, Record
 from fifo.staging import LastBatch, Part
 from fifo.subscriptions import Disposition, Reservation, Subscription
+from fifo.transactions import Transaction
 
 MANY = 16
 """Numbers from which on writing them together is faster than one by one."""
@@ -118,7 +120,7 @@ PRODUCER = Record(
         Field("accepted", NumberRangesKind()),
         Field("consumers", Many(Row(U64, TEXT), dict.fromkeys)),
     ),
-    others=("counted", "owner"),
+    others=("counted", "owner", "last_tx", "committed", "open_tx"),
 )
 PRODUCERS = Many(PRODUCER)
 ENDED = Many(BYTES, dict.fromkeys)
@@ -126,6 +128,17 @@ FENCES = Record(
     Fences,
     (Field("by_name", Many(Row(BYTES, FENCE), dict, dict.items)), Field("lost_ms", I64)),
 )
+
+# ---- its transactions, and what producers have committed: there only if a producer has named a transaction
+
+NAMED_TX = Many(Row(BYTES, U64, NumberRangesKind()))
+"""of each producer that has named a transaction: its name, its highest number, and those that were committed"""
+TRANSACTION = Record(
+    Transaction,
+    (Field("producer.name", BYTES), Field("number", U64), Field("began_ms", U64)),
+    others=("queues", "operations", "messages", "size_bytes", "ranges"),
+)
+TRANSACTIONS = Many(TRANSACTION)
 
 # ---- a queue
 
@@ -150,7 +163,7 @@ CONSUMER = Record(
         Field("selector", Maybe(BYTES)),
         Field("checked_out", CHECKED_OUT),
     ),
-    others=("group", "key", "max_checked_out", "owner"),
+    others=("group", "key", "max_checked_out", "owner", "embargoed"),
 )
 CONSUMERS = Many(CONSUMER)
 
@@ -232,3 +245,28 @@ TEXTS = Field("texts", Column("I"))
 LAST_BATCH = Record(LastBatch, (Field("number", U64),), others=("used_ms", "owner"))
 LAST_BATCHES = Many(Row(TEXT, LAST_BATCH), dict, dict.items)
 USED_MS = Field("used_ms", U64, since=2, default=0)
+
+# ---- its embargo, behind the staged parts: there only if it has parts
+
+EMBARGOED_BATCH = Record(
+    EmbargoedBatch,
+    (
+        Field("index", U64),
+        Field("operation", U64),
+        Field("batch_count", U64),
+        Field("size_bytes", U64),
+        Field("texts", U64),
+        Field("ordinals", Column("I")),
+        Field("counts", Column("I")),
+        Field("ttls", Column("q")),
+    ),
+)
+EMBARGOED_SETTLEMENT = Record(
+    EmbargoedSettlement,
+    (
+        Field("consumer_tag", TEXT),
+        Field("attach", U64),
+        Field("outcome", Coded(*Outcome)),
+        Field("tags", RANGES),
+    ),
+)

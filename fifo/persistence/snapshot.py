@@ -9,7 +9,7 @@ Which fields a record has follows from the group's version, which stands in its 
 builds can read a snapshot until the group has switched to a version that they do not know.
 
 Format 3 is read, too. Its group's head ends before the producers' owners and the fences, and its queues' heads before
-the owners of subscriptions and pins.
+the owners of subscriptions and pins. Transactions are there only if a producer has named one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.filter_fields import FieldSource
+from fifo.embargo import EmbargoedSettlement
 from fifo.group_machine import GroupMachine
 from fifo.layouts import CONFIG
 from fifo.limits import PRODUCTION, Limits
@@ -42,6 +43,7 @@ from fifo.persistence.layouts import (
 from fifo.persistence.pins import read_pins, write_pins
 from fifo.persistence.staging import decode_staging, encode_staging
 from fifo.persistence.subscriptions import read_subscriptions, write_subscriptions
+from fifo.persistence.transactions import read_transactions, write_transactions
 from fifo.pins import QueuePin
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
@@ -116,6 +118,7 @@ def decode(
         for _ in range(block_count):
             add_block(machine, decode_block(Reader(reader.blob()), group.limits.block_size))
         group.note_expiry(machine)
+    group.transactions.restore()
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
     return group
@@ -134,6 +137,7 @@ def group_head(group: GroupMachine) -> bytearray:
     ENDED.write(out, sessions.ended)
     OWNER.write_each(out, sessions.producers.values())
     FENCES.write(out, sessions.fences)
+    write_transactions(out, group)
     return out.data
 
 
@@ -161,6 +165,8 @@ def read_group_head(head: bytes, group: GroupMachine) -> int:
         sessions.add(producer)
     if not is_format_3:
         FENCES.read_into(reader, sessions.fences)
+    if not reader.is_at_end():
+        read_transactions(reader, group)
     return queue_count
 
 
@@ -222,6 +228,10 @@ def read_queue_head(head: bytes, group: GroupMachine) -> tuple[QueueMachine, int
     for consumer in consumers:
         consumer.owner = producers[consumer.producer].owner
         machine.owned.add(consumer.owner)
+    for (producer, _), parts in staging.embargo.parts.items():
+        for part in parts:
+            if isinstance(part, EmbargoedSettlement):
+                machine.consumers[producer, part.consumer_tag].embargo(part.tags)
     groups = machine.groups
     found = []
     for _ in range(reader.number()):

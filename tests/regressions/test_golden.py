@@ -19,7 +19,7 @@ from support.golden import MEMBERS, Golden
 ARCHIVES = sorted((Path(__file__).parents[1] / "golden").glob("*.tar.xz"))
 
 LATER_KINDS: dict[int, set[str]] = {
-    1: {"ConfirmMember", "FoundLeaseTimes", "SetLeaseTimes", "SettleLeaseTimes"}
+    1: {"Commit", "ConfirmMember", "FoundLeaseTimes", "Rollback", "SetLeaseTimes", "SettleLeaseTimes"}
 }
 """machine version -> the kinds of commands that came after it"""
 RENAMED_KINDS = {

@@ -23,6 +23,7 @@ from support.fifo_model_pins import ModelPins
 from support.fifo_model_scans import END, ModelFronts
 from support.fifo_model_staging import Fields, ModelStaging, is_crowded
 from support.fifo_model_subscriptions import ModelSubscriptions
+from support.fifo_model_transactions import ModelTransactions
 
 NEVER = 1 << 70
 
@@ -103,6 +104,8 @@ class ModelProducer:
     floor: int = 0
     accepted: set[int] = field(default_factory=set)
     highest: int = -1  # of all that were taken
+    last_tx: int = 0
+    committed: set[int] = field(default_factory=set)
     ended_ms: int = -1
 
 
@@ -526,6 +529,7 @@ class ModelGroup:
         self.departed: dict[int, int] = {}
         self.now_ms = 0
         self.backlog: list[int] = []
+        self.transactions = ModelTransactions(self)
 
     def apply(
         self, meta: c.Meta, operations: Sequence[c.Operation]
@@ -575,7 +579,7 @@ class ModelGroup:
         if self.backlog:
             return self.now_ms
         times = [machine.next_expiry() for machine in self.queues.values()]
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None] + self.transactions.next_due(), default=None)
 
     # ---- sessions
 
@@ -603,6 +607,8 @@ class ModelGroup:
         if isinstance(command, c.CloseSession):
             self.end(producer, command.is_clean)
             return e.Ok()
+        if isinstance(command, c.InTransaction | c.Commit | c.Rollback):
+            return self.transactions.answer(operation.number, producer, command)
         if isinstance(command, (*fifo_model_subscriptions.COMMANDS, c.Pin, c.Unpin)):
             return self.read(command)
         assert not isinstance(command, c.NodeDown | c.Configured | c.Wake | c.SetVersion)
@@ -623,6 +629,7 @@ class ModelGroup:
                 reply = queue.staged.discard(command)
             case _:
                 reply = self.consume(producer, queue, command)
+                self.transactions.check_consumers()
         if not isinstance(reply, e.Refused):
             self.dirty.add(command.queue)
         return reply
@@ -668,7 +675,7 @@ class ModelGroup:
     def end(self, producer: ModelProducer, is_clean: bool = False) -> None:
         self.detach(producer)
         producer.ended_ms = self.now_ms
-        if is_clean or (not producer.accepted and not producer.floor):
+        if is_clean or (not producer.accepted and not producer.floor and not producer.last_tx):
             self.fence(producer)
         else:
             self.ended.append(producer)
@@ -680,6 +687,7 @@ class ModelGroup:
             self.fences_lost_ms = self.fences.pop(0)[2]
 
     def detach(self, producer: ModelProducer) -> None:
+        self.transactions.end_all(producer)
         mine = [
             (x.attach, n, x)
             for n, q in self.queues.items()
@@ -861,7 +869,7 @@ class ModelGroup:
             tag
             for first, last in command.tags
             for tag in sorted(consumer.checked_out)
-            if first <= tag <= last
+            if first <= tag <= last and tag not in self.transactions.tags(consumer)
         ]
         messages = [consumer.checked_out.pop(tag) for tag in tags]
         if isinstance(command, c.Return) or (
@@ -886,6 +894,7 @@ class ModelGroup:
     def unnumbered(self, command: c.Command) -> e.Reply | None:
         match command:
             case c.Wake():
+                self.transactions.end_overdue()
                 times = [(machine.next_expiry(), queue) for queue, machine in self.queues.items()]
                 due = sorted(
                     (time, queue) for time, queue in times if time is not None and time <= self.now_ms
@@ -926,6 +935,7 @@ class ModelGroup:
 
     def delete(self, queue: int) -> e.Reply:
         self.deleted.add(queue)
+        self.transactions.queue_ends(queue)
         machine = self.queues.pop(queue, None)
         self.backlog = [other for other in self.backlog if other != queue]
         if machine is None:
