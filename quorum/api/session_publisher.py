@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from fifo import commands as c
@@ -32,7 +32,7 @@ MAX_KNOWN = 8_192
 @dataclass(frozen=True, slots=True)
 class _Published:
     """What one group gets of a batch: client sequences as ranges (first, last), `size` bytes. rows: ranges that its
-    answer may have."""
+    answer may have. told: gets the answer to a batch of a transaction, which has no client sequences."""
 
     publisher: SessionPublisher
     group: int
@@ -40,6 +40,7 @@ class _Published:
     numbers: Sequence[tuple[int, int]]
     size: int
     rows: int
+    told: Callable[[Reply | None], None] | None = None
 
     def answered(self, reply: Reply | None) -> None:
         self.publisher.decided(self, reply)
@@ -180,6 +181,9 @@ class SessionPublisher:
         numbers: Sequence[tuple[int, int]],
         command: c.Enqueue,
         data: bytes,
+        *,
+        tx: int = 0,
+        told: Callable[[Reply | None], None] | None = None,
     ) -> None:
         size = batches.stored_bytes(data, command.ttls_ms, command.columns, command.targets)
         await self._hub.publishing.take_room(size, group)
@@ -188,7 +192,8 @@ class SessionPublisher:
         self.size_bytes += size
         self.undecided_rows += rows
         self._bytes_of[group] += size
-        self._commands.publish(group, command, _Published(self, group, queues, numbers, size, rows), data)
+        token = _Published(self, group, queues, numbers, size, rows, told)
+        self._commands.publish(group, c.InTransaction(tx, command) if tx else command, token, data)
 
     def decided(self, batch: _Published, reply: Reply | None) -> None:
         """The group has taken or refused a batch, or parts of it."""
@@ -199,6 +204,9 @@ class SessionPublisher:
         self._bytes_of[group] -= size
         self._hub.publishing.give(size, group)
         self._commands.room.set()
+        if batch.told is not None:
+            batch.told(reply)
+            return
         if isinstance(reply, Refused):
             why = status.of_refused(reply)
             for first, last in batch.numbers:
@@ -356,6 +364,56 @@ class SessionPublisher:
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
         await self._submit(part.queues[0].group, part.queues, spans, command, checked.data)
+
+    # ---- batches of transactions
+
+    async def part(
+        self, exchange: str, routing_key: str, routing_keys: Sequence[str], batch: bytes
+    ) -> routing.Part:
+        """A batch whose messages are all for queues of one group. StatusError if one of them is refused here."""
+        if exchange:
+            raise status.no_exchange(exchange)
+        if routing_key and routing_keys:
+            raise status.invalid("bad_batch", "routing_key and routing_keys exclude each other")
+        count = batches.claimed_count(batch)
+        if not routing_keys:
+            queue = await self._hub.requests.queue(routing_key)
+            kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
+            try:
+                checked = batches.check(batch, self._hub.limits, kept, max_bytes)
+            except batches.BatchError as error:
+                raise status.StatusError(status.of_error(error)) from error
+            self._hub.published.check_disks(queue.group)
+            target = c.Target(queue.id, ((0, checked.count),), checked.columns)
+            return routing.Part(range(checked.count), checked, (queue,), (target,))
+        if len(routing_keys) != count or count > MAX_INDEPENDENT:
+            text = f"{len(routing_keys)} routing keys for {count} messages; give one each, at most {MAX_INDEPENDENT}"
+            raise status.invalid("bad_batch", text)
+        queues = await self._queues_of(routing_keys)
+        routes = [queues[name] for name in routing_keys]
+        parts, refused = await self._route(routing_keys, routes, batch, independent=False)
+        if refused:
+            raise status.StatusError(refused[min(refused)])
+        if len(parts) != 1:
+            raise status.several_groups()
+        return parts[0]
+
+    async def embargo(self, part: routing.Part, tx: int, told: Callable[[Reply | None], None]) -> None:
+        """Send a batch of a transaction. told: gets the group's answer."""
+        checked, targets = part.batch, part.targets
+        is_plain = len(targets) == 1
+        command = c.Enqueue(
+            targets[0].queue if is_plain else 0,
+            0,
+            0,
+            checked.count,
+            checked.size_bytes,
+            checked.ttl_ms,
+            checked.ttls_ms,
+            targets[0].columns if is_plain else b"",
+            targets=() if is_plain else targets,
+        )
+        await self._submit(part.queues[0].group, part.queues, (), command, checked.data, tx=tx, told=told)
 
     # ---- messages that are refused here
 

@@ -70,6 +70,8 @@ _REFUSED = {
     "missing_part": Code.FAILED_PRECONDITION,
     "published": Code.ALREADY_EXISTS,
     "refused_earlier": Code.FAILED_PRECONDITION,
+    "not_checked_out": Code.FAILED_PRECONDITION,
+    "rolled_back": Code.FAILED_PRECONDITION,
 }
 _TOO_LARGE = ("batch_too_large", "message_too_large", "metadata_too_large")
 _ENDED = {
@@ -157,6 +159,16 @@ def no_exchange(name: str) -> StatusError:
             f"there is no exchange {name!r}; the default exchange, whose name is empty, routes a message to the queue "
             "whose name is its routing key",
             exchange=name,
+        )
+    )
+
+
+def several_groups() -> StatusError:
+    return StatusError(
+        make(
+            Code.FAILED_PRECONDITION,
+            "several_groups",
+            "transactions over queues of several groups are not supported yet",
         )
     )
 

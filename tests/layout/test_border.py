@@ -42,6 +42,7 @@ NEUTRAL = (
     "session_commands",
     "session_consumers",
     "session_publisher",
+    "session_transactions",
     "shares",
     "status",
 )
