@@ -29,9 +29,19 @@ from quorum.client.records import (
     QueueDescription,
     QueueInfo,
 )
+from quorum.client.transaction import Transaction as AioTransaction
 from quorum.client.values import FieldValue, Properties
 
-__all__ = ["Client", "Consumer", "Message", "PreparedBatch", "Properties", "connect", "encode_batch"]
+__all__ = [
+    "Client",
+    "Consumer",
+    "Message",
+    "PreparedBatch",
+    "Properties",
+    "Transaction",
+    "connect",
+    "encode_batch",
+]
 
 T = TypeVar("T")
 
@@ -217,6 +227,55 @@ class Consumer(_Settling):
         self._loop.run(self._consumer.cancel(requeue=requeue, timeout_ms=timeout_ms))
 
 
+class Transaction:
+    """Publishes and settlements that count all at once: `with client.transaction() as tx`."""
+
+    def __init__(self, loop: _Loop, transaction: AioTransaction) -> None:
+        self._loop = loop
+        self._transaction = transaction
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._loop.run(self._transaction.__aexit__(*raised))
+
+    def publish(
+        self,
+        queue: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+    ) -> None:
+        self._loop.run(self._transaction.publish(queue, body, properties, application_properties))
+
+    def publish_batch(self, queue: str | Sequence[str], batch: aio.Batch) -> None:
+        self._loop.run(self._transaction.publish_batch(queue, batch))
+
+    def settle(self, target: Target) -> None:
+        self._loop.run(self._transaction.settle(target))
+
+    def return_(self, target: Target) -> None:
+        self._loop.run(self._transaction.return_(target))
+
+    def discard(self, target: Target) -> None:
+        self._loop.run(self._transaction.discard(target))
+
+    def modify(
+        self, target: Target, *, delivery_failed: bool = False, undeliverable_here: bool = False
+    ) -> None:
+        changed = self._transaction.modify(
+            target, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here
+        )
+        self._loop.run(changed)
+
+    def commit(self) -> None:
+        self._loop.run(self._transaction.commit())
+
+    def rollback(self) -> None:
+        self._loop.run(self._transaction.rollback())
+
+
 class Client(_Settling):
     """A blocking client. `with connect(url) as client`, or `connect(url)` and `close()`."""
 
@@ -271,6 +330,9 @@ class Client(_Settling):
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
         return self._loop.follow(partial(self._client.send_batch, queue, batch, timeout_ms=timeout_ms))
+
+    def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
+        return Transaction(self._loop, self._client.transaction(timeout_ms=timeout_ms))
 
     def consume(
         self,

@@ -65,6 +65,9 @@ def publish(
     json_lines: JsonLinesOption = False,
     whole: Annotated[bool, typer.Option("--whole", help="stdin is one message, not one a line")] = False,
     batch: Annotated[int, typer.Option(min=1, max=16_384, help="messages in a batch, at most")] = 500,
+    tx: Annotated[
+        bool, typer.Option("--tx", help="all messages in one transaction: all are published, or none")
+    ] = False,
     timeout: Annotated[
         float, typer.Option(min=1.0, help="give up after this many seconds without a confirm")
     ] = 60.0,
@@ -90,7 +93,8 @@ def publish(
         else:
             texts = (line.removesuffix(b"\n") for line in sys.stdin.buffer)
         messages = (Message(text, properties or None, application or None) for text in texts)
-    count = _publish_all(url, queue, messages, batch, timeout)
+    publish_all = _publish_together if tx else _publish_all
+    count = publish_all(url, queue, messages, batch, timeout)
     print(f"published {count:,} message{'' if count == 1 else 's'} to {queue}")
 
 
@@ -140,6 +144,18 @@ def _publish_all(
         while waiting:
             confirmed = confirm_one()
     return confirmed
+
+
+def _publish_together(
+    url: str | None, queue: str, messages: Iterable[Message], size: int, timeout_s: float
+) -> int:
+    """The same in one transaction, which is rolled back if the messages cannot be read to their end."""
+    count = 0
+    with connect(url) as client, client.transaction(timeout_ms=_ms(timeout_s)) as transaction:
+        for part in _parts(messages, size):
+            transaction.publish_batch(queue, part)
+            count += len(part)
+    return count
 
 
 def _confirm(
