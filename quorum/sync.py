@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from quorum.client import client as aio
 from quorum.client.answers import Inbox, Running, Work, at_once
-from quorum.client.batch import Message, PreparedBatch, encode_batch
+from quorum.client.batch import Batch, Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer as AioConsumer
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
 from quorum.client.errors import ClosedError
@@ -249,7 +249,7 @@ class Transaction:
     ) -> None:
         self._loop.run(self._transaction.publish(queue, body, properties, application_properties))
 
-    def publish_batch(self, queue: str | Sequence[str], batch: aio.Batch) -> None:
+    def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
         self._loop.run(self._transaction.publish_batch(queue, batch))
 
     def settle(self, target: Target) -> None:
@@ -321,12 +321,12 @@ class Client(_Settling):
         self._loop.publish(partial(self._client.gather, queue, message, timeout_ms))
 
     def publish_batch(
-        self, queue: str | Sequence[str], batch: aio.Batch, *, timeout_ms: int | None = None
+        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
     ) -> int:
         return self._loop.run(self._client.publish_batch(queue, batch, timeout_ms=timeout_ms))
 
     def send_batch(
-        self, queue: str | Sequence[str], batch: aio.Batch, *, timeout_ms: int | None = None
+        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
         return self._loop.follow(partial(self._client.send_batch, queue, batch, timeout_ms=timeout_ms))
