@@ -229,6 +229,49 @@ class Modify(Settle):
     undeliverable_here: bool = False
 
 
+# ---- transactions (transactions.py)
+
+
+@dataclass(frozen=True, slots=True)
+class InTransaction:
+    """A publish or a settlement that counts when the transaction commits. Until then the group keeps it embargoed.
+
+    tx: the number that the producer gives the transaction, from 1 on. A new one has a higher number than all before.
+    The first command that names a transaction begins it. command: of an Enqueue, the client sequences do not count, and
+    all of its messages are accepted or none. Of a settlement, all of its messages have to be checked out; its credit
+    counts at once.
+    """
+
+    tx: int
+    command: Enqueue | Settle
+
+    @property
+    def queue(self) -> int:
+        return self.command.queue
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Makes everything of a transaction count, in its order and in this entry. Or nothing of it, if it is refused.
+
+    operations: the number of its settlements, and of its batches, counted once for each of their queues, as the
+    session's node has sent them; 0 if the node does not know. A transaction with another number is refused.
+    ranges: how many ranges of messages that may be, at most. Leaders bound the work of an entry by it; it decides
+    nothing.
+    """
+
+    tx: int
+    operations: int = 0
+    ranges: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """Drops everything of a transaction. Messages that it settles stay checked out."""
+
+    tx: int
+
+
 # ---- durable subscriptions
 
 
@@ -472,6 +515,9 @@ Command = (
     | Cancel
     | Get
     | Settle
+    | InTransaction
+    | Commit
+    | Rollback
     | OpenSubscription
     | Reserve
     | SettleReserved

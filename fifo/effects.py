@@ -19,7 +19,7 @@ from fifo.commands import Address
 @dataclass(frozen=True, slots=True)
 class Ok:
     """Done. count: the number of messages, where that means something. For a purge or a deletion it counts the messages
-    removed, for Stage those of the part so far, for DiscardStaged those dropped."""
+    removed, for Stage those of the part so far, for DiscardStaged those dropped, for InTransaction those embargoed."""
 
     count: int = 0
 
@@ -50,7 +50,9 @@ class Refused:
     wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit, wrong_generation (a subscription was opened
     again), settled, released (what became of an offset), not_given (an offset that was never given out), published
     (a chunk of a batch that is done), missing_part (not staged, or with other messages than said), refused_earlier
-    (a message below the highest one taken of its producer, and not taken itself)
+    (a message below the highest one taken of its producer, and not taken itself), not_checked_out (a settlement in a
+    transaction names other messages, or some that another transaction settles), rolled_back (the transaction is not
+    open, and was not committed)
     """
 
     reason: str

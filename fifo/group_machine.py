@@ -28,6 +28,7 @@ from fifo.commands import (
     Cancel,
     CloseSession,
     Command,
+    Commit,
     Configured,
     CreateQueue,
     Credit,
@@ -37,6 +38,7 @@ from fifo.commands import (
     DiscardStaged,
     Enqueue,
     Get,
+    InTransaction,
     KeepSubscription,
     Meta,
     Modify,
@@ -51,6 +53,7 @@ from fifo.commands import (
     ReleaseSubscription,
     Reserve,
     Return,
+    Rollback,
     Settle,
     SettleReserved,
     SetVersion,
@@ -101,7 +104,6 @@ class GroupMachine(GroupState):
         self, field_source: FieldSource, pages: Pages | None = None, limits: Limits = PRODUCTION
     ) -> None:
         super().__init__(field_source, pages, limits)
-        self._dirty: dict[int, None] = {}
         self._woken: dict[int, None] = {}  # to be finished in this order
         self._numbered: dict[type[Command], Handler] = {
             CloseSession: self._close_session,
@@ -114,6 +116,9 @@ class GroupMachine(GroupState):
             Return: self._settle,
             Discard: self._settle,
             Modify: self._settle,
+            InTransaction: self._in_transaction,
+            Commit: self._commit,
+            Rollback: self._rollback,
             Stage: self._staged,
             PublishStaged: self._staged,
             DiscardStaged: self._staged,
@@ -170,7 +175,7 @@ class GroupMachine(GroupState):
                 replies.append(handler(entry, operation, admitted, command))
             else:
                 replies.append(admitted)  # type: ignore[arg-type]
-        if self._dirty or self._woken:
+        if self.dirty or self._woken:
             self._finish_all(entry)
         self.last_steps = entry.steps
         applied = Applied(tuple(replies), tuple(entry.effects))
@@ -196,7 +201,9 @@ class GroupMachine(GroupState):
     def _finish_all(self, entry: Entry) -> None:
         """Finishes all queues that were touched, and those that Wake continues. Those of Wake are first and have a
         budget of their own. Of the others, queues without unfinished work are before those with it."""
-        dirty, woken = self._dirty, self._woken
+        dirty, woken = self.dirty, self._woken
+        if self.transactions.by_key:
+            self._end_overdue_settlements(entry)
         for queue in woken:
             entry.wake(queue)
             self._finish(entry, queue, is_woken=True)
@@ -208,6 +215,13 @@ class GroupMachine(GroupState):
             self._finish(entry, queue)
         self.touched.update(dirty)
         dirty.clear()
+
+    def _end_overdue_settlements(self, entry: Entry) -> None:
+        """Ends the transactions that settle messages of which consumers are about to lose some by their timeout."""
+        for queue in [*self._woken, *self.dirty]:
+            machine = self.queues.get(queue)
+            if machine is not None and machine.timeouts.marks and machine.staging.embargo.parts:
+                self.transactions.consumers_time_out(machine, machine.overdue(entry.now_ms))
 
     def _finish(self, entry: Entry, queue: int, *, is_woken: bool = False) -> None:
         """Finishes a queue if the entry's budget allows one more; else the queue joins the backlog."""
@@ -262,13 +276,15 @@ class GroupMachine(GroupState):
         self.sessions.end(producer, entry.now_ms, is_clean=is_clean, version=entry.version)
 
     def _detach(self, entry: Entry, producer: Producer) -> None:
-        """Removes a producer's consumers: their checked-out messages are requeued."""
+        """Removes a producer's transactions and consumers: their checked-out messages are requeued."""
+        if producer.open_tx:
+            self.transactions.end_all(producer)
         for queue, tag in producer.consumers:
             machine = self.queues[queue]
             consumer = machine.consumers.get((producer.name, tag))
             if consumer is not None:
                 machine.remove(entry, consumer)
-                self._dirty[queue] = None
+                self.dirty[queue] = None
         producer.consumers.clear()
 
     def _node_down(self, entry: Entry, command: NodeDown) -> None:
@@ -320,7 +336,7 @@ class GroupMachine(GroupState):
             refused = machine.enqueue(entry, operation.number, command, fresh)
             if refused is not None:
                 return refused
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         producer.forget_below(command.lowest_unconfirmed)
         if fresh:
             producer.accept(first, last)
@@ -357,7 +373,7 @@ class GroupMachine(GroupState):
                 if failed is not None:
                     parts.append((first + at, last, failed))
                     break
-                self._dirty[command.queue] = None
+                self.dirty[command.queue] = None
                 producer.accept(first + at, first + at + taken - 1)
             if refused is not None:
                 parts.append((first + at + taken, last, refused))
@@ -405,7 +421,7 @@ class GroupMachine(GroupState):
                 target = command.targets[place]
                 machine, rows = self.queues[target.queue], targets.rows_of(target, fresh)
                 machine.append(entry, operation.number, command, fresh, rows, fields[place], ttls)
-                self._dirty[target.queue] = None
+                self.dirty[target.queue] = None
         producer.forget_below(command.lowest_unconfirmed)
         for first, last in taken:
             producer.accept(first, last)
@@ -452,7 +468,9 @@ class GroupMachine(GroupState):
         reply = machine.attach(entry, producer, command)
         if type(reply) is AttachedReply:
             producer.consumers[command.queue, command.consumer_tag] = None
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
+            if producer.open_tx:
+                self.transactions.consumer_changed(producer, machine, command.consumer_tag)
         return reply
 
     def _credit(self, entry: Entry, operation: Operation, producer: Producer, command: Credit) -> Reply:
@@ -461,7 +479,7 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         reply = machine.credit(entry, producer.name, command)
         if type(reply) is Ok:
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     def _cancel(self, entry: Entry, operation: Operation, producer: Producer, command: Cancel) -> Reply:
@@ -471,6 +489,8 @@ class GroupMachine(GroupState):
         reply = machine.cancel(entry, producer.name, command.consumer_tag, command.requeue)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
+            if producer.open_tx:
+                self.transactions.consumer_changed(producer, machine, command.consumer_tag)
         return reply
 
     def _get(self, entry: Entry, operation: Operation, producer: Producer, command: Get) -> Reply:
@@ -480,7 +500,7 @@ class GroupMachine(GroupState):
         reply = machine.get(entry, producer, command)
         if type(reply) is Ok:
             producer.consumers[command.queue, ""] = None
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     def _settle(self, entry: Entry, operation: Operation, producer: Producer, command: Settle) -> Reply:
@@ -491,6 +511,17 @@ class GroupMachine(GroupState):
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
         return reply
+
+    def _in_transaction(
+        self, entry: Entry, operation: Operation, producer: Producer, command: InTransaction
+    ) -> Reply:
+        return self.transactions.embargo(entry, operation.number, producer, command)
+
+    def _commit(self, entry: Entry, operation: Operation, producer: Producer, command: Commit) -> Reply:
+        return self.transactions.commit(entry, producer, command)
+
+    def _rollback(self, entry: Entry, operation: Operation, producer: Producer, command: Rollback) -> Reply:
+        return self.transactions.rollback(producer, command)
 
     def _staged(
         self,
@@ -504,13 +535,13 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         reply, is_changed = machine.stage(entry, operation.number, command)
         if is_changed:
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     def _changed(self, producer: Producer, machine: QueueMachine, tag: str) -> None:
         if (producer.name, tag) not in machine.consumers:
             producer.consumers.pop((machine.queue, tag), None)
-        self._dirty[machine.queue] = None
+        self.dirty[machine.queue] = None
 
     def _ask_subscription(
         self, entry: Entry, operation: Operation, producer: Producer, command: SubscriptionCommand
@@ -521,7 +552,7 @@ class GroupMachine(GroupState):
         reply = machine.subscriptions.answer(entry, command)
         if type(reply) is not Refused:
             machine.use(entry)
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     def _ask_pins(
@@ -533,7 +564,7 @@ class GroupMachine(GroupState):
         pins = machine.pins
         reply = pins.pin(entry, command) if isinstance(command, Pin) else pins.unpin(command)
         if type(reply) is not Refused:
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return reply
 
     # ---- administration
@@ -546,7 +577,7 @@ class GroupMachine(GroupState):
                 command.queue, command.config, self.field_source, self.memory
             )
             if command.config.expires_ms >= 0:
-                self._dirty[command.queue] = None  # its time without use begins
+                self.dirty[command.queue] = None  # its time without use begins
         return Ok()
 
     def _update_config(self, entry: Entry, command: UpdateConfig) -> Reply:
@@ -555,7 +586,7 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         if machine.messages.config != command.config:
             machine.configure(entry, command.config)
-            self._dirty[command.queue] = None
+            self.dirty[command.queue] = None
         return Ok()
 
     def _configured(self, entry: Entry, command: Configured) -> None:
@@ -566,12 +597,15 @@ class GroupMachine(GroupState):
         if machine is None:
             return no_queue(command.queue)
         machine.use(entry)
-        self._dirty[command.queue] = None
+        self.dirty[command.queue] = None
         return Ok()
 
     def _delete_queue(self, entry: Entry, command: DeleteQueue) -> Reply:
         self.expired.pop(command.queue, None)  # the catalog knows that it is gone
-        machine = self._remove_queue(command.queue)
+        machine = self.queues.get(command.queue)
+        if machine is not None:
+            self.transactions.queue_ends(machine)
+        self._remove_queue(command.queue)
         if machine is None:
             return Ok()
         for consumer in machine.consumers.values():
@@ -580,7 +614,7 @@ class GroupMachine(GroupState):
                     consumer.address, command.queue, consumer.tag, consumer.attach, "queue_deleted"
                 )
                 entry.effects.append(event)
-        self._dirty[command.queue] = None  # so that its wake-up is forgotten
+        self.dirty[command.queue] = None  # so that its wake-up is forgotten
         return Ok(machine.messages.ready_count + machine.messages.checked_out_count)
 
     def _remove_queue(self, queue: int) -> QueueMachine | None:
@@ -599,18 +633,19 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        self._dirty[command.queue] = None
+        self.dirty[command.queue] = None
         return Ok(machine.purge(entry, command.before))
 
     def _wake(self, entry: Entry, command: Wake) -> None:
+        self.transactions.end_overdue(entry)
         if entry.version < SHARED_BUDGETS:
             due = list(self.backlog)[:FIRST_WAKE_QUEUES]
             for queue in due:  # those that are unfinished after it join the backlog's end
                 del self.backlog[queue]
-                self._dirty[queue] = None
+                self.dirty[queue] = None
             for time_ms, queue in self._wakes.islice(0, FIRST_WAKE_QUEUES):
                 if time_ms <= entry.now_ms:
-                    self._dirty[queue] = None
+                    self.dirty[queue] = None
             return
         self._woken.update(dict.fromkeys(islice(self.backlog, self.limits.wake_queues)))
         for time_ms, queue in self._wakes.islice(0, self.limits.wake_queues):

@@ -16,6 +16,7 @@ from fifo.messages.block_store import BlockMemory
 from fifo.messages.pages import MemoryPages, Pages
 from fifo.producers import Sessions
 from fifo.queue_machine import QueueMachine
+from fifo.transactions import Transactions
 
 
 class GroupState:
@@ -32,6 +33,8 @@ class GroupState:
             int, None
         ] = {}  # local: queues that entries have touched since the member cleared it
         self.queues: dict[int, QueueMachine] = {}
+        self.dirty: dict[int, None] = {}  # queues that an entry has to finish
+        self.transactions = Transactions(limits, self.queues, self.dirty)
         self.deleted = array("Q")  # ids of deleted queues, ascending: never used again
         self.expired: dict[int, None] = {}  # of these, expired queues that the catalog may still have
         self.configured = 0  # the catalog's revision at which all queues here are configured
@@ -73,7 +76,9 @@ class GroupState:
         """The group time at which the leader should propose Wake; None for never. A past time means now."""
         if self.has_work_left:
             return self.now_ms
-        return self._wakes[0][0] if self._wakes else None
+        wake = self._wakes[0][0] if self._wakes else None
+        overdue = self.transactions.next_due()
+        return wake if overdue is None else overdue if wake is None else min(wake, overdue)
 
     # ---- questions
 

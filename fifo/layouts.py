@@ -124,6 +124,8 @@ COMMANDS: tuple[Record, ...] = (
         c.Modify,
         (*SETTLE, Field("delivery_failed", FLAG, is_apart=True), Field("undeliverable_here", FLAG)),
     ),
+    Record(c.Commit, (Field("tx", U64), Field("operations", U32), Field("ranges", U32)), since=2),
+    Record(c.Rollback, (Field("tx", U64),), since=2),
     _only(c.DeleteQueue),
     Record(c.UseQueue, (), since=2),
     Record(c.Purge, (Field("before", OPTIONAL, since=2, default=None),)),

@@ -129,6 +129,29 @@ class Limits:
     known_producers: int = 10_000
     """Producers whose last staged batch a queue remembers."""
 
+    # ---- transactions (transactions.py)
+    transaction_window: int = 256
+    """How far a producer's transactions may be apart: beginning one says that the producer knows the outcome of the one
+    with the number that is so much lower, and of all before. Their outcomes are forgotten then."""
+    open_transactions: int = 4_096
+    """Open transactions of a group; owners share them."""
+    transaction_ms: int = 5 * 60 * 1000
+    """Time from the beginning of a transaction to its commit."""
+    transaction_queues: int = 64
+    transaction_operations: int = 4_096
+    """Batches, counted once for each of their queues, and settlements."""
+    transaction_messages: int = 65_536
+    """Messages that it publishes, counted once for each of their queues, and messages that it settles."""
+    transaction_bytes: int = 64 << 20
+    transaction_ranges: int = 16_384
+    """Ranges of messages: of those that it publishes, neighbours with the same queue and time to live; of those that it
+    settles, neighbouring tags. A commit takes some microseconds for each."""
+    embargoed_ranges: int = 262_144
+    """The same of all open transactions of a group, some 20 bytes each in memory and in every snapshot; owners share
+    them."""
+    embargoed_bytes: int = 8 << 30
+    """Bytes that all open transactions of a group publish; owners share them."""
+
     # ---- local: what this build knows, and memory and single queries
     newest_version: int = CURRENT
     """The highest version that the machines apply (fifo/versions.py). It decides nothing but that: what a machine does
@@ -196,6 +219,16 @@ SMALL = Limits(
     staged_ttls=40,
     part_ms=150,
     known_producers=4,
+    transaction_window=4,
+    open_transactions=14,
+    transaction_ms=60,
+    transaction_queues=2,
+    transaction_operations=5,
+    transaction_messages=24,
+    transaction_bytes=2_000,
+    transaction_ranges=9,
+    embargoed_ranges=70,
+    embargoed_bytes=12_000,
     matched_bytes=1_200,
     source_bytes=250,
     sparse_matches=3,

@@ -52,6 +52,9 @@ class Producer:
     accepted: NumberRanges = field(default_factory=NumberRanges)
     ended_ms: int = -1  # -1 while the session lives
     counted: int = 0  # how many of its ranges `Sessions.ranges` counts
+    last_tx: int = 0  # the highest number of a transaction that it has named
+    committed: NumberRanges = field(default_factory=NumberRanges)  # transactions, as far back as the window
+    open_tx: dict[int, None] = field(default_factory=dict)  # the numbers of its open transactions, ascending
     consumers: dict[tuple[int, str], None] = field(
         default_factory=dict
     )  # (queue, tag), in the order of attaching
@@ -118,8 +121,8 @@ class Producer:
 
     @property
     def is_blank(self) -> bool:
-        """Whether no message of the producer was accepted here."""
-        return not len(self.accepted) and not self.floor
+        """Whether no message of the producer was accepted here, and no transaction is known."""
+        return not len(self.accepted) and not self.floor and not self.last_tx
 
     def accept(self, first: int, last: int) -> None:
         """Remembers first..last as accepted. Some of them may be remembered already."""

@@ -11,9 +11,9 @@ A handler checks its command, then refuses it or carries it out. It hands out no
 6. Messages above `max_length` are dropped.
 
 After that the group deletes the queue if it has an `expires_ms` and was not used for so long. It is in use while a
-consumer is attached or has messages checked out, while a view of it is open, and until the timeout of each of its
-subscriptions has passed since its reader was last heard. Get, a command for a subscription and UseQueue use it for a
-moment. Publishing and browsing do not count.
+consumer is attached or has messages checked out, while a view of it or a transaction with a part in it is open, and
+until the timeout of each of its subscriptions has passed since its reader was last heard. Get, a command for a
+subscription and UseQueue use it for a moment. Publishing without a transaction and browsing do not count.
 
 Consumers are therefore offered a message before a limit counts it, and a message with a TTL of 0 is delivered in its
 own entry or never.
@@ -66,6 +66,8 @@ from fifo.consumers.selector_groups import SelectorGroups
 from fifo.consumers.single_active import SingleActive
 from fifo.consumers.timeouts import Timeouts
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
+from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Outcome, Part
+from fifo.embargo import Key as TransactionKey
 from fifo.messages import expiry, overflow
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import NEVER, ONE_EACH
@@ -361,7 +363,29 @@ class QueueMachine:
     # ---- outcomes of deliveries
 
     def settle(self, entry: Entry, producer: bytes, command: Settle) -> Reply:
-        """Settle, Return, Discard and Modify."""
+        """Settle, Return, Discard and Modify. Messages that an open transaction settles are left to it."""
+        consumer = self._holder(producer, command)
+        if isinstance(consumer, Refused):
+            return consumer
+        was_full = consumer.checked_out.total >= consumer.max_checked_out
+        tags = command.tags
+        if consumer.embargoed is not None:
+            tags = tuple(consumer.embargoed.outside(tags))
+        ranges = consumer.checked_out.remove_many(tags)
+        if type(command) is Settle:
+            self.messages.settle(ranges)
+        elif isinstance(command, Discard) or (isinstance(command, Modify) and command.undeliverable_here):
+            self.messages.settle(ranges, "rejected")
+        else:
+            failed = isinstance(command, Modify) and command.delivery_failed
+            self.messages.requeue(entry, ranges, failed=failed)
+        if consumer.answer_late(command.tags):
+            self._resume(entry, consumer)
+        self._has_settled(entry, consumer, command.credit_to, was_full=was_full)
+        return Ok(sum(count for _, count in ranges))
+
+    def _holder(self, producer: bytes, command: Settle) -> Consumer | Refused:
+        """The consumer whose messages a command settles."""
         consumer = self.consumers.get((producer, command.consumer_tag))
         if consumer is None:
             return self._not_attached(command.consumer_tag)
@@ -375,25 +399,88 @@ class QueueMachine:
         for first, last in command.tags:
             if not 0 <= first <= last:
                 return Refused("bad_argument", f"delivery tags {first}..{last}; allowed: ranges from 0 on")
-        was_full = consumer.checked_out.total >= consumer.max_checked_out
-        ranges = consumer.checked_out.remove_many(command.tags)
-        if type(command) is Settle:
-            self.messages.settle(ranges)
-        elif isinstance(command, Discard) or (isinstance(command, Modify) and command.undeliverable_here):
-            self.messages.settle(ranges, "rejected")
-        else:
-            failed = isinstance(command, Modify) and command.delivery_failed
-            self.messages.requeue(entry, ranges, failed=failed)
-        if consumer.answer_late(command.tags):
-            self._resume(entry, consumer)
+        return consumer
+
+    def _has_settled(self, entry: Entry, consumer: Consumer, credit_to: int, *, was_full: bool) -> None:
+        """Notes what follows for a consumer from the end of some of its checked-out messages."""
         if consumer.group is not None:
-            if command.credit_to:
-                self.set_credit(entry, consumer, command.credit_to)
+            if credit_to:
+                self.set_credit(entry, consumer, credit_to)
             elif was_full:
                 self.groups.credit_changed(consumer, entry)
         elif consumer.tag and not consumer.checked_out.total:
             self._drop(consumer)  # it was cancelled before
-        return Ok(sum(count for _, count in ranges))
+
+    # ---- parts of transactions
+
+    def refuse_embargo(self, producer: bytes, command: Settle) -> Refused | None:
+        """The refusal if a transaction cannot settle these messages, else None."""
+        consumer = self._holder(producer, command)
+        if isinstance(consumer, Refused):
+            return consumer
+        if not command.tags:
+            return Refused("bad_argument", "no delivery tags; allowed in a transaction: one range or more")
+        end, held = -1, consumer.checked_out
+        for first, last in command.tags:
+            if first <= end:
+                return Refused(
+                    "bad_argument", f"delivery tags {first}..{last} after {end}; allowed: ascending"
+                )
+            end = last
+            found = sum(count for _, count in held.between(first, last))
+            other = consumer.embargoed is not None and any(consumer.embargoed.overlapping(first, last))
+            if found <= last - first or other:
+                what = "another transaction settles" if other else f"{last - first + 1 - found} of"
+                return Refused(
+                    "not_checked_out",
+                    f"{what} the delivery tags {first}..{last} of consumer {command.consumer_tag!r}"
+                    + ("" if other else " are not checked out"),
+                )
+        return None
+
+    def embargo(self, entry: Entry, key: TransactionKey, part: Part, credit_to: int = 0) -> None:
+        """Adds a part to a transaction. credit_to: of a settlement, which `refuse_embargo` has allowed."""
+        self.staging.embargo.add(key, part)
+        if isinstance(part, EmbargoedSettlement):
+            consumer = self.consumers[key[0], part.consumer_tag]
+            consumer.embargo(part.tags)
+            if credit_to and consumer.group is not None:
+                self.set_credit(entry, consumer, credit_to)
+
+    def drop_embargo(self, key: TransactionKey) -> None:
+        """Drops the parts of a transaction. The messages that it settles stay checked out."""
+        for part in self.staging.embargo.parts.pop(key):
+            if isinstance(part, EmbargoedSettlement):
+                consumer = self.consumers.get((key[0], part.consumer_tag))
+                if consumer is not None and consumer.attach == part.attach:
+                    consumer.lift_embargo(part.tags)
+
+    def commit(self, entry: Entry, key: TransactionKey) -> list[str]:
+        """Makes the parts of a transaction count, in their order. The fields of its messages are not read now: scans
+        read them, as those of any backlog. Returns the tags of consumers that were cancelled before and hold nothing
+        any more."""
+        messages = self.messages
+        gone: list[str] = []
+        parts = self.staging.embargo.parts.pop(key)
+        if any(isinstance(part, EmbargoedBatch) for part in parts):
+            self.groups.arrivals_begin(entry)
+            entry.budget(self.queue).reads_arrivals = True
+        for part in parts:
+            if isinstance(part, EmbargoedBatch):
+                part.place(messages, entry)
+                continue
+            consumer = self.consumers[key[0], part.consumer_tag]
+            was_full = consumer.checked_out.total >= consumer.max_checked_out
+            consumer.lift_embargo(part.tags)
+            ranges = consumer.checked_out.remove_many(part.tags)
+            if part.outcome in (Outcome.SETTLED, Outcome.REJECTED):
+                messages.settle(ranges, "settled" if part.outcome == Outcome.SETTLED else "rejected")
+            else:
+                messages.requeue(entry, ranges, failed=part.outcome == Outcome.FAILED)
+            self._has_settled(entry, consumer, 0, was_full=was_full)
+            if consumer.key not in self.consumers:
+                gone.append(consumer.tag)
+        return gone
 
     def _resume(self, entry: Entry, consumer: Consumer) -> None:
         """Lets a consumer go on that has answered all its messages that timed out."""
@@ -435,6 +522,16 @@ class QueueMachine:
         self.unfinished = not (is_done and is_returned and is_unpinned)
         return gone
 
+    def overdue(self, now_ms: int) -> list[Consumer]:
+        """The consumers that have held messages for too long, and of which open transactions settle some."""
+        timeout_ms = self.messages.config.consumer_timeout_ms
+        found: dict[Key, Consumer] = {}
+        for end, mark in self.timeouts.marks.items():
+            if end + timeout_ms > now_ms:
+                break
+            found.update({each.key: each for each in mark if each.embargoed is not None})
+        return list(found.values())
+
     def _time_out(self, entry: Entry, gone: list[Key]) -> bool:
         """Requeues messages that were held for too long. A single active consumer loses all that it holds, because
         another one is to be active. False if a budget left some."""
@@ -443,6 +540,8 @@ class QueueMachine:
             end, consumer, tag = first
             if end + timeout_ms > entry.now_ms:
                 break
+            if consumer.embargoed is not None:
+                return False  # its transactions end first (`overdue`)
             if self.single_active is not None:
                 tag = consumer.next_tag - 1
             held = sum(count for _, count in consumer.checked_out.between(0, tag))
@@ -512,7 +611,7 @@ class QueueMachine:
 
     @property
     def has_users(self) -> bool:
-        return bool(self.pins.by_number) or any(
+        return bool(self.pins.by_number or self.staging.embargo.parts) or any(
             consumer.group is not None or consumer.checked_out.total > 0
             for consumer in self.consumers.values()
         )

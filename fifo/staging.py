@@ -37,6 +37,7 @@ from fifo.commands import MAX_NAME_BYTES, UNKNOWN, DiscardStaged, PublishStaged,
 from fifo.consumers.read_costs import text_factor
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Ok, Published, Refused, Reply
+from fifo.embargo import Embargo
 from fifo.limits import Limits
 from fifo.messages.blocks import ONE_EACH
 from fifo.messages.messages import Messages
@@ -137,13 +138,24 @@ class StagedInfo:
 class Staging:
     """The staged parts of one queue, and the last batch of each producer."""
 
-    __slots__ = ("chunk_count", "last_batches", "limits", "owned", "parts", "rows", "size_bytes", "ttl_count")
+    __slots__ = (
+        "chunk_count",
+        "embargo",
+        "last_batches",
+        "limits",
+        "owned",
+        "parts",
+        "rows",
+        "size_bytes",
+        "ttl_count",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.parts: dict[Key, Part] = {}  # ordered by the time of the last chunk, oldest first
         self.last_batches: dict[str, LastBatch] = {}  # by producer, the least recently used first
         self.owned = Owned()  # their owners; follows from them
+        self.embargo = Embargo()  # of open transactions: it needs nothing of the above
         self.chunk_count = self.rows = self.size_bytes = self.ttl_count = 0  # of all parts
 
     # ---- changes
@@ -266,9 +278,16 @@ class Staging:
     def next_expiry(self) -> int | None:
         return next(iter(self.parts.values())).last_ms + self.limits.part_ms if self.parts else None
 
+    @property
+    def has_bodies(self) -> bool:
+        """Whether `indexes` has any."""
+        return bool(self.parts or self.embargo.parts)
+
     def indexes(self) -> npt.NDArray[np.uint64]:
-        """The Raft indexes of staged bodies, ascending, each once."""
+        """The Raft indexes of staged and embargoed bodies, ascending, each once."""
         found = [np.frombuffer(part.indexes, dtype=np.uint64) for part in self.parts.values()]
+        if self.embargo.parts:
+            found.append(np.array(self.embargo.indexes(), dtype=np.uint64))
         return np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.uint64)
 
     def infos(self) -> tuple[StagedInfo, ...]:

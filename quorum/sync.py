@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from quorum.client import client as aio
 from quorum.client.answers import Inbox, Running, Work, at_once
-from quorum.client.batch import Message, PreparedBatch, encode_batch
+from quorum.client.batch import Batch, Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer as AioConsumer
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
 from quorum.client.errors import ClosedError
@@ -32,9 +32,19 @@ from quorum.client.records import (
     QueueInfo,
 )
 from quorum.client.routes import Through
+from quorum.client.transaction import Transaction as AioTransaction
 from quorum.client.values import FieldValue, Properties
 
-__all__ = ["Client", "Consumer", "Message", "PreparedBatch", "Properties", "connect", "encode_batch"]
+__all__ = [
+    "Client",
+    "Consumer",
+    "Message",
+    "PreparedBatch",
+    "Properties",
+    "Transaction",
+    "connect",
+    "encode_batch",
+]
 
 T = TypeVar("T")
 
@@ -224,6 +234,76 @@ class Consumer(_Settling):
         self._loop.run(self._consumer.cancel(requeue=requeue, timeout_ms=timeout_ms))
 
 
+class Transaction:
+    """Publishes and settlements that count all at once: `with client.transaction() as tx`."""
+
+    def __init__(self, loop: _Loop, transaction: AioTransaction) -> None:
+        self._loop = loop
+        self._transaction = transaction
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._loop.run(self._transaction.__aexit__(*raised))
+
+    def publish(
+        self,
+        queue: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+    ) -> None:
+        self._loop.run(self._transaction.publish(queue, body, properties, application_properties))
+
+    def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
+        self._loop.run(self._transaction.publish_batch(queue, batch))
+
+    def publish_to(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+        *,
+        mandatory: bool = False,
+    ) -> None:
+        publishing = self._transaction.publish_to(
+            exchange, routing_key, body, properties, application_properties, mandatory=mandatory
+        )
+        self._loop.run(publishing)
+
+    def publish_batch_to(
+        self, exchange: str, routing_key: str | Sequence[str], batch: Batch, *, mandatory: bool = False
+    ) -> None:
+        publishing = self._transaction.publish_batch_to(exchange, routing_key, batch, mandatory=mandatory)
+        self._loop.run(publishing)
+
+    def settle(self, target: Target) -> None:
+        self._loop.run(self._transaction.settle(target))
+
+    def return_(self, target: Target) -> None:
+        self._loop.run(self._transaction.return_(target))
+
+    def discard(self, target: Target) -> None:
+        self._loop.run(self._transaction.discard(target))
+
+    def modify(
+        self, target: Target, *, delivery_failed: bool = False, undeliverable_here: bool = False
+    ) -> None:
+        changed = self._transaction.modify(
+            target, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here
+        )
+        self._loop.run(changed)
+
+    def commit(self) -> None:
+        self._loop.run(self._transaction.commit())
+
+    def rollback(self) -> None:
+        self._loop.run(self._transaction.rollback())
+
+
 class Client(_Settling):
     """A blocking client. `with connect(url) as client`, or `connect(url)` and `close()`."""
 
@@ -284,12 +364,12 @@ class Client(_Settling):
         self._loop.publish(partial(self._client.gather, route, message, timeout_ms))
 
     def publish_batch(
-        self, queue: str | Sequence[str], batch: aio.Batch, *, timeout_ms: int | None = None
+        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
     ) -> int:
         return self._loop.run(self._client.publish_batch(queue, batch, timeout_ms=timeout_ms))
 
     def send_batch(
-        self, queue: str | Sequence[str], batch: aio.Batch, *, timeout_ms: int | None = None
+        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
         return self._loop.follow(partial(self._client.send_batch, queue, batch, timeout_ms=timeout_ms))
@@ -298,7 +378,7 @@ class Client(_Settling):
         self,
         exchange: str,
         routing_key: str | Sequence[str],
-        batch: aio.Batch,
+        batch: Batch,
         *,
         mandatory: bool = False,
         timeout_ms: int | None = None,
@@ -313,7 +393,7 @@ class Client(_Settling):
         self,
         exchange: str,
         routing_key: str | Sequence[str],
-        batch: aio.Batch,
+        batch: Batch,
         *,
         mandatory: bool = False,
         timeout_ms: int | None = None,
@@ -323,6 +403,9 @@ class Client(_Settling):
         return self._loop.follow(
             partial(send, exchange, routing_key, batch, mandatory=mandatory, timeout_ms=timeout_ms)
         )
+
+    def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
+        return Transaction(self._loop, self._client.transaction(timeout_ms=timeout_ms))
 
     def consume(
         self,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fifo.commands import UNKNOWN, Address, Attach
 from fifo.consumers.selector import Selector, decoded
+from fifo.number_ranges import NumberRanges
 
 Key = tuple[bytes, str]
 """A consumer in its queue: the session's producer, and the consumer tag."""
@@ -161,6 +162,7 @@ class Consumer:
     timed_out: CheckedOut | None = None
     """the messages that were requeued after the consumer timeout and that it has not answered since; None if there are
     none"""
+    embargoed: NumberRanges | None = None  # tags that open transactions settle: nothing else settles them
 
     key: Key = field(init=False)
 
@@ -204,6 +206,21 @@ class Consumer:
         allowed, free = self.credit_to + 1 - self.next_tag, self.max_checked_out - self.checked_out.total
         least = allowed if allowed < free else free
         return least if least > 0 else 0
+
+    def embargo(self, tags: Iterable[tuple[int, int]]) -> None:
+        """Notes that an open transaction settles these ranges (first, last) of tags."""
+        if self.embargoed is None:
+            self.embargoed = NumberRanges()
+        for first, last in tags:
+            self.embargoed.add(first, last)
+
+    def lift_embargo(self, tags: Iterable[tuple[int, int]]) -> None:
+        """Notes that it does not settle them any more, or has done so."""
+        assert self.embargoed is not None
+        for first, last in tags:
+            self.embargoed.remove(first, last)
+        if not len(self.embargoed):
+            self.embargoed = None
 
 
 class SelectorGroup:

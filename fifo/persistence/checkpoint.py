@@ -163,7 +163,7 @@ def section(machine: QueueMachine, version: int) -> Section:
 
 def _contents(staging: Staging, records: list[Stored]) -> tuple[tuple[Piece, ...], array[int]]:
     pieces = [stored.references for stored in records]
-    if staging.parts:
+    if staging.has_bodies:
         pieces.append(Piece(pack(staging.indexes())))
     return tuple(pieces), array("Q", [stored.page for stored in records])
 
@@ -216,6 +216,7 @@ def resume(
                 f"not {block_count}"
             )
         snapshot.complete(group, machine)
+    group.transactions.restore()
     if not reader.is_at_end():
         raise ValueError(f"reading a checkpoint: {len(state) - reader.position} bytes too many")
     return group

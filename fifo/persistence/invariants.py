@@ -9,6 +9,7 @@ from fifo.commands import NODE
 from fifo.consumers.consumer import Consumer, SelectorGroup
 from fifo.consumers.match_cache import EVICTED
 from fifo.consumers.shared_scan import CAUGHT_UP
+from fifo.embargo import EmbargoedBatch, Key
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
 from fifo.messages import bitsets
@@ -68,6 +69,7 @@ def check(group: GroupMachine) -> None:
             (machine.used_ms != IN_USE) == is_timed, "a queue that may expire has the time of its last use"
         )
     _expect(all(group.was_deleted(queue) for queue in group.expired), "an expired queue is deleted")
+    _check_transactions(group)
     _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
     _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")
     _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")
@@ -94,6 +96,84 @@ def _check_producer(group: GroupMachine, producer: Producer) -> None:
     for queue, tag in producer.consumers:
         _expect((producer.name, tag) in group.queues[queue].consumers, "a session's consumers exist")
     _expect(producer.ended_ms < 0 or not producer.consumers, "an ended session has no consumers")
+
+
+def _check_transactions(group: GroupMachine) -> None:
+    transactions, limits = group.transactions, group.limits
+    by_key = transactions.by_key
+    counted: dict[Key, list[int]] = {key: [0, 0, 0, 0] for key in by_key}
+    touched: dict[Key, dict[int, None]] = {key: {} for key in by_key}
+    for queue in sorted(group.queues):
+        for key, parts in group.queues[queue].staging.embargo.parts.items():
+            _expect(key in by_key and bool(parts), "a queue embargoes for open transactions only")
+            touched[key][queue] = None
+            for part in parts:
+                more = 1, part.message_count, part.size_bytes, part.range_count
+                counted[key] = [total + each for total, each in zip(counted[key], more, strict=True)]
+    owned, ranges, sizes, began_ms = Owned(), Owned(), Owned(), 0
+    for key, each in by_key.items():
+        producer = group.sessions.producers.get(key[0])
+        _expect(producer is each.producer and key == each.key, "a transaction belongs to its producer")
+        _expect(each.producer.ended_ms < 0, "a transaction ends with its session")
+        _expect(sorted(each.queues) == sorted(touched[key]), "a transaction knows its queues")
+        counts = [each.operations, each.messages, each.size_bytes, each.ranges]
+        _expect(counts == counted[key], "the parts of a transaction are counted")
+        allowed = (
+            limits.transaction_operations,
+            limits.transaction_messages,
+            limits.transaction_bytes,
+            limits.transaction_ranges,
+        )
+        _expect(
+            all(count <= most for count, most in zip(counts, allowed, strict=True)),
+            "transactions are limited",
+        )
+        _expect(0 < len(each.queues) <= limits.transaction_queues, "a transaction has a few queues")
+        _expect(each.began_ms >= began_ms, "transactions are in the order of their beginning")
+        began_ms = each.began_ms
+        owned.add(each.producer.owner)
+        ranges.add(each.producer.owner, each.ranges)
+        sizes.add(each.producer.owner, each.size_bytes)
+    _expect(transactions.owned.counts == owned.counts, "transactions are counted by owner")
+    _expect(transactions.owned_ranges.counts == ranges.counts, "their ranges are counted by owner")
+    _expect(transactions.owned_bytes.counts == sizes.counts, "their bytes are counted by owner")
+    _expect(owned.total <= limits.open_transactions, "open transactions are limited")
+    _expect(ranges.total <= limits.embargoed_ranges, "their ranges are limited")
+    _expect(sizes.total <= limits.embargoed_bytes, "their bytes are limited")
+    for producer in group.sessions.producers.values():
+        numbers = [number for name, number in by_key if name == producer.name]
+        _expect(list(producer.open_tx) == sorted(numbers), "a producer knows its transactions")
+        _expect(not numbers or max(numbers) <= producer.last_tx, "its highest number is the highest")
+        committed = [number for span in producer.committed for number in range(span[0], span[1] + 1)]
+        _expect(not set(committed) & set(numbers), "a transaction is open or committed")
+        _expect(not committed or committed[-1] <= producer.last_tx, "what was committed was named")
+        span = committed[-1] - committed[0] if committed else 0
+        _expect(span < limits.transaction_window, "outcomes are forgotten")
+
+
+def _check_embargo(machine: QueueMachine) -> None:
+    """Checks that the tags that are noted at the consumers are those of the settlements."""
+    noted: dict[tuple[bytes, str], dict[int, None]] = {}
+    for (name, _), parts in machine.staging.embargo.parts.items():
+        for part in parts:
+            if isinstance(part, EmbargoedBatch):
+                _expect(0 < len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
+                continue
+            consumer = machine.consumers[name, part.consumer_tag]
+            _expect(consumer.attach == part.attach, "a settlement is of the present attachment")
+            known = noted.setdefault(consumer.key, {})
+            for first, last in part.tags:
+                held = sum(count for _, count in consumer.checked_out.between(first, last))
+                _expect(held == last - first + 1, "embargoed messages stay checked out")
+                for tag in range(first, last + 1):
+                    _expect(tag not in known, "one transaction settles a message")
+                    known[tag] = None
+    for consumer in machine.consumers.values():
+        found = consumer.embargoed
+        spans = () if found is None else tuple(found)
+        _expect(found is None or bool(spans), "a consumer notes embargoed tags if it has some")
+        tags = [tag for first, last in spans for tag in range(first, last + 1)]
+        _expect(tags == sorted(noted.get(consumer.key, {})), "a consumer knows its embargoed tags")
 
 
 def _check_queue(machine: QueueMachine) -> None:
@@ -149,6 +229,7 @@ def _check_queue(machine: QueueMachine) -> None:
     _check_timeouts(machine)
     _check_single_active(machine)
     _check_staging(machine)
+    _check_embargo(machine)
     _check_pages(machine)
     _check_pins(machine)
 

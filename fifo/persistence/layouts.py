@@ -16,6 +16,7 @@ import numpy as np
 from fifo.codec import Reader, Writer
 from fifo.commands import ON_EXPIRY, UNKNOWN
 from fifo.consumers.consumer import CheckedOut, Consumer
+from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Outcome
 from fifo.group_state import GroupState
 from fifo.kinds import BYTES, FLAG, I64, TEXT, U64, Coded, Column, Many, Maybe, Row
 from fifo.layouts import ADDRESS, FENCE
@@ -28,6 +29,7 @@ from fifo.queue_machine import IN_USE, QueueMachine
 from fifo.records import Field, Record
 from fifo.staging import LastBatch, Part
 from fifo.subscriptions import Disposition, Reservation, Subscription
+from fifo.transactions import Transaction
 
 UNKNOWN_COUNT = -1
 """In place of a count that states of version 1 do not have."""
@@ -121,7 +123,7 @@ PRODUCER = Record(
         Field("accepted", NumberRangesKind()),
         Field("consumers", Many(Row(U64, TEXT), dict.fromkeys)),
     ),
-    others=("counted", "owner"),
+    others=("counted", "owner", "last_tx", "committed", "open_tx"),
 )
 PRODUCERS = Many(PRODUCER)
 ENDED = Many(BYTES, dict.fromkeys)
@@ -131,6 +133,16 @@ FENCES = Record(
 )
 
 EXPIRED = Record(GroupState, (Field("expired", KEYS),))
+# ---- its transactions, and what producers have committed: there only if a producer has named a transaction
+
+NAMED_TX = Many(Row(BYTES, U64, NumberRangesKind()))
+"""of each producer that has named a transaction: its name, its highest number, and those that were committed"""
+TRANSACTION = Record(
+    Transaction,
+    (Field("producer.name", BYTES), Field("number", U64), Field("began_ms", U64)),
+    others=("queues", "operations", "messages", "size_bytes", "ranges"),
+)
+TRANSACTIONS = Many(TRANSACTION)
 
 # ---- a queue
 
@@ -163,7 +175,7 @@ CONSUMER = Record(
         Field("is_active", FLAG, since=2, default=True),
         Field("timed_out", Maybe(CHECKED_OUT), since=2, default=None),
     ),
-    others=("group", "key", "max_checked_out", "owner"),
+    others=("group", "key", "max_checked_out", "owner", "embargoed"),
 )
 CONSUMERS = Many(CONSUMER)
 MARKS = Many(Row(U64, Many(Row(U64, U64))))
@@ -249,3 +261,29 @@ PRIORITIES = Field("priorities", Many(Row(U64, BYTES), dict, dict.items))
 LAST_BATCH = Record(LastBatch, (Field("number", U64),), others=("used_ms", "owner"))
 LAST_BATCHES = Many(Row(TEXT, LAST_BATCH), dict, dict.items)
 USED_MS = Field("used_ms", U64, since=2, default=0)
+
+# ---- its embargo, behind the staged parts: there only if it has parts
+
+EMBARGOED_BATCH = Record(
+    EmbargoedBatch,
+    (
+        Field("index", U64),
+        Field("operation", U64),
+        Field("batch_count", U64),
+        Field("size_bytes", U64),
+        Field("texts", U64),
+        Field("ordinals", Column("I")),
+        Field("counts", Column("I")),
+        Field("ttls", Column("q")),
+        Field("priorities", BYTES),
+    ),
+)
+EMBARGOED_SETTLEMENT = Record(
+    EmbargoedSettlement,
+    (
+        Field("consumer_tag", TEXT),
+        Field("attach", U64),
+        Field("outcome", Coded(*Outcome)),
+        Field("tags", RANGES),
+    ),
+)

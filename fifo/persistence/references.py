@@ -13,14 +13,14 @@ ANY_SIZE = 1
 
 
 def references(data: bytes | memoryview | Source) -> IndexSet:
-    """The Raft indexes of all entries with a message that is ready, checked out, pinned or staged. O(state). Raises
-    ValueError if the bytes are no snapshot of a known format."""
+    """The Raft indexes of all entries with a message that is ready, checked out, pinned, staged or embargoed. O(state).
+    Raises ValueError if the bytes are no snapshot of a known format."""
     found: list[Piece] = []
     reader = snapshot.open_sections(data, PRODUCTION)
     version, queue_count = snapshot.beginning(reader.blob())
     for _ in range(queue_count):
         block_count, staging = snapshot.staged_in(reader.blob(), version)
-        if staging.parts:
+        if staging.has_bodies:
             found.append(Piece(pack(staging.indexes())))
         for _ in range(block_count):
             found.append(Piece(pack(decode_block(Reader(reader.blob()), ANY_SIZE).live_indexes())))

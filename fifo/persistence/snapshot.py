@@ -10,8 +10,9 @@ and of BASE. So members of older builds can read a snapshot until the group has 
 know.
 
 Format 3 is read, too. Its records have the fields of version 1. Its group's head ends before the producers' owners, the
-fences and the expired queues, and its queues' heads before the owners of subscriptions and pins. A queue of such a
-state counts all messages as settled that have left for another cause than those of COUNTED.
+fences, the expired queues and the transactions, and its queues' heads before the owners of subscriptions and pins. A
+queue of such a state counts all messages as settled that have left for another cause than those of COUNTED.
+Transactions are there only if a producer has named one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.filter_fields import FieldSource
+from fifo.embargo import EmbargoedSettlement
 from fifo.group_machine import GroupMachine
 from fifo.layouts import CONFIG
 from fifo.limits import PRODUCTION, Limits
@@ -46,6 +48,7 @@ from fifo.persistence.layouts import (
 from fifo.persistence.pins import read_pins, write_pins
 from fifo.persistence.staging import decode_staging, encode_staging
 from fifo.persistence.subscriptions import read_subscriptions, write_subscriptions
+from fifo.persistence.transactions import read_transactions, write_transactions
 from fifo.pins import QueuePin
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
@@ -124,6 +127,7 @@ def decode(
         for _ in range(block_count):
             add_block(machine, decode_block(Reader(reader.blob()), group.limits.block_size))
         complete(group, machine)
+    group.transactions.restore()
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
     return group
@@ -143,6 +147,7 @@ def group_head(group: GroupMachine) -> bytearray:
     OWNER.write_each(out, sessions.producers.values())
     FENCES.write(out, sessions.fences)
     EXPIRED.write(out, group)
+    write_transactions(out, group)
     return out.data
 
 
@@ -172,6 +177,8 @@ def read_group_head(head: bytes, group: GroupMachine) -> tuple[int, int]:
         return queue_count, FIRST
     FENCES.read_into(reader, sessions.fences)
     EXPIRED.read_into(reader, group)
+    if not reader.is_at_end():
+        read_transactions(reader, group)
     return queue_count, max(group.version, BASE)
 
 
@@ -236,6 +243,10 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
     for consumer in consumers:
         consumer.owner = producers[consumer.producer].owner
         machine.owned.add(consumer.owner)
+    for (producer, _), parts in staging.embargo.parts.items():
+        for part in parts:
+            if isinstance(part, EmbargoedSettlement):
+                machine.consumers[producer, part.consumer_tag].embargo(part.tags)
     groups = machine.groups
     found = []
     for _ in range(reader.number()):

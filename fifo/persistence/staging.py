@@ -1,4 +1,4 @@
-"""Staged parts and the last batches as bytes: a part of a queue's head in snapshots and checkpoints."""
+"""Staged parts, the last batches, and the embargo as bytes: a part of a queue's head in snapshots and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from array import array
 from fifo.codec import Reader, Writer
 from fifo.limits import Limits
 from fifo.persistence.layouts import LAST_BATCHES, OWNER, PARTS, PRIORITIES, TEXTS, USED_MS
+from fifo.persistence.transactions import read_embargo, write_embargo
 from fifo.staging import Staging
 
 
@@ -17,17 +18,19 @@ def encode_staging(staging: Staging, version: int) -> bytearray:
     LAST_BATCHES.write(out, staging.last_batches)
     USED_MS.write_each(out, staging.last_batches.values())
     OWNER.write_each(out, staging.last_batches.values())
-    parts = staging.parts.values()
+    parts, embargo = staging.parts.values(), staging.embargo
     has_priorities = any(part.priorities for part in parts)
-    if has_priorities or any(any(part.texts) for part in parts):
+    if embargo.parts or has_priorities or any(any(part.texts) for part in parts):
         TEXTS.write_each(out, parts)
-    if has_priorities:
+    if embargo.parts or has_priorities:
         PRIORITIES.write_each(out, parts)
+    if embargo.parts:
+        write_embargo(out, embargo)
     return out.data
 
 
 def decode_staging(data: bytes, limits: Limits, version: int) -> Staging:
-    """Raises ValueError if the bytes end too early. Earlier builds wrote no times, owners and text factors."""
+    """Raises ValueError if the bytes end too early. Earlier builds wrote no times, owners, text factors and embargo."""
     reader, found = Reader(data, version), Staging(limits)
     found.parts = PARTS.read(reader)
     for part in found.parts.values():
@@ -44,6 +47,8 @@ def decode_staging(data: bytes, limits: Limits, version: int) -> Staging:
         TEXTS.read_each(reader, found.parts.values())
     if not reader.is_at_end():
         PRIORITIES.read_each(reader, found.parts.values())
+    if not reader.is_at_end():
+        read_embargo(reader, found.embargo)
     for producer, last in last_batches.items():
         found.know(producer, last)
     return found

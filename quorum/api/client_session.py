@@ -2,7 +2,8 @@
 
 A protocol's adapter calls one method for each request, in order, and sends what `outcomes` yields; session_service.py
 is the adapter for gRPC. `publisher` has the methods for publishing (session_publisher.py), `consumers` those for
-consuming (session_consumers.py). A batch is a serialized MessageBatch for every protocol.
+consuming (session_consumers.py), `transactions` those for both in transactions (session_transactions.py). A batch is a
+serialized MessageBatch for every protocol.
 
 The queue's group decides a request. Here the request is checked and turned into a numbered command, and the group's
 answer is turned into an outcome. Each command has a token that knows what its answer means.
@@ -20,6 +21,7 @@ from quorum.api.outcomes import Outcome, PendingDelivery, weigh
 from quorum.api.session_commands import SessionCommands, Token
 from quorum.api.session_consumers import SessionConsumers
 from quorum.api.session_publisher import SessionPublisher
+from quorum.api.session_transactions import SessionTransactions
 from quorum.node.errors import BodyUnreadable
 
 PRODUCER_BYTES = 16
@@ -47,6 +49,7 @@ class ClientSession:
         commands = self._commands = SessionCommands(hub)
         self.publisher = SessionPublisher(hub, commands)
         self.consumers = SessionConsumers(hub, commands)
+        self.transactions = SessionTransactions(hub, commands, self.publisher, self.consumers)
         self.outbox = commands.outbox
         self._end: status.StatusError | None = None
         self._is_input_over = False

@@ -59,7 +59,7 @@ class SessionCommands:
         submit = self._hub.submit_soon if can_wait else self._hub.submit
         submit(events.Submit(self.number, group, command, token))
 
-    def publish(self, group: int, command: c.Enqueue, token: Token, batch: bytes) -> None:
+    def publish(self, group: int, command: c.Enqueue | c.InTransaction, token: Token, batch: bytes) -> None:
         """Send a command with its batch, which is not counted here."""
         self._hub.submit(events.Submit(self.number, group, command, token, batch))
 

@@ -260,6 +260,17 @@ class SessionConsumers:
     def settle(self, request_id: int, consumer: Consumer, disposition: Disposition) -> None:
         """Settle, return, discard or modify messages that the consumer holds. A settlement can wait for other inputs
         if no answer is wanted and it brings no credit that the consumer needs now."""
+        try:
+            command = self.checked(consumer, disposition)
+        except status.StatusError as error:
+            self._commands.refuse(request_id, error)
+            return
+        is_credit_awaited = consumer.raise_credit(disposition.credit_to)
+        can_wait = type(command) is c.Settle and not request_id and not is_credit_awaited
+        self._submit(consumer, command, _Requested(self._commands, request_id), can_wait=can_wait)
+
+    def checked(self, consumer: Consumer, disposition: Disposition) -> c.Settle:
+        """The command of a disposition. StatusError if an argument is wrong."""
         tags, kind = disposition.tags, disposition.kind
         bad = [pair for pair in tags if pair[0] > pair[1] or pair[0] < 1]
         if kind is None or bad or len(tags) > MAX_RANGES:
@@ -272,12 +283,8 @@ class SessionConsumers:
             )
             allowed = f"up to {MAX_RANGES} ranges, first <= last, from 1"
             text = f"disposition of {_quoted(consumer.tag)}: {what}; allowed: {allowed}"
-            self._commands.refuse(request_id, status.invalid("bad_argument", text))
-            return
-        command = disposition.command(kind, consumer)
-        is_credit_awaited = consumer.raise_credit(disposition.credit_to)
-        can_wait = kind is c.Settle and not request_id and not is_credit_awaited
-        self._submit(consumer, command, _Requested(self._commands, request_id), can_wait=can_wait)
+            raise status.invalid("bad_argument", text)
+        return disposition.command(kind, consumer)
 
     def _submit(
         self, consumer: Consumer, command: c.Command, token: Token, *, can_wait: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from fifo import commands as c
@@ -34,7 +34,8 @@ MAX_KNOWN = 8_192
 @dataclass(frozen=True, slots=True)
 class _Published:
     """What one group gets of a batch: client sequences as ranges (first, last), `size` bytes. rows: ranges that its
-    answer may have. outcomes: where its answer goes."""
+    answer may have. outcomes: where its answer goes. told: gets the answer to a batch of a transaction, which has no
+    client sequences."""
 
     publisher: SessionPublisher
     group: int
@@ -43,6 +44,7 @@ class _Published:
     size: int
     rows: int
     outcomes: Outbox | routing.GroupOutcomes
+    told: Callable[[Reply | None], None] | None = None
 
     def answered(self, reply: Reply | None) -> None:
         self.publisher.decided(self, reply)
@@ -192,6 +194,9 @@ class SessionPublisher:
         command: c.Enqueue,
         data: bytes,
         shared: routing.Shared | None = None,
+        *,
+        tx: int = 0,
+        told: Callable[[Reply | None], None] | None = None,
     ) -> None:
         size = batches.stored_bytes(
             data, command.ttls_ms, command.columns, command.targets, command.priorities
@@ -203,8 +208,8 @@ class SessionPublisher:
         self.undecided_rows += rows
         self._bytes_of[group] += size
         outcomes = self._outbox if shared is None else shared.of(tuple(queues))
-        token = _Published(self, group, queues, numbers, size, rows, outcomes)
-        self._commands.publish(group, command, token, data)
+        token = _Published(self, group, queues, numbers, size, rows, outcomes, told)
+        self._commands.publish(group, c.InTransaction(tx, command) if tx else command, token, data)
 
     def decided(self, batch: _Published, reply: Reply | None) -> None:
         """The group has taken or refused a batch, or parts of it."""
@@ -215,6 +220,9 @@ class SessionPublisher:
         self._bytes_of[group] -= size
         self._hub.publishing.give(size, group)
         self._commands.room.set()
+        if batch.told is not None:
+            batch.told(reply)
+            return
         outcomes = batch.outcomes
         if isinstance(reply, Refused):
             why = status.of_refused(reply)
@@ -286,17 +294,9 @@ class SessionPublisher:
     ) -> None:
         """A batch for another exchange than the default one. route: the exchange, the routing key of all messages, and
         the routing keys if each message has its own."""
-        exchange, routing_key, routing_keys = route
         count = batches.claimed_count(batch)
         try:
-            if count > MAX_INDEPENDENT or (routing_keys and len(routing_keys) != count):
-                text = (
-                    f"{len(routing_keys) or 1} routing keys for {count} messages; give one for all, or one each, and "
-                    f"at most {MAX_INDEPENDENT} messages for an exchange"
-                )
-                raise status.invalid("bad_batch", text)
-            keys = routing_keys or (routing_key,)
-            found = await self._route_through(exchange, keys, batch, count)
+            found, missing = await self._routes_through(route, batch, count, mandatory)
         except batches.BatchError as error:
             await self._refuse(count, first, lowest_unconfirmed, None, status.of_error(error))
             return
@@ -305,15 +305,10 @@ class SessionPublisher:
                 raise
             await self._refuse(count, first, lowest_unconfirmed, None, error.status)
             return
-        routes, missing = found.queues, dict(found.refused)
+        routes = found.queues
         if found.is_alike and len(routes[0]) == 1:
             await self.publish(routes[0][0].name, first, lowest_unconfirmed, batch, independent=independent)
             return
-        if mandatory and not all(routes):
-            for ordinal, queues in enumerate(routes):
-                if not queues and ordinal not in missing:
-                    key = keys[0] if len(keys) == 1 else keys[ordinal]
-                    missing[ordinal] = status.unroutable(exchange, key)
         some = routes[:1] if found.is_alike else routes
         await self._look_up_kept_of({queue.id: queue for queues in some for queue in queues}.values())
         await self._publish_routed(
@@ -326,6 +321,27 @@ class SessionPublisher:
             is_alike=found.is_alike,
             groups=self._hub.catalog.queue_groups,
         )
+
+    async def _routes_through(
+        self, route: tuple[str, str, Sequence[str]], batch: bytes, count: int, mandatory: bool
+    ) -> tuple[routing.Routes, dict[int, status.Status]]:
+        """The queues of a batch's messages, and the messages that are refused, by ordinal."""
+        exchange, routing_key, routing_keys = route
+        if count > MAX_INDEPENDENT or (routing_keys and len(routing_keys) != count):
+            text = (
+                f"{len(routing_keys) or 1} routing keys for {count} messages; give one for all, or one each, and "
+                f"at most {MAX_INDEPENDENT} messages for an exchange"
+            )
+            raise status.invalid("bad_batch", text)
+        keys = routing_keys or (routing_key,)
+        found = await self._route_through(exchange, keys, batch, count)
+        missing = dict(found.refused)
+        if mandatory and not all(found.queues):
+            for ordinal, queues in enumerate(found.queues):
+                if not queues and ordinal not in missing:
+                    key = keys[0] if len(keys) == 1 else keys[ordinal]
+                    missing[ordinal] = status.unroutable(exchange, key)
+        return found, missing
 
     async def _route_through(
         self, exchange: str, keys: Sequence[str], batch: bytes, count: int
@@ -523,6 +539,86 @@ class SessionPublisher:
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
         await self._submit(part.queues[0].group, part.queues, spans, command, checked.data, shared)
+
+    # ---- batches of transactions
+
+    async def part(
+        self, route: tuple[str, str, Sequence[str]], batch: bytes, *, mandatory: bool
+    ) -> routing.Part | None:
+        """What the group of a transaction gets of a batch; None if no message has a queue. route: as of
+        `_publish_through`. StatusError if a message is refused here, or if the queues belong to several groups."""
+        exchange, routing_key, routing_keys = route
+        if routing_key and routing_keys:
+            raise status.invalid("bad_batch", "routing_key and routing_keys exclude each other")
+        try:
+            if not exchange and not routing_keys:
+                return await self._whole(await self._hub.requests.queue(routing_key), batch)
+            return await self._part_of_each(route, batch, mandatory)
+        except batches.BatchError as error:
+            raise status.StatusError(status.of_error(error)) from error
+
+    async def _whole(self, queue: CatalogQueue, batch: bytes) -> routing.Part:
+        """A batch for one queue."""
+        kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
+        has_priorities = queue.config.max_priority > 0
+        checked = batches.check(batch, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
+        self._hub.published.check_disks(queue.group)
+        target = c.Target(queue.id, ((0, checked.count),), checked.columns)
+        return routing.Part(range(checked.count), checked, (queue,), (target,))
+
+    async def _part_of_each(
+        self, route: tuple[str, str, Sequence[str]], batch: bytes, mandatory: bool
+    ) -> routing.Part | None:
+        """A batch whose messages may have different queues."""
+        exchange, _, keys = route
+        count = batches.claimed_count(batch)
+        parts: list[routing.Part] = []
+        if exchange:
+            found, refused = await self._routes_through(route, batch, count, mandatory)
+            routes = found.queues
+            if found.is_alike and len(routes[0]) == 1:
+                return await self._whole(routes[0][0], batch)
+            await self._look_up_kept_of({queue.id: queue for queues in routes for queue in queues}.values())
+            if found.is_alike and not refused:
+                parts = self._alike(routes, batch)
+        else:
+            if len(keys) != count or count > MAX_INDEPENDENT:
+                text = (
+                    f"{len(keys)} routing keys for {count} messages; give one each, at most {MAX_INDEPENDENT}"
+                )
+                raise status.invalid("bad_batch", text)
+            queues = await self._queues_of(keys)
+            routes = [() if (queue := queues[name]) is None else (queue,) for name in keys]
+            refused = {
+                ordinal: status.no_queue(name).status
+                for ordinal, name in enumerate(keys)
+                if not routes[ordinal]
+            }
+        if not parts:
+            parts, refused = await self._route(routes, refused, batch, independent=False)
+        if refused:
+            raise status.StatusError(refused[min(refused)])
+        if len(parts) > 1:
+            raise status.several_groups()
+        return parts[0] if parts else None
+
+    async def embargo(self, part: routing.Part, tx: int, told: Callable[[Reply | None], None]) -> None:
+        """Send a batch of a transaction. told: gets the group's answer."""
+        checked, targets = part.batch, part.targets
+        is_plain = len(targets) == 1
+        command = c.Enqueue(
+            targets[0].queue if is_plain else 0,
+            0,
+            0,
+            checked.count,
+            checked.size_bytes,
+            checked.ttl_ms,
+            checked.ttls_ms,
+            targets[0].columns if is_plain else b"",
+            targets=() if is_plain else targets,
+            priorities=checked.priorities,
+        )
+        await self._submit(part.queues[0].group, part.queues, (), command, checked.data, tx=tx, told=told)
 
     # ---- messages that are refused here
 

@@ -47,6 +47,8 @@ class SessionCall:
             "attach": self._attach,
             "cancel": self._cancel,
             "get": self._get,
+            "commit": self._commit,
+            "rollback": self._rollback,
             "close": self._close,
             "turn": self._turn,
         }
@@ -116,6 +118,14 @@ class SessionCall:
             await waiting
 
     async def _publish(self, request: pb.PublishBatch) -> None:
+        if request.tx:
+            await self._session.transactions.publish(
+                request.tx,
+                request.batch,
+                (request.exchange, request.routing_key, request.routing_keys),
+                mandatory=request.mandatory,
+            )
+            return
         await self._session.publisher.publish(
             request.routing_key,
             request.first_sequence,
@@ -148,15 +158,19 @@ class SessionCall:
             consumer = consumers.find(request.request_id, request.consumer_tag)
         else:
             consumer = consumers.find_getter(request.request_id, request.queue)
-        if consumer is not None:
-            disposition = Disposition(
-                _OUTCOMES.get(request.outcome),
-                request.attach,
-                tuple((each.first, each.last) for each in request.tags),
-                request.credit_to,
-                request.delivery_failed,
-                request.undeliverable_here,
-            )
+        if consumer is None and not request.tx:
+            return
+        disposition = Disposition(
+            _OUTCOMES.get(request.outcome),
+            request.attach,
+            tuple((each.first, each.last) for each in request.tags),
+            request.credit_to,
+            request.delivery_failed,
+            request.undeliverable_here,
+        )
+        if request.tx:
+            self._session.transactions.settle(request.tx, request.request_id, consumer, disposition)
+        elif consumer is not None:
             consumers.settle(request.request_id, consumer, disposition)
 
     def _cancel(self, request: pb.Cancel) -> None:
@@ -166,6 +180,12 @@ class SessionCall:
         await self._session.consumers.get(
             request.request_id, request.queue, request.count, settled=request.settled
         )
+
+    def _commit(self, request: pb.Commit) -> None:
+        self._session.transactions.commit(request.request_id, request.tx)
+
+    def _rollback(self, request: pb.Rollback) -> None:
+        self._session.transactions.rollback(request.request_id, request.tx)
 
     def _close(self, request: pb.Close) -> None:
         self._session.client_closes()

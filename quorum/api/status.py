@@ -70,6 +70,8 @@ _REFUSED = {
     "missing_part": Code.FAILED_PRECONDITION,
     "published": Code.ALREADY_EXISTS,
     "refused_earlier": Code.FAILED_PRECONDITION,
+    "not_checked_out": Code.FAILED_PRECONDITION,
+    "rolled_back": Code.FAILED_PRECONDITION,
 }
 _TOO_LARGE = ("batch_too_large", "message_too_large", "metadata_too_large")
 _ENDED = {
@@ -172,6 +174,16 @@ def taken_elsewhere(why: Status, queues: Sequence[str]) -> Status:
     shown = ", ".join(map(repr, queues[:3])) + (f" and {len(queues) - 3} more" if len(queues) > 3 else "")
     text = f"{why.message}; the message may be in other queues: {shown}"
     return make(why.code, why.reason, text, **dict(why.metadata), may_be_in=",".join(queues[:3]))
+
+
+def several_groups() -> StatusError:
+    return StatusError(
+        make(
+            Code.FAILED_PRECONDITION,
+            "several_groups",
+            "transactions over queues of several groups are not supported yet",
+        )
+    )
 
 
 def old_version(what: str, needed: int, used: int) -> StatusError:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from quorum.cli.json_lines import Received
     from quorum.client import Message
     from quorum.client.values import FieldValue
-    from quorum.sync import Client, Consumer
+    from quorum.sync import Client, Consumer, Transaction
 
+    Add = Callable[[Transaction, list[Message]], None]
     Send = Callable[[Client, list[Message]], concurrent.futures.Future[int]]
 
 QueueArgument = Annotated[str, typer.Argument(help="the queue's name")]
@@ -78,6 +79,9 @@ def publish(
     json_lines: JsonLinesOption = False,
     whole: Annotated[bool, typer.Option("--whole", help="stdin is one message, not one a line")] = False,
     batch: Annotated[int, typer.Option(min=1, max=16_384, help="messages in a batch, at most")] = 500,
+    tx: Annotated[
+        bool, typer.Option("--tx", help="all messages in one transaction: all are published, or none")
+    ] = False,
     timeout: Annotated[
         float, typer.Option(min=1.0, help="give up after this many seconds without a confirm")
     ] = 60.0,
@@ -116,8 +120,17 @@ def publish(
             return client.send_batch(queue or "", part, timeout_ms=_ms(timeout))
         return client.send_batch_to(exchange, key, part, mandatory=mandatory, timeout_ms=_ms(timeout))
 
+    def add(transaction: Transaction, part: list[Message]) -> None:
+        if exchange is None:
+            transaction.publish_batch(queue or "", part)
+        else:
+            transaction.publish_batch_to(exchange, key, part, mandatory=mandatory)
+
     most = batch if exchange is None else min(batch, MAX_ROUTED)
-    count = _publish_all(url, send, messages, most, timeout)
+    if tx:
+        count = _publish_together(url, add, messages, most, timeout)
+    else:
+        count = _publish_all(url, send, messages, most, timeout)
     place = queue if exchange is None else f"exchange {exchange}"
     print(f"published {count:,} message{'' if count == 1 else 's'} to {place}")
 
@@ -169,6 +182,18 @@ def _publish_all(
         while waiting:
             confirmed = confirm_one()
     return confirmed
+
+
+def _publish_together(
+    url: str | None, add: Add, messages: Iterable[Message], size: int, timeout_s: float
+) -> int:
+    """The same in one transaction, which is rolled back if the messages cannot be read to their end."""
+    count = 0
+    with connect(url) as client, client.transaction(timeout_ms=_ms(timeout_s)) as transaction:
+        for part in _parts(messages, size):
+            add(transaction, part)
+            count += len(part)
+    return count
 
 
 def _confirm(

@@ -4,6 +4,7 @@ from quorum.client.batch import Message, PreparedBatch, encode_batch
 from quorum.client.client import Client, connect
 from quorum.client.consumer import Consumer
 from quorum.client.delivery import DeliveredMessage, Delivery
+from quorum.client.transaction import Transaction
 from quorum.client.values import Properties
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Message",
     "PreparedBatch",
     "Properties",
+    "Transaction",
     "connect",
     "encode_batch",
 ]

@@ -52,6 +52,10 @@ class PreparedBatch:
         return cls(data, batch.count)
 
 
+Batch = PreparedBatch | bytes | Iterable[Message | bytes]
+"""Messages, a PreparedBatch, or a serialized MessageBatch."""
+
+
 def encode_batch(messages: Iterable[Message | bytes]) -> PreparedBatch:
     """Encode messages as one batch. Properties are stored once if all messages have equal ones."""
     bodies: list[bytes] = []
@@ -69,6 +73,15 @@ def body_of(message: Message) -> bytes:
     if not isinstance(message.body, bytes | bytearray | memoryview):
         raise UsageError(f"a body is bytes, not {type(message.body).__name__}")
     return bytes(message.body)
+
+
+def prepare(batch: Batch) -> PreparedBatch:
+    """The batch, encoded if it is not yet."""
+    if isinstance(batch, PreparedBatch):
+        return batch
+    if isinstance(batch, bytes | bytearray | memoryview):
+        return PreparedBatch.parse(bytes(batch))
+    return encode_batch(batch)
 
 
 def encode_parts(bodies: list[bytes], described: list[Any]) -> PreparedBatch:

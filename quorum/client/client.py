@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
 import grpc
 
 from quorum.client.answers import Answer
-from quorum.client.batch import Message, PreparedBatch, encode_batch
+from quorum.client.batch import Batch, Message, prepare
 from quorum.client.consumer import Consumer, ConsumerOptions
-from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Target
+from quorum.client.delivery import DeliveredMessage, Delivery, Target, by_holder
 from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, OpenChannel, open_channel, parse_url
 from quorum.client.errors import (
     ClosedError,
@@ -46,6 +46,7 @@ from quorum.client.records import (
 )
 from quorum.client.routes import Address, Route, Through, describe
 from quorum.client.session import Session
+from quorum.client.transaction import Transaction
 from quorum.client.values import FieldValue, Properties, arguments, property_filter
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 
@@ -90,7 +91,6 @@ GONE: dict[str, Any] = {
 """The answer if a later try finds that the object does not exist any more."""
 
 PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
-Batch = PreparedBatch | bytes | Iterable[Message | bytes]
 
 
 class Client(PolicyCalls, ExchangeCalls):
@@ -280,13 +280,18 @@ class Client(PolicyCalls, ExchangeCalls):
         return await self._send_batch(_through(exchange, routing_key, mandatory), batch, timeout_ms)
 
     async def _send_batch(self, route: Route, batch: Batch, timeout_ms: int | None) -> asyncio.Future[int]:
-        prepared = _prepare(batch)
+        prepared = prepare(batch)
         session = self._live()
         if isinstance(route, Through):
             session.use_exchange()
         else:
             session.use(route if isinstance(route, str) else next(iter(route), ""))
         return await session.publisher.admit(route, prepared, self._limit(timeout_ms))
+
+    def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
+        """Publishes and settlements that count all at once. `async with` commits at the end, and rolls back if the
+        block raises. All queues of a transaction belong to one Raft group. timeout_ms: of the commit."""
+        return Transaction(self._live(), self._limit(timeout_ms))
 
     # ---- consuming
 
@@ -336,17 +341,17 @@ class Client(PolicyCalls, ExchangeCalls):
 
     async def settle(self, target: Target, *, wait: bool = False) -> None:
         """Settle a message, a delivery, or several messages. wait=True: return when that is committed."""
-        for holder, part in _by_holder(target):
+        for holder, part in by_holder(target):
             await holder.settle(part, wait=wait)
 
     async def return_(self, target: Target, *, wait: bool = False) -> None:
         """Return messages to the queue; this counts no failure."""
-        for holder, part in _by_holder(target):
+        for holder, part in by_holder(target):
             await holder.return_(part, wait=wait)
 
     async def discard(self, target: Target, *, wait: bool = False) -> None:
         """Reject messages; they are dead-lettered, or dropped if the queue has no dead-letter target."""
-        for holder, part in _by_holder(target):
+        for holder, part in by_holder(target):
             await holder.discard(part, wait=wait)
 
     async def modify(
@@ -358,7 +363,7 @@ class Client(PolicyCalls, ExchangeCalls):
         wait: bool = False,
     ) -> None:
         """Return messages to the queue with changes: count a failed delivery, or treat them as discarded."""
-        for holder, part in _by_holder(target):
+        for holder, part in by_holder(target):
             await holder.modify(
                 part, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
             )
@@ -626,27 +631,6 @@ def _queues(queue: str | Sequence[str]) -> Route:
 def _through(exchange: str, routing_key: str | Sequence[str], mandatory: bool) -> Route:
     keys = routing_key if isinstance(routing_key, str) else tuple(routing_key)
     return Through(exchange, keys, mandatory)
-
-
-def _prepare(batch: Batch) -> PreparedBatch:
-    if isinstance(batch, PreparedBatch):
-        return batch
-    if isinstance(batch, bytes | bytearray | memoryview):
-        return PreparedBatch.parse(bytes(batch))
-    return encode_batch(batch)
-
-
-def _by_holder(target: Target) -> list[tuple[Holder, Target]]:
-    """Split the target by the holder of its messages; one call may name messages of several consumers."""
-    if isinstance(target, DeliveredMessage):
-        return [(target.delivery.holder, target)]
-    if isinstance(target, Delivery):
-        return [(target.holder, target)]
-    parts: dict[int, tuple[Holder, list[DeliveredMessage]]] = {}
-    for message in target:
-        holder = message.delivery.holder
-        parts.setdefault(id(holder), (holder, []))[1].append(message)
-    return [(holder, messages) for holder, messages in parts.values()]
 
 
 def _give_back(task: asyncio.Task[list[Delivery]]) -> None:

@@ -257,6 +257,23 @@ class Holder:
             if disposal.waiting is not None and not disposal.waiting.done():
                 disposal.waiting.set_exception(VoidDelivery(f"{self}: its attachment has ended; not settled"))
 
+    def dispositions(
+        self,
+        tags: list[tuple[int, int]],
+        outcome: queue_pb2.Disposition.Outcome,
+        delivery_failed: bool,
+        undeliverable_here: bool,
+    ) -> list[Any]:
+        """Dispositions of these tags that are sent by themselves, in this order."""
+        merged: list[tuple[int, int]] = []
+        _merge(merged, tags)
+        self._disposed(count_of(merged))
+        disposal = _Disposal(outcome, delivery_failed, undeliverable_here, [])
+        return [
+            self._disposition(replace(disposal, tags=merged[place : place + MAX_RANGES]))
+            for place in range(0, len(merged), MAX_RANGES)
+        ]
+
     def next_request(self) -> Any:
         """The next SessionRequest to send; None if there is none."""
         disposition = self._next_disposition()
@@ -272,6 +289,9 @@ class Holder:
             disposal = part
         else:
             self._disposals.popleft()
+        return self._disposition(disposal)
+
+    def _disposition(self, disposal: _Disposal) -> Any:
         return queue_pb2.Disposition(
             request_id=disposal.request_id,
             consumer_tag=self.consumer_tag,
@@ -296,21 +316,27 @@ class Holder:
         """Hook: `count` tags were disposed of, with any outcome."""
 
     async def _dispose_messages(self, target: Target, disposal: _Disposal, wait: bool) -> None:
+        disposal.tags = self.take(target)
+        await self._dispose(disposal, wait)
+
+    def take(self, target: Target) -> list[tuple[int, int]]:
+        """Take messages from those that are held. Returns their tags, ascending."""
         if isinstance(target, Delivery):
             messages: Iterable[tuple[Delivery, int, int]] = [(target, target.first_tag, target.last_tag)]
         elif isinstance(target, DeliveredMessage):
             messages = [(target.delivery, target.tag, target.tag)]
         else:
             messages = [(message.delivery, message.tag, message.tag) for message in target]
+        tags: list[tuple[int, int]] = []
         try:
             for delivery, first, last in messages:
-                disposal.tags.extend(self._take(delivery, first, last))
+                tags.extend(self._take(delivery, first, last))
         except BaseException:  # nothing is sent, so the messages before this one are still held
-            for first, last in disposal.tags:
+            for first, last in tags:
                 self.held.add(first, last)
             raise
-        disposal.tags.sort()
-        await self._dispose(disposal, wait)
+        tags.sort()
+        return tags
 
     def _take(self, delivery: Delivery, first: int, last: int) -> list[tuple[int, int]]:
         """Take tags of a delivery from those that are held. Raises an error if none of them are."""
@@ -361,6 +387,19 @@ def _merge(into: list[tuple[int, int]], tags: list[tuple[int, int]]) -> None:
             into.append((first, last))
     if any(into[i][0] < into[i - 1][0] for i in range(max(1, len(into) - len(tags)), len(into))):
         into.sort()
+
+
+def by_holder(target: Target) -> list[tuple[Holder, Target]]:
+    """Split the target by the holder of its messages; one call may name messages of several consumers."""
+    if isinstance(target, DeliveredMessage):
+        return [(target.delivery.holder, target)]
+    if isinstance(target, Delivery):
+        return [(target.holder, target)]
+    parts: dict[int, tuple[Holder, list[DeliveredMessage]]] = {}
+    for message in target:
+        holder = message.delivery.holder
+        parts.setdefault(id(holder), (holder, []))[1].append(message)
+    return [(holder, messages) for holder, messages in parts.values()]
 
 
 class GetHolder(Holder):

@@ -7,12 +7,14 @@
     ├── RefusedError        the caller: the service refuses the request, and will refuse it again
     │   ├── NotFound            no such queue or consumer
     │   ├── PublishRejected     messages of a batch (queue full, too large, unknown queue)
+    │   ├── RolledBack          a transaction: nothing of it counts
     │   └── PermissionRefused   not authenticated, or not allowed
     ├── UnavailableError    the network or cluster: the service cannot be reached or cannot decide now; try again
     │   ├── ConnectionLost      the stream ended before the request was answered
     │   └── TimedOut            the deadline passed; the outcome is unknown
     │       └── PublishUnknown      of a publish; `confirmation` can be awaited again
-    ├── OutcomeUnknown      the network or cluster: a publish was not answered for 23 hours and is given up
+    ├── OutcomeUnknown      the network or cluster: a publish was not answered for 23 hours and is given up, or the
+    │                       commit of a transaction was not answered in time
     └── ServiceError        the service: it failed, or its answer violates the protocol
 
 Every error has `reason`, the service's word for it (google.rpc.ErrorInfo.reason); "" if there is none.
@@ -99,9 +101,14 @@ class PublishUnknown(TimedOut):
         self.confirmation = confirmation
 
 
+class RolledBack(RefusedError):
+    """The service refused a transaction: nothing of it counts. `reason` says why."""
+
+
 class OutcomeUnknown(QuorumError):
-    """A publish was not answered for 23 hours. It may be published or not. The client does not send it again, because
-    the service drops repeats only for a day and could take it twice."""
+    """What was sent may count or not: a publish that was not answered for 23 hours, or the commit of a transaction that
+    was not answered in time. The client does not send the publish again, because the service drops repeats only for a
+    day and could take it twice. Of the transaction, all counts or nothing."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason="OUTCOME_UNKNOWN")

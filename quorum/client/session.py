@@ -65,6 +65,8 @@ MAX_TURN = 1_024
 MAX_TURN_RANGES = 10_000
 """Ranges of tags in one turn: with the other fields of its requests half of what any service allows, or less."""
 REFUSALS_BEFORE_GIVING_UP = 3
+MAX_TRANSACTIONS = 256
+"""How far the numbers of transactions may be apart whose outcome is not known."""
 
 # The service has forgotten this producer: the outcome of open publishes stays unknown, and a new identity begins.
 PRODUCER_FORGOTTEN = ("EXPIRED", "SESSION_EXPIRED", "PRODUCER_EXPIRED")
@@ -124,6 +126,10 @@ class Session:
         self._attaching: dict[str, asyncio.Task[None]] = {}
         self._get_holders: dict[tuple[str, int], GetHolder] = {}  # by queue and attach
         self._get_lock = asyncio.Lock()
+        self._next_tx = 1
+        self._open_tx: dict[int, None] = {}
+        """transactions whose outcome is not known, ascending"""
+        self._ended_tx = asyncio.Event()
         self._got: tuple[str, list[Delivery]] | None = None
         self._received = 0
         self._silent_losses = 0
@@ -168,7 +174,7 @@ class Session:
         self._is_closing = True
         closed = ClosedError("the client has been closed")
         if self._call is not None and self._is_up.is_set():
-            if self.publisher.is_idle:
+            if self.publisher.is_idle and not self._open_tx:
                 self._send(close=queue_pb2.Close())
             await self._half_close()
         tasks = [self._task, *self._attaching.values(), *([self._moving] if self._moving else [])]
@@ -331,6 +337,50 @@ class Session:
                     for delivery in got:
                         delivery.holder.held.remove(delivery.first_tag, delivery.last_tag)
                 return got
+
+    # ---- transactions (transaction.Link)
+
+    @property
+    def is_up(self) -> bool:
+        return self._is_up.is_set()
+
+    @property
+    def stream_name(self) -> tuple[bytes, int]:
+        """The producer and the epoch of the present stream, or of the one before."""
+        return self._producer_id, self._epoch
+
+    async def ready_for_transaction(self, timeout_ms: int) -> None:
+        """Wait until a stream is up and the window has room for one more transaction."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._is_moved.wait()
+                await self.stream()
+                while self._open_tx and self._next_tx - next(iter(self._open_tx)) >= MAX_TRANSACTIONS:
+                    self._ended_tx.clear()
+                    await self._ended_tx.wait()
+                    await self.stream()
+        except TimeoutError:
+            raise TimedOut(f"no transaction could begin for {timeout_ms} ms") from None
+
+    def begin_transaction(self) -> int:
+        """The number of a new transaction."""
+        number, self._next_tx = self._next_tx, self._next_tx + 1
+        self._open_tx[number] = None
+        return number
+
+    def end_transaction(self, number: int) -> None:
+        """The outcome of a transaction is known, or nobody waits for it any more."""
+        self._open_tx.pop(number, None)
+        self._ended_tx.set()
+
+    def ask(self, doing: str) -> tuple[int, asyncio.Future[Any]]:
+        """A new request's id, and its answer."""
+        request_id = self.next_request_id()
+        return request_id, self.expect(request_id, doing)
+
+    def send(self, **request: Any) -> None:
+        """Queue a request, before all that is not queued yet."""
+        self._send(**request)
 
     # ---- the stream
 

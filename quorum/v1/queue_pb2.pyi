@@ -90,7 +90,7 @@ class Range(_message.Message):
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("open", "publish", "attach", "credit", "disposition", "cancel", "get", "close", "turn")
+    __slots__ = ("open", "publish", "attach", "credit", "disposition", "cancel", "get", "close", "turn", "commit", "rollback")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,8 @@ class SessionRequest(_message.Message):
     GET_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_FIELD_NUMBER: _ClassVar[int]
     open: Open
     publish: PublishBatch
     attach: Attach
@@ -109,7 +111,9 @@ class SessionRequest(_message.Message):
     get: SessionGet
     close: Close
     turn: RequestTurn
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., publish: _Optional[_Union[PublishBatch, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., disposition: _Optional[_Union[Disposition, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., get: _Optional[_Union[SessionGet, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., turn: _Optional[_Union[RequestTurn, _Mapping]] = ...) -> None: ...
+    commit: Commit
+    rollback: Rollback
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., publish: _Optional[_Union[PublishBatch, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., disposition: _Optional[_Union[Disposition, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., get: _Optional[_Union[SessionGet, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., turn: _Optional[_Union[RequestTurn, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., rollback: _Optional[_Union[Rollback, _Mapping]] = ...) -> None: ...
 
 class RequestTurn(_message.Message):
     __slots__ = ("dispositions", "credits")
@@ -186,7 +190,7 @@ class Opened(_message.Message):
     def __init__(self, node: _Optional[str] = ..., session: _Optional[int] = ..., window_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_batch_messages: _Optional[int] = ..., max_window_messages: _Optional[int] = ..., max_batch_bytes: _Optional[int] = ...) -> None: ...
 
 class PublishBatch(_message.Message):
-    __slots__ = ("exchange", "routing_key", "routing_keys", "first_sequence", "lowest_unconfirmed", "batch", "independent", "mandatory")
+    __slots__ = ("exchange", "routing_key", "routing_keys", "first_sequence", "lowest_unconfirmed", "batch", "independent", "mandatory", "tx")
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +199,7 @@ class PublishBatch(_message.Message):
     BATCH_FIELD_NUMBER: _ClassVar[int]
     INDEPENDENT_FIELD_NUMBER: _ClassVar[int]
     MANDATORY_FIELD_NUMBER: _ClassVar[int]
+    TX_FIELD_NUMBER: _ClassVar[int]
     exchange: str
     routing_key: str
     routing_keys: _containers.RepeatedScalarFieldContainer[str]
@@ -203,7 +208,8 @@ class PublishBatch(_message.Message):
     batch: bytes
     independent: bool
     mandatory: bool
-    def __init__(self, exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., routing_keys: _Optional[_Iterable[str]] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ..., independent: _Optional[bool] = ..., mandatory: _Optional[bool] = ...) -> None: ...
+    tx: int
+    def __init__(self, exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., routing_keys: _Optional[_Iterable[str]] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ..., independent: _Optional[bool] = ..., mandatory: _Optional[bool] = ..., tx: _Optional[int] = ...) -> None: ...
 
 class Confirms(_message.Message):
     __slots__ = ("confirmed", "rejected")
@@ -354,7 +360,7 @@ class DeliveryCount(_message.Message):
     def __init__(self, tag: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class Disposition(_message.Message):
-    __slots__ = ("request_id", "consumer_tag", "attach", "tags", "outcome", "delivery_failed", "undeliverable_here", "credit_to", "queue")
+    __slots__ = ("request_id", "consumer_tag", "attach", "tags", "outcome", "delivery_failed", "undeliverable_here", "credit_to", "queue", "tx")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OUTCOME_UNSPECIFIED: _ClassVar[Disposition.Outcome]
@@ -376,6 +382,7 @@ class Disposition(_message.Message):
     UNDELIVERABLE_HERE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_TO_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TX_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     consumer_tag: str
     attach: int
@@ -385,7 +392,24 @@ class Disposition(_message.Message):
     undeliverable_here: bool
     credit_to: int
     queue: str
-    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., tags: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., outcome: _Optional[_Union[Disposition.Outcome, str]] = ..., delivery_failed: _Optional[bool] = ..., undeliverable_here: _Optional[bool] = ..., credit_to: _Optional[int] = ..., queue: _Optional[str] = ...) -> None: ...
+    tx: int
+    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., tags: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., outcome: _Optional[_Union[Disposition.Outcome, str]] = ..., delivery_failed: _Optional[bool] = ..., undeliverable_here: _Optional[bool] = ..., credit_to: _Optional[int] = ..., queue: _Optional[str] = ..., tx: _Optional[int] = ...) -> None: ...
+
+class Commit(_message.Message):
+    __slots__ = ("request_id", "tx")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TX_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    tx: int
+    def __init__(self, request_id: _Optional[int] = ..., tx: _Optional[int] = ...) -> None: ...
+
+class Rollback(_message.Message):
+    __slots__ = ("request_id", "tx")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TX_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    tx: int
+    def __init__(self, request_id: _Optional[int] = ..., tx: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request_id", "consumer_tag", "requeue")

@@ -72,7 +72,7 @@ class QueueServicer:
         publish      Confirms, merged: not one for each publish
         attach       Attached or Failed; then Delivery, as often as credit allows
         get          Delivery (none if nothing is ready), then Done; or Failed
-        credit, disposition, cancel
+        credit, disposition, cancel, commit, rollback
         with a request_id: Done or Failed; without (0): Failed only
 
         Any node serves any session. When the stream ends, the messages that its consumers hold are returned to the queues.

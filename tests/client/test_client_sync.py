@@ -65,8 +65,11 @@ def public(kind: type) -> dict[str, inspect.Signature]:
                 "next_request",
                 "give_back",
                 "settle_if_held",
+                "take",
+                "dispositions",
             },
         ),
+        (quorum.sync.Transaction, quorum.client.Transaction, set()),
     ],
 )
 def test_the_facade_has_the_same_methods_with_the_same_parameters(

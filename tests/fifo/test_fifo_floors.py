@@ -34,9 +34,12 @@ FLOORS = (
     (LANGUAGE,),
     ("messages",),
     ("consumers",),
+    ("embargo",),
     ("pins", "staging", "subscriptions"),
     ("queue_machine",),
-    ("group_state", "targets"),
+    ("targets",),
+    ("transactions",),
+    ("group_state",),
     ("group_machine",),
     ("queries", "persistence"),
 )

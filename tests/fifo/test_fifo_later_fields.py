@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fifo import commands as c
+from fifo.embargo import EmbargoedBatch, EmbargoedSettlement
 from fifo.group_machine import GroupMachine
 from fifo.layouts import CONFIG, FENCE
 from fifo.limits import PRODUCTION
@@ -17,7 +18,7 @@ from fifo.persistence.references import references
 from fifo.queue_machine import QueueMachine
 from fifo.records import Record
 from fifo.subscriptions import Subscription
-from support.fifo_world import World
+from support.fifo_world import World, in_transaction
 from support.later_fields import DEFAULT, MADE, NEW, add_note, notes
 
 
@@ -37,11 +38,23 @@ def world_with_every_record() -> World:
     world.stage(first, 1, 1, 0, 2)
     world.publish_staged(first, 1, (1, 2))
     world.stage(first, 2, 1, 0, 2)
+    attach, _ = world.attach(first, "mine", 2)
+    settle = c.Settle(1, "mine", attach, ((1, 1),))
+    world.apply([in_transaction(1, world.batch(first, 2)), in_transaction(1, world.op(first, settle))])
     return world
 
 
 def queue(group: GroupMachine) -> QueueMachine:
     return group.queues[1]
+
+
+def embargoed(group: GroupMachine, kind: type) -> list[object]:
+    return [
+        part
+        for parts in queue(group).staging.embargo.parts.values()
+        for part in parts
+        if isinstance(part, kind)
+    ]
 
 
 def subscriptions(group: GroupMachine) -> list[Subscription]:
@@ -62,6 +75,12 @@ OBJECTS: dict[str, tuple[Record, Callable[[GroupMachine], Iterable[object]]]] = 
     "pin": (layouts.PIN, lambda group: queue(group).pins.by_number.values()),
     "part": (layouts.PART, lambda group: queue(group).staging.parts.values()),
     "last batch": (layouts.LAST_BATCH, lambda group: queue(group).staging.last_batches.values()),
+    "transaction": (layouts.TRANSACTION, lambda group: group.transactions.by_key.values()),
+    "embargoed batch": (layouts.EMBARGOED_BATCH, lambda group: embargoed(group, EmbargoedBatch)),
+    "embargoed settlement": (
+        layouts.EMBARGOED_SETTLEMENT,
+        lambda group: embargoed(group, EmbargoedSettlement),
+    ),
 }
 """Each record, and its objects in a group."""
 

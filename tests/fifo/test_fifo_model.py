@@ -7,21 +7,40 @@ which goes on from a checkpoint, has to agree, too.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.errors import HypothesisException
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from fifo import commands as c
+from fifo import embargo
+from fifo.budgets import Entry
+from fifo.consumers.consumer import Consumer
 from fifo.effects import Refused
+from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
+from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
+from fifo.number_ranges import NumberRanges
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.references import references
+from fifo.producers import Producer
 from fifo.queries import group as queries
+from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage
+from fifo.transactions import Transactions
+from fifo.versions import CURRENT
 from support.examples import examples
 from support.fifo_world import World, part_name, producer, selector
 from support.replays import replay
@@ -146,6 +165,20 @@ STAGED = st.fixed_dictionaries(
         "wrong": st.sampled_from(("", "", "", "", "", "short", "missing", "left_out", "empty")),
     }
 )
+TRANSACTION = st.fixed_dictionaries(
+    {
+        "what": st.just("transaction"),
+        "who": PRODUCERS,
+        "number": st.sampled_from(
+            ("same", "same", "same", "same", "new", "new", "new", "far", "old", "zero")
+        ),
+        "parts": st.lists(PUBLISH | ROUTED | ANSWER | ANSWER, max_size=3),
+        "end": st.sampled_from(
+            ("", "", "", "commit", "commit", "commit", "twice", "rollback", "rollback_twice")
+        ),
+        "wrong": st.sampled_from((False, False, False, False, False, True)),
+    }
+)
 NUMBERING = st.fixed_dictionaries({"what": st.sampled_from(("repeat", "gap", "stale")), "who": PRODUCERS})
 ADMIN = st.fixed_dictionaries(
     {
@@ -173,7 +206,17 @@ SESSIONS = st.fixed_dictionaries(
     }
 )
 ENTRY = st.lists(
-    PUBLISH | PUBLISH | SINGLES | ROUTED | CONSUME | ANSWER | ANSWER | NUMBERING | STAGE | STAGED,
+    PUBLISH
+    | PUBLISH
+    | SINGLES
+    | ROUTED
+    | CONSUME
+    | ANSWER
+    | ANSWER
+    | NUMBERING
+    | STAGE
+    | STAGED
+    | TRANSACTION,
     min_size=1,
     max_size=5,
 )
@@ -182,6 +225,7 @@ ENTRY = st.lists(
 class FifoAgainstModel(RuleBasedStateMachine):
     max_priorities: ClassVar = {1: -1, 2: 3, 3: 2, 4: -1}
     """by queue"""
+    max_length, overflow = 10, "drop_head"
 
     @initialize()
     def begin(self) -> None:
@@ -189,6 +233,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.world.twin = self.world.empty()
         self.boots = {1: 1, 2: 1}
         self.pending = {}
+        self.numbers: dict[bytes, int] = {}
         self.world.queue(1, filter_enabled=True, max_priority=self.max_priorities[1])
         self.world.queue(
             2, consumer_timeout_ms=40, max_length_bytes=2_000, max_priority=self.max_priorities[2]
@@ -196,7 +241,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.world.queue(
             3,
             filter_enabled=True,
-            max_length=10,
+            max_length=self.max_length,
+            overflow=self.overflow,
             message_ttl_ms=50,
             delivery_limit=1,
             max_priority=self.max_priorities[3],
@@ -396,6 +442,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
             return self.stage(step, name, place)
         if what in ("publish_staged", "discard_staged"):
             return [world.op(name, self.staged(step))]
+        if what == "transaction":
+            return self.transaction(step, name, place)
         if what in ("repeat", "gap", "stale"):
             number = max(world.numbers[name] + {"repeat": 0, "gap": 2, "stale": 1}[what], 1)
             epoch = world.epochs[name] - (what == "stale")
@@ -445,6 +493,47 @@ class FifoAgainstModel(RuleBasedStateMachine):
             priorities=bytes(step["priorities"][:count]),
             independent=step["independent"],
         )
+
+    def transaction(self, step: dict[str, Any], name: bytes, place: int) -> list[Any]:
+        """Some commands of a transaction, and perhaps its end."""
+        change = {"new": 1, "far": 3, "old": -1}.get(step["number"], 0)
+        number = 0 if step["number"] == "zero" else max(self.numbers.get(name, 1) + change, 0)
+        self.numbers[name] = max(self.numbers.get(name, 1), number)
+        found = []
+        for part in step["parts"]:
+            most = 12 if step["wrong"] else 4  # few enough for several parts
+            if part["what"] == "publish":
+                ttls = part["ttls"]
+                count = min(len(part["rows"]), most)
+                origin, command = self.world.batch(
+                    name,
+                    count,
+                    part["rows"][:count] if part["queue"] not in PLAIN else (),
+                    place + len(found),
+                    part["queue"],
+                    first=0,
+                    ttl_ms=part["ttl"] if ttls is None else -1,
+                    ttls_ms=() if ttls is None else tuple(ttls[:count]),
+                    priorities=bytes(part["priorities"][:count]),
+                    independent=step["wrong"],
+                    size=part["size"] if part["queue"] == 2 else 100,
+                )
+            elif part["what"] == "routed":
+                count = min(len(part["routes"]), most)
+                origin, command = self.world.routed(
+                    name, part["routes"][:count], part["rows"][:count], place + len(found), range(count), plain=PLAIN,
+                    ttl_ms=part["ttl"], priorities=bytes(part["priorities"][:count]),
+                )  # fmt: skip
+            else:
+                origin, command = self.world.op(name, self.answer(part | {"held": not step["wrong"]}, name))
+            found.append((origin, c.InTransaction(number, command)))
+        ends = {
+            "commit": [c.Commit(number, place % 4)],
+            "twice": [c.Commit(number), c.Commit(number)],
+            "rollback": [c.Rollback(number)],
+            "rollback_twice": [c.Rollback(number), c.Rollback(number), c.Commit(number)],
+        }
+        return found + [self.world.op(name, each) for each in ends.get(step["end"], [])]
 
     def batch_of(self, step: dict[str, Any]) -> int:
         assert self.world.model is not None
@@ -526,6 +615,10 @@ class FifoAgainstModel(RuleBasedStateMachine):
         tags = [(first, first + step["width"])]
         if step["more"]:
             tags.append((first + step["width"] + 2, first + step["width"] + 4))
+        if step.get("held") and consumer.checked_out:  # a few that are checked out, and held back by nothing
+            kept = sorted(consumer.checked_out.keys() - self.world.model.transactions.tags(consumer))
+            some = kept[step["pick"] % max(len(kept), 1) :][: 1 + step["width"] % 3]
+            tags = [(tag, tag) for tag in some] or tags
         attach = consumer.attach + (step["what"] == "wrong")
         place = (
             step["queue"],
@@ -623,6 +716,94 @@ ConsumersAgainstModel.TestCase.settings = settings(
 )
 TestConsumersAgainstModel = ConsumersAgainstModel.TestCase
 
+
+class TransactionsAgainstModel(FifoAgainstModel):
+    """The same with a preference for transactions."""
+
+    max_length, overflow = 5, "reject_publish"
+
+    @rule(
+        entry=st.lists(TRANSACTION | TRANSACTION | CONSUME | ANSWER | PUBLISH, min_size=1, max_size=4),
+        passed_ms=PASSED_MS,
+    )
+    def transactions_entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+    @rule(
+        steps=st.lists(TRANSACTION, min_size=1, max_size=3),
+        who=PRODUCERS,
+        queue=QUEUES,
+        text=st.sampled_from(("", "", "size > 2")),
+        credit=st.sampled_from((0, 3, 30)),
+        end=st.sampled_from(("commit", "commit", "rollback", "twice", "")),
+        passed_ms=PASSED_MS,
+    )
+    def whole_transaction(
+        self,
+        steps: list[dict[str, Any]],
+        who: int,
+        queue: int,
+        text: str,
+        credit: int,
+        end: str,
+        passed_ms: int,
+    ) -> None:
+        """One session consumes, publishes and settles, in several entries of one transaction."""
+        name, world = producer(who), self.world
+        text = text if queue not in PLAIN else ""
+        self.world.apply(
+            [world.batch(name, 3, queue=queue), world.op(name, c.Attach(queue, "a", selector(text), credit))]
+        )
+        for place, step in enumerate(steps):
+            parts = [part | {"queue": queue} if part["what"] != "routed" else part for part in step["parts"]]
+            whole = {"who": who, "parts": parts, "wrong": False, "end": "" if place < len(steps) - 1 else end}
+            self.entry([step | whole | {"number": "same" if place else "new"}], passed_ms)
+
+    @rule(
+        publish=PUBLISH,
+        answer=ANSWER,
+        session=SESSIONS,
+        who=PRODUCERS,
+        queue=QUEUES,
+        what=st.sampled_from(("session", "session", "old", "overdue", "full", "cancel", "delete")),
+    )
+    def cut_short(
+        self,
+        publish: dict[str, Any],
+        answer: dict[str, Any],
+        session: dict[str, Any],
+        who: int,
+        queue: int,
+        what: str,
+    ) -> None:
+        """A transaction is open when something ends it; its commit comes after that."""
+        name, world = producer(who), self.world
+        queue = {"overdue": 2, "full": 3}.get(what, queue)
+        world.apply([world.batch(name, 3, queue=queue), world.op(name, c.Attach(queue, "a", b"", 30))])
+        parts = [publish | {"queue": queue}, answer | {"queue": queue}]
+        if what == "full":
+            parts = [publish | {"queue": queue, "rows": [{}] * 4, "ttls": None, "priorities": ()}] * 2
+        step = {"what": "transaction", "who": who, "wrong": False}
+        self.entry([step | {"number": "new", "parts": parts, "end": ""}], 0)
+        if what == "session":
+            self.sessions(session | {"who": who})
+        elif what == "old":
+            world.wake(SMALL.transaction_ms)
+        elif what == "overdue":
+            world.wake(SMALL.transaction_ms - 10)
+        elif what == "cancel":
+            world.do(name, c.Cancel(queue, "a", True))
+        elif queue == 3:
+            world.apply([(None, c.DeleteQueue(queue))])
+        self.entry([step | {"number": "same", "parts": [], "end": "commit"}], 0)
+
+
+TransactionsAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestTransactionsAgainstModel = TransactionsAgainstModel.TestCase
+
+
 RoutedAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
 TestRoutedAgainstModel = RoutedAgainstModel.TestCase
 
@@ -644,3 +825,113 @@ PrioritiesAgainstModel.TestCase.settings = settings(
     FifoAgainstModel.TestCase.settings, max_examples=examples(60)
 )
 TestPrioritiesAgainstModel = PrioritiesAgainstModel.TestCase
+# ---- broken machines
+
+
+def unnoted(self: Consumer, tags: Iterable[tuple[int, int]]) -> None:
+    """Other settlements may take what a transaction settles."""
+    self.embargoed = NumberRanges()
+
+
+def settled_by_rollback(self: QueueMachine, key: Key) -> None:
+    """A rollback keeps the settlements."""
+    for part in self.staging.embargo.parts[key]:
+        if isinstance(part, EmbargoedSettlement):
+            held = self.consumers[key[0], part.consumer_tag].checked_out
+            self.messages.settle(held.remove_many(part.tags))
+    drop_embargo(self, key)
+
+
+def returned_by_rollback(self: QueueMachine, key: Key) -> None:
+    """A rollback keeps the publishes."""
+    entry = Entry(1, 1, CURRENT, self.limits)
+    for part in self.staging.embargo.parts[key]:
+        if isinstance(part, EmbargoedBatch):
+            part.place(self.messages, entry)
+    drop_embargo(self, key)
+
+
+def outcome_forgotten(self: Transactions, entry: Entry, producer: Producer, command: c.Commit) -> Any:
+    """A repeated commit does not hear its outcome."""
+    reply = commit(self, entry, producer, command)
+    producer.committed.remove(command.tx, command.tx)
+    return reply
+
+
+def begun_again(self: Transactions, producer: Producer, number: int) -> Refused | None:
+    """What comes late for a transaction begins it again."""
+    refused = refuse_begin(self, producer, number)
+    return None if refused is not None and refused.reason == "rolled_back" else refused
+
+
+def unlimited(self: Transactions, *_: Any) -> None:
+    """A transaction may be of any size."""
+
+
+def aged_under_embargo(self: EmbargoedBatch, messages: Messages, entry: Entry) -> None:
+    """Times to live begin before the commit."""
+    place(self, messages, Entry(entry.index, entry.now_ms - 1, entry.version, entry.limits))
+
+
+def backwards(self: QueueMachine, entry: Entry, key: Key) -> list[str]:
+    """The parts of a transaction count in another order."""
+    self.staging.embargo.parts[key].reverse()
+    return commit_queue(self, entry, key)
+
+
+def of_no_size(self: Embargo, key: Any) -> tuple[int, int]:
+    """The limits of queues do not count what a transaction publishes."""
+    return 0, 0
+
+
+def of_one_priority(priorities: bytes, first: int) -> bytes:
+    """Messages of a transaction lose their priorities."""
+    return b""
+
+
+def nothing(self: Transactions, *_: Any) -> None:
+    """The transaction goes on."""
+
+
+drop_embargo, commit, refuse_begin = (
+    QueueMachine.drop_embargo,
+    Transactions.commit,
+    Transactions._refuse_begin,
+)
+place, commit_queue = EmbargoedBatch.place, QueueMachine.commit
+
+BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "others settle what it settles": (Consumer, "embargo", unnoted),
+    "rollback keeps settlements": (QueueMachine, "drop_embargo", settled_by_rollback),
+    "rollback keeps publishes": (QueueMachine, "drop_embargo", returned_by_rollback),
+    "outcomes are forgotten": (Transactions, "commit", outcome_forgotten),
+    "late commands begin again": (Transactions, "_refuse_begin", begun_again),
+    "no limits": (Transactions, "_refuse_more", unlimited),
+    "time to live from the publish": (EmbargoedBatch, "place", aged_under_embargo),
+    "another order": (QueueMachine, "commit", backwards),
+    "never too old": (Transactions, "end_overdue", nothing),
+    "lost sessions keep them": (Transactions, "end_all", nothing),
+    "overdue consumers keep them": (Transactions, "consumers_time_out", nothing),
+    "limits of queues are not judged": (Embargo, "published", of_no_size),
+    "priorities are lost": (embargo, "of_each", of_one_priority),
+}
+MOST_EXAMPLES = 150
+
+
+@pytest.mark.parametrize(("owner", "name", "broken"), BROKEN.values(), ids=BROKEN)
+def test_the_model_notices_a_broken_machine(
+    owner: Any, name: str, broken: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    only = settings(
+        TransactionsAgainstModel.TestCase.settings,
+        max_examples=MOST_EXAMPLES,
+        stateful_step_count=25,
+        phases=[Phase.generate],
+        database=None,
+        derandomize=True,
+        deadline=None,
+    )
+    with pytest.raises(Exception) as caught:
+        run_state_machine_as_test(TransactionsAgainstModel, settings=only)  # type: ignore[no-untyped-call]
+    assert not isinstance(caught.value, HypothesisException), "that would be an error of the test"

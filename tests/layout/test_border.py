@@ -43,6 +43,7 @@ NEUTRAL = (
     "session_commands",
     "session_consumers",
     "session_publisher",
+    "session_transactions",
     "shares",
     "status",
 )

@@ -26,6 +26,10 @@ def test_commands_are_written_and_read_as_version_2_did(command: c.Command, writ
     data = bytes.fromhex(written)
     assert op.encode(command, None) == data
     decoded = op.decode(memoryview(data), 0).command
+    if isinstance(decoded, c.InTransaction):
+        assert isinstance(command, c.InTransaction)
+        assert decoded.tx == command.tx
+        decoded, command = decoded.command, command.command
     if isinstance(decoded, c.Enqueue | c.Stage):
         decoded = replace(
             decoded,
@@ -41,7 +45,7 @@ def test_commands_are_written_and_read_as_version_2_did(command: c.Command, writ
 
 def test_every_kind_of_command_has_an_example() -> None:
     kinds = {kind for _, kind, _, _ in op._TABLE}
-    assert kinds == {type(command) for command, _ in VERSION_2}
+    assert kinds | {c.InTransaction} == {type(command) for command, _ in VERSION_2}
 
 
 @pytest.mark.parametrize("kind", [c.Enqueue, c.Stage, c.Credit, c.Settle, c.Return, c.Discard])
@@ -204,5 +208,5 @@ def test_every_field_of_a_command_is_described() -> None:
     for command, _ in VERSION_2:
         kind = type(command)
         if kind.__module__ == c.__name__:
-            assert kind in described or kind in (c.CreateQueue, c.UpdateConfig), kind
+            assert kind in described or kind in (c.CreateQueue, c.UpdateConfig, c.InTransaction), kind
     assert [each.name for each in SETTLE] == ["consumer_tag", "attach", "tags", "credit_to"]

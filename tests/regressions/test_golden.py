@@ -22,6 +22,7 @@ LATER_KINDS: dict[int, set[str]] = {
     1: {
         *("ConfirmMember", "FoundLeaseTimes", "SetLeaseTimes", "SettleLeaseTimes"),
         *("RemoveExpired", "UseQueue"),
+        *("Commit", "Rollback"),
         *("DeclareExchange", "DeleteExchange", "Bind", "Unbind"),
     }
 }

@@ -45,6 +45,7 @@ from simulator.clients.bulk import Browser, Reader, Writer
 from simulator.clients.hostile import hostile_apps
 from simulator.clients.reads import Auditor, Tally, Teller
 from simulator.clients.singles import SingleProducer
+from simulator.clients.transactors import Transactor
 from simulator.faults import Faults, states_of
 from simulator.lease_changes import FIRST_LEASE_MS, LeaseChanges
 from simulator.machines.disk import FaultyDisk
@@ -72,6 +73,7 @@ MAX_RUNS_AT_ONCE = 20_000
 LEASE_MS = 1_500
 WIDE_SEEDS = 0.25
 ROUTING_SEEDS = 0.4
+TRANSACTION_SEEDS = 0.4
 FEW_PART = 0.15
 """Of all seeds: the cluster is founded with one or two members, and grows to three."""
 LEASES_MS = (LEASE_MS, LEASE_MS, 4_000)
@@ -91,7 +93,7 @@ class Build:
     scenario: str = ""
     """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
     "leases" whose times change, "wide" batches, batches with "routing" keys, "few" founders, "singles" that are
-    gathered, or "versions" that members are upgraded to."""
+    gathered, "transactions", or "versions" that members are upgraded to."""
 
 
 class World:
@@ -164,6 +166,10 @@ class World:
         is_routing = self.build.scenario == "routing"
         self.has_routing = self.random_of("routing").random() < ROUTING_SEEDS or is_routing
         """some batches are for several queues"""
+        is_transacting = self.build.scenario == "transactions"
+        self.has_transactions = self.random_of("transactions").random() < TRANSACTION_SEEDS or is_transacting
+        self.outputs = [Place("paid", {}), Place("shipped", {})] if self.has_transactions else []
+        """queues that only transactions publish to"""
 
     def add_machine(self, name: str, founders: tuple[str, ...] = ()) -> Machine:
         """One more, with nothing running on it yet. founders: what its configuration says; none: it joins."""
@@ -418,6 +424,11 @@ class World:
             ]
         if self.seed % 3 == 1 or self.build.scenario == "singles":
             self.apps.append(SingleProducer(self, 60))
+        if self.has_transactions:
+            self.apps += [Transactor(self, 61, plain), Transactor(self, 62, other)]
+            self.apps += [
+                Consumer(self, number, place, None, 0.3) for number, place in enumerate(self.outputs, 63)
+            ]
         self.apps += bounded_apps(self) + hostile_apps(self)
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
@@ -434,7 +445,7 @@ class World:
             Place("fields", {"x-filter-enabled": True}),
         ]
         self.rules.counts["lazy queues"] += sum("x-queue-mode" in each.arguments for each in self.bounded)
-        founder = _Founder(self, self.places + self.bounded)
+        founder = _Founder(self, self.queues)
         self.run_until(lambda: founder.is_done, "queues are declared", START_LIMIT_MS)
         founder.die()
 
@@ -517,6 +528,11 @@ class World:
         self.rules.counts["clusters grown"] += len(self.founders) < len(self.changes.wished)
 
     @property
+    def queues(self) -> list[Place]:
+        """Those that exist as long as the run."""
+        return self.places + self.bounded + self.outputs
+
+    @property
     def is_draining(self) -> bool:
         return self.phase == "draining"
 
@@ -526,12 +542,12 @@ class World:
         self.rules.counts["unwanted"] += sum(self._left().values())
         self.apps.append(Consumer(self, 40, self.places[2], None, 1.0))
         self.run_until(lambda: not self._left(), "the queues drain", PROGRESS_LIMIT_MS)
-        self.rules.counts["queues drained"] += len(self.places + self.bounded)
+        self.rules.counts["queues drained"] += len(self.queues)
 
     def _left(self) -> dict[str, int]:
         found = {}
         for node in self.members():
-            for place in self.places + self.bounded:
+            for place in self.queues:
                 queue = node.member.catalog.queue(place.name)
                 info = (
                     None if queue is None else queries.info(node.member.queue_machine(queue.group), queue.id)

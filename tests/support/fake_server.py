@@ -85,6 +85,7 @@ class FakeProducer:
     epoch: int = 0
     stream: FakeStream | None = None
     accepted: set[int] = field(default_factory=set)
+    committed: set[int] = field(default_factory=set)
 
 
 class FakeCluster:
@@ -201,9 +202,12 @@ class FakeCluster:
     def take(self, stream: FakeStream, queue: FakeQueue, number: int, body: bytes, properties: Any) -> None:
         if number not in stream.producer.accepted:
             stream.producer.accepted.add(number)
-            queue.ready[queue.next_sequence] = StoredMessage(queue.next_sequence, body, properties)
-            queue.next_sequence += 1
-            queue.arrived.append(body)
+            self.put(queue, body, properties)
+
+    def put(self, queue: FakeQueue, body: bytes, properties: Any) -> None:
+        queue.ready[queue.next_sequence] = StoredMessage(queue.next_sequence, body, properties)
+        queue.next_sequence += 1
+        queue.arrived.append(body)
 
     def answer_publish(self, stream: FakeStream, first: int, last: int) -> None:
         if self.cut_after == 0:
@@ -262,6 +266,9 @@ class FakeStream:
         self.epoch = 0
         self.consumers: dict[str, FakeConsumer] = {}
         self.getters: dict[str, FakeConsumer] = {}
+        self.transactions: dict[int, list[tuple[str, Any]]] = {}
+        """by number: the requests, by their kind"""
+        self.requests: list[str] = []
         self._out: asyncio.Queue[Any] = asyncio.Queue()
         self._end: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
@@ -318,6 +325,8 @@ class FakeStream:
             "disposition": self._disposition,
             "cancel": self._cancel,
             "get": self._get,
+            "commit": self._commit,
+            "rollback": self._rollback,
             "close": lambda _: None,
             "turn": self._turn,
         }
@@ -353,6 +362,9 @@ class FakeStream:
 
     def _publish(self, request: Any) -> None:
         cluster = self.cluster
+        if request.tx:
+            self.transactions.setdefault(request.tx, []).append(("publish", request))
+            return
         cluster.publish_requests.append((self.epoch, request.first_sequence, request.lowest_unconfirmed))
         count = 1
         try:
@@ -427,6 +439,9 @@ class FakeStream:
 
     def _disposition(self, request: Any) -> None:
         self.cluster.dispositions.append(request)
+        if request.tx:
+            self.transactions.setdefault(request.tx, []).append(("disposition", request))
+            return
         known = [*self.consumers.values(), *self.getters.values()]
         consumer = next((each for each in known if each.attach == request.attach), None)
         if consumer is None or consumer.tag != request.consumer_tag:
@@ -451,6 +466,41 @@ class FakeStream:
         else:
             message.failed += request.delivery_failed
             queue.put_back(message)
+
+    def _commit(self, request: Any) -> None:
+        """Carries out what the transaction asked for, or nothing if one of its queues is unknown."""
+        cluster, committed = self.cluster, self.producer.committed
+        parts = self.transactions.pop(request.tx, None)
+        if parts is None and request.tx not in committed:
+            refusal = Refusal(code_pb2.FAILED_PRECONDITION, "ROLLED_BACK", "not open")
+            self.fail(request.request_id, refusal)
+            return
+        try:
+            for kind, part in parts or ():
+                if kind == "publish":
+                    cluster.queue(part.routing_key)
+        except Refusal as refusal:
+            self.fail(request.request_id, refusal)
+            return
+        for kind, part in parts or ():
+            part.tx = 0
+            if kind == "disposition":
+                self._disposition(part)
+                continue
+            queue = cluster.queue(part.routing_key)
+            for body, properties in unpack(parse(part.batch)):
+                cluster.put(queue, body, properties)
+            cluster.serve(queue)
+        committed.add(request.tx)
+        if cluster.cut_after == 0:
+            cluster.cut_after = -1
+            self.cut()
+        else:
+            self.answer(done=queue_pb2.Done(request_ids=[request.request_id]))
+
+    def _rollback(self, request: Any) -> None:
+        self.transactions.pop(request.tx, None)
+        self.answer(done=queue_pb2.Done(request_ids=[request.request_id]))
 
     def _cancel(self, request: Any) -> None:
         consumer = self._consumer(request)

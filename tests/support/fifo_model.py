@@ -22,8 +22,9 @@ from quorum_selectors.expression import field_names
 from support import fifo_model_subscriptions
 from support.fifo_model_pins import ModelPins
 from support.fifo_model_scans import END, ModelFronts
-from support.fifo_model_staging import Fields, ModelStaging, is_crowded
+from support.fifo_model_staging import Fields, ModelStaging, is_crowded, priority_of
 from support.fifo_model_subscriptions import ModelSubscriptions
+from support.fifo_model_transactions import ModelTransactions
 
 NEVER = 1 << 70
 
@@ -112,12 +113,9 @@ class ModelProducer:
     floor: int = 0
     accepted: set[int] = field(default_factory=set)
     highest: int = -1  # of all that were taken
+    last_tx: int = 0
+    committed: set[int] = field(default_factory=set)
     ended_ms: int = -1
-
-
-def priority_of(priorities: bytes | memoryview, ordinal: int) -> int:
-    """Of a message in a batch."""
-    return priorities[ordinal if len(priorities) > 1 else 0] if len(priorities) else 0
 
 
 def as_refused(refused: dict[int, str], first: int) -> list[tuple[int, int, e.Refused]]:
@@ -214,8 +212,9 @@ class ModelQueue:
             others.append(self.unused_at(self.used_ms))
         return min([*self.earliest.values(), *others], default=None)
 
-    def note_use(self, now_ms: int) -> None:
-        has_users = self.pins.pins or any(x.selector is not None or x.checked_out for x in self.consumers)
+    def note_use(self, now_ms: int, *, in_transaction: bool) -> None:
+        has_users = in_transaction or self.pins.pins
+        has_users = has_users or any(x.selector is not None or x.checked_out for x in self.consumers)
         if self.config.expires_ms < 0 or has_users:
             self.used_ms = None
         elif self.used_ms is None:
@@ -462,12 +461,16 @@ class ModelQueue:
             time = max([(meta.now_ms + step - 1) // step * step, *(time for time, _, _ in self.deliveries)])
             self.deliveries += [(time, consumer, tag) for tag in tags]
 
-    def time_out(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
-        """False if a budget left something."""
+    def time_out(
+        self, meta: c.Meta, left: Left, effects: list[Any], embargoed: Sequence[ModelConsumer]
+    ) -> bool:
+        """False if a budget or a transaction left something."""
         while self.deliveries:
             time, consumer, _ = self.deliveries[0]
             if time + self.config.consumer_timeout_ms > meta.now_ms:
                 return True
+            if consumer in embargoed:
+                return False
             mark = [each for each in self.deliveries if each[:2] == (time, consumer)]
             last = max(tag for _, _, tag in mark)
             if self.config.single_active_consumer:
@@ -589,9 +592,12 @@ class ModelQueue:
                 return message
         return None
 
-    def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
+    def finish(
+        self, meta: c.Meta, left: Left, effects: list[Any], embargoed: Sequence[ModelConsumer]
+    ) -> None:
+        """embargoed: consumers of which a transaction settles something."""
         is_returned = self.subscriptions.finish(meta, left)
-        is_returned = self.time_out(meta, left, effects) and is_returned
+        is_returned = self.time_out(meta, left, effects, embargoed) and is_returned
         if self.config.single_active_consumer:
             self.elect(effects)
         is_done = self.checkout(meta, left, effects)
@@ -710,6 +716,7 @@ class ModelGroup:
         self.departed: dict[int, int] = {}
         self.now_ms = 0
         self.backlog: list[int] = []
+        self.transactions = ModelTransactions(self)
 
     def apply(
         self, meta: c.Meta, operations: Sequence[c.Operation]
@@ -724,6 +731,9 @@ class ModelGroup:
         while self.ended and self.ended[0].ended_ms + self.rules.remembered_ms <= meta.now_ms:
             self.fence(self.ended.pop(0))
         replies = [self.one(operation) for operation in operations]
+        for queue in [*self.woken, *sorted(self.dirty)]:
+            if queue in self.queues:
+                self.transactions.consumers_time_out(queue)
         for queue in [queue for queue in self.woken if queue in self.queues]:
             self.left[queue].rest = woken
             self.finish(queue, is_woken=True)
@@ -736,14 +746,15 @@ class ModelGroup:
         machine, left = self.queues[queue], self.left[queue]
         if left.rest.is_enough():
             left.rest.finished += 1
-            machine.finish(self.meta, left, self.effects)
+            embargoed = [each for each in machine.consumers if self.transactions.tags(each)]
+            machine.finish(self.meta, left, self.effects, embargoed)
             if is_woken or not machine.unfinished:
                 self.backlog = [other for other in self.backlog if other != queue]
         else:
             machine.unfinished = True
         if machine.unfinished and queue not in self.backlog:
             self.backlog.append(queue)
-        machine.note_use(self.now_ms)
+        machine.note_use(self.now_ms, in_transaction=self.transactions.has_part(queue))
         if machine.used_ms is not None and machine.unused_at(machine.used_ms) <= self.now_ms:
             del self.queues[queue]
             self.deleted.add(queue)
@@ -765,7 +776,7 @@ class ModelGroup:
         if self.backlog:
             return self.now_ms
         times = [machine.next_expiry() for machine in self.queues.values()]
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None] + self.transactions.next_due(), default=None)
 
     # ---- sessions
 
@@ -793,6 +804,8 @@ class ModelGroup:
         if isinstance(command, c.CloseSession):
             self.end(producer, command.is_clean)
             return e.Ok()
+        if isinstance(command, c.InTransaction | c.Commit | c.Rollback):
+            return self.transactions.answer(operation.number, producer, command)
         if isinstance(command, (*fifo_model_subscriptions.COMMANDS, c.Pin, c.Unpin)):
             return self.read(command)
         assert not isinstance(command, c.NodeDown | c.Configured | c.Wake | c.SetVersion)
@@ -813,6 +826,7 @@ class ModelGroup:
                 reply = queue.staged.discard(command)
             case _:
                 reply = self.consume(producer, queue, command)
+                self.transactions.check_consumers()
         if not isinstance(reply, e.Refused):
             self.dirty.add(command.queue)
         return reply
@@ -858,7 +872,7 @@ class ModelGroup:
     def end(self, producer: ModelProducer, is_clean: bool = False) -> None:
         self.detach(producer)
         producer.ended_ms = self.now_ms
-        if is_clean or (not producer.accepted and not producer.floor):
+        if is_clean or (not producer.accepted and not producer.floor and not producer.last_tx):
             self.fence(producer)
         else:
             self.ended.append(producer)
@@ -870,6 +884,7 @@ class ModelGroup:
             self.fences_lost_ms = self.fences.pop(0)[2]
 
     def detach(self, producer: ModelProducer) -> None:
+        self.transactions.end_all(producer)
         mine = [
             (x.attach, n, x)
             for n, q in self.queues.items()
@@ -1060,7 +1075,7 @@ class ModelGroup:
             tag
             for first, last in command.tags
             for tag in sorted(consumer.checked_out)
-            if first <= tag <= last
+            if first <= tag <= last and tag not in self.transactions.tags(consumer)
         ]
         messages = [consumer.checked_out.pop(tag) for tag in tags]
         if isinstance(command, c.Return) or (
@@ -1084,6 +1099,7 @@ class ModelGroup:
     def unnumbered(self, command: c.Command) -> e.Reply | None:
         match command:
             case c.Wake():
+                self.transactions.end_overdue()
                 times = [(machine.next_expiry(), queue) for queue, machine in self.queues.items()]
                 due = sorted(
                     (time, queue) for time, queue in times if time is not None and time <= self.now_ms
@@ -1132,6 +1148,7 @@ class ModelGroup:
 
     def delete(self, queue: int) -> e.Reply:
         self.deleted.add(queue)
+        self.transactions.queue_ends(queue)
         machine = self.queues.pop(queue, None)
         self.backlog = [other for other in self.backlog if other != queue]
         if machine is None:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 
 
+def priority_of(priorities: bytes | memoryview, ordinal: int) -> int:
+    """Of a message in a batch."""
+    return priorities[ordinal if len(priorities) > 1 else 0] if len(priorities) else 0
+
+
 def is_crowded(owners: Sequence[int], owner: int, allowed: int) -> bool:
     """This owner has as many as are left free, where these owners have one each."""
     return owners.count(owner) >= allowed - len(owners)

@@ -19,12 +19,14 @@ from fifo.commands import (
     Command,
     CreateQueue,
     Enqueue,
+    InTransaction,
     Meta,
     Operation,
     Origin,
     PublishStaged,
     QueueConfig,
     RegisterProducer,
+    Settle,
     Stage,
     Target,
     Wake,
@@ -298,6 +300,13 @@ class World:
         reply = applied.replies[0]
         assert isinstance(reply, AttachedReply)
         return reply.attach, applied
+
+
+def in_transaction(tx: int, operation: tuple[Origin, Command]) -> tuple[Origin, InTransaction]:
+    """The operation as part of a transaction."""
+    origin, command = operation
+    assert isinstance(command, Enqueue | Settle)
+    return origin, InTransaction(tx, command)
 
 
 def ranges_of(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -12,7 +12,18 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fifo.commands import NODE, UNKNOWN, Address, CloseSession, Command, Origin, RegisterProducer, Wake
+from fifo.commands import (
+    NODE,
+    UNKNOWN,
+    Address,
+    CloseSession,
+    Command,
+    Commit,
+    InTransaction,
+    Origin,
+    RegisterProducer,
+    Wake,
+)
 from fifo.effects import Done, Refused, Reply
 from quorum.catalog.commands import CatalogCommand
 from quorum.node.wire.operations import encode
@@ -26,7 +37,8 @@ class _Sent:
     n: int
     data: bytes
     token: object
-    has_batch: bool
+    ends_with_session: bool
+    """it has a batch, or is of a transaction"""
     in_flight_bytes: int = 0
     """bytes that it counts for while it is under way"""
 
@@ -64,7 +76,8 @@ class Conversation:
     ) -> None:
         """Gives the command its number and queues it for sending."""
         data = encode(command, Origin(self.producer, self.epoch, self.next_n), batch)
-        self.unanswered.append(_Sent(self.next_n, data, token, bool(batch)))
+        ends = bool(batch) or isinstance(command, InTransaction | Commit)
+        self.unanswered.append(_Sent(self.next_n, data, token, ends))
         self.next_n += 1
 
     def withdraw(self, token: object) -> None:
@@ -126,17 +139,18 @@ class Conversation:
     def lighten(self, *, of_all: bool) -> None:
         """Frees the memory of a conversation whose answers are no longer awaited. Batches that may not have arrived are
         replaced by empty operations under the same numbers, so that a closed session holds no memory while its group
-        has no leader. of_all: replaces all commands, since their callers have been told to try again elsewhere.
+        has no leader. So are the commands of transactions, because a Commit must not find a transaction without its
+        batches. of_all: replaces all commands, since their callers have been told to try again elsewhere.
         Operations that did arrive stay done."""
         for sent in self.unanswered:
             sent.token = None
-            if sent.n and (sent.has_batch or of_all):
+            if sent.n and (sent.ends_with_session or of_all):
                 self._empty(sent)
 
     def _empty(self, sent: _Sent) -> None:
         """Replaces the operation by an empty one, which only uses its number."""
         sent.data = encode(Wake(), Origin(self.producer, self.epoch, sent.n))
-        sent.has_batch = False
+        sent.ends_with_session = False
 
     @property
     def has_unsent(self) -> bool:

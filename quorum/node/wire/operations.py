@@ -7,7 +7,8 @@ decodes them once, when it applies the entry; a reader finds the batch of operat
     command    = version u8, now_ms u64, machine_version u16, count u16, count x end u32, operation bytes
     operation  = kind u8, flags u8, producer 16 bytes, epoch u32, n u64, queue u64, payload
     flags      = 1 numbered (else producer, epoch and n are 0), 2 the messages of an enqueue are independent, 4 an
-                 enqueue has targets, 8 an enqueue or stage has priorities
+                 enqueue has targets, 8 an enqueue or stage has priorities, 16 an enqueue or settlement is part of a
+                 transaction, whose number, a u64, comes before the payload then
     enqueue    = first u64, lowest_unconfirmed u64, count u32, size u64, ttl i64, columns u32, ttls u32,
                  columns bytes, ttls (count x i64), [priorities], MessageBatch bytes
     priorities = count u32, count x u8 (one for all messages, or one each); there only with their flag
@@ -60,6 +61,7 @@ MAX_RANGES = 16_384
 
 _COMMAND = struct.Struct("<BQHH")
 _HEAD = struct.Struct("<BB16sIQQ")
+_TX = struct.Struct("<Q")
 _ENQUEUE = struct.Struct("<QQIQqII")
 _STAGE = struct.Struct("<Q16sIIQqHII")
 _SETTLE = struct.Struct("<QQHI")
@@ -71,6 +73,7 @@ _NUMBERED = 1
 _INDEPENDENT = 2
 _HAS_TARGETS = 4
 _HAS_PRIORITIES = 8
+_IN_TRANSACTION = 16
 _PRIORITIES = struct.Struct("<I")
 _NO_COLUMNS = (1 << 32) - 1
 _TARGETS = struct.Struct("<III")
@@ -148,14 +151,21 @@ def count_of(operation: memoryview) -> int:
 def range_count(operation: bytes | memoryview) -> int:
     """The most ranges of messages that a group takes up for an operation, or refuses one by one. That is what an
     enqueue of empty messages costs, which has few bytes. Bytes that do not decode have none."""
-    if not len(operation) or operation[0] != _KIND[c.Enqueue]:
+    kind = operation[0] if len(operation) else 0
+    if kind not in (_KIND[c.Enqueue], _KIND[c.Commit]):
         return 0
     try:
-        _, _, count, *_ = _ENQUEUE.unpack_from(operation, _HEAD.size)
-        found: int = count // 2  # every other message may have been accepted before
+        if kind == _KIND[c.Commit]:
+            commit: c.Commit = _DECODERS[kind](memoryview(operation)[_HEAD.size :], 0)  # type: ignore[assignment]
+            return commit.ranges
+        start = _payload(operation)
+        _, _, count, *_ = _ENQUEUE.unpack_from(operation, start)
+        found: int = 0
+        if not operation[1] & _IN_TRANSACTION:
+            found = count // 2  # every other message may have been accepted before
         if not operation[1] & _HAS_TARGETS:
             return found
-        at = _HEAD.size + _ENQUEUE.size
+        at = start + _ENQUEUE.size
         numbers, targets, _ = _TARGETS.unpack_from(operation, at)
         table = np.frombuffer(operation, _TARGET, targets, at + _TARGETS.size + numbers * _NUMBERS.itemsize)
         found += numbers + int(table["ranges"].sum())
@@ -186,7 +196,7 @@ def ttls_of(operation: memoryview) -> NDArray[np.int64]:
         start = columns + size
         return np.frombuffer(operation[start : start + ttls], dtype="<i8").astype(np.int64)
     head = _ENQUEUE if operation[0] == _KIND[c.Enqueue] else _STAGE
-    ttl: int = head.unpack_from(operation, _HEAD.size)[_TTL[head]]
+    ttl: int = head.unpack_from(operation, _payload(operation))[_TTL[head]]
     return np.array([ttl], dtype=np.int64)
 
 
@@ -202,13 +212,18 @@ def _cut_priorities(data: memoryview) -> tuple[memoryview, memoryview]:
 def _layout(operation: memoryview) -> tuple[int, int, int, int]:
     """(messages, where the columns begin, their bytes, the bytes of the TTLs behind them) of what carries messages."""
     kind = operation[0] if len(operation) else 0
-    if kind == _KIND[c.Enqueue] and len(operation) >= _HEAD.size + _ENQUEUE.size:
-        _, _, count, _, _, columns, ttls = _ENQUEUE.unpack_from(operation, _HEAD.size)
-        return count, _HEAD.size + _ENQUEUE.size, columns, ttls
+    if kind == _KIND[c.Enqueue] and len(operation) >= (start := _payload(operation)) + _ENQUEUE.size:
+        _, _, count, _, _, columns, ttls = _ENQUEUE.unpack_from(operation, start)
+        return count, start + _ENQUEUE.size, columns, ttls
     if kind == _KIND[c.Stage] and len(operation) >= _HEAD.size + _STAGE.size:
         _, _, _, count, _, _, name, columns, ttls = _STAGE.unpack_from(operation, _HEAD.size)
         return count, _HEAD.size + _STAGE.size + name, columns, ttls
     raise OperationError("the operation is no enqueue or stage: it has no messages")
+
+
+def _payload(operation: bytes | memoryview) -> int:
+    """Where the payload of an operation begins."""
+    return _HEAD.size + (_TX.size if len(operation) > 1 and operation[1] & _IN_TRANSACTION else 0)
 
 
 # ---- operations
@@ -216,6 +231,11 @@ def _layout(operation: memoryview) -> tuple[int, int, int, int]:
 
 def encode(command: c.Command | cat.CatalogCommand, origin: c.Origin | None, batch: bytes = b"") -> bytes:
     """One operation. `batch` is the MessageBatch of an Enqueue or Stage, stored as it is."""
+    if type(command) is c.InTransaction:
+        data = encode(command.command, origin, batch)
+        in_front = bytearray(data[: _HEAD.size])
+        in_front[1] |= _IN_TRANSACTION
+        return b"".join((in_front, _TX.pack(command.tx), memoryview(data)[_HEAD.size :]))
     kind = _KIND[type(command)]
     queue = getattr(command, "queue", 0)
     payload = _ENCODERS[type(command)](command)
@@ -237,7 +257,7 @@ def decode(data: memoryview, number: int) -> c.Operation:
     try:
         kind, flags, producer, epoch, n, queue = _HEAD.unpack_from(data)
         origin = c.Origin(producer, epoch, n) if flags & _NUMBERED else None
-        command = _DECODERS[kind](data[_HEAD.size :], queue)
+        command = _DECODERS[kind](data[_payload(data) :], queue)
         if flags & (_INDEPENDENT | _HAS_TARGETS) and isinstance(command, c.Enqueue):
             if flags & _HAS_TARGETS:
                 command = _with_targets(command)
@@ -246,6 +266,11 @@ def decode(data: memoryview, number: int) -> c.Operation:
             _, columns, size, ttls = _layout(data)
             priorities, _ = _cut_priorities(data[columns + size + ttls :])
             command = replace(command, priorities=priorities)
+        if flags & _IN_TRANSACTION:
+            if not isinstance(command, c.Enqueue | c.Settle):
+                raise ValueError(f"a {type(command).__name__} in a transaction")
+            (tx,) = _TX.unpack_from(data, _HEAD.size)
+            command = c.InTransaction(tx, command)
         return c.Operation(number, origin, command)
     except (struct.error, KeyError, IndexError, UnicodeDecodeError, ValueError) as error:
         raise OperationError(f"operation {number} of {len(data)} bytes does not decode: {error}") from error
@@ -467,6 +492,8 @@ _TABLE: tuple[_Row, ...] = (
     _described(30, c.DiscardStaged),
     _described(47, c.UseQueue),
     _described(48, cat.RemoveExpired),
+    _described(53, c.Commit),
+    _described(54, c.Rollback),
     _listed(32, catalog.DECLARE_QUEUE),
     (33, cat.RemoveQueue, catalog.REMOVE_QUEUE.pack, catalog.REMOVE_QUEUE.unpack),
     _of_members(34, who.BootstrapCluster, who.decode_found),

@@ -254,6 +254,20 @@ CANARIES: tuple[Canary, ...] = (
         is_quick=True,
         fifo__messages__ready_order__PriorityOrder__next_of=broken.of_any_priority,
     ),
+    # ---- transactions
+    _patched(
+        "commit in one queue",
+        "a transaction counts in all of its queues, or in none",
+        scenario="transactions",
+        is_quick=True,
+        fifo__queue_machine__QueueMachine__commit=broken.commits_where_it_settles,
+    ),
+    _patched(
+        "rollback settles",
+        "what a transaction has settled stays with its consumer when it is rolled back",
+        scenario="transactions",
+        fifo__queue_machine__QueueMachine__drop_embargo=broken.rollback_settles,
+    ),
     # ---- single messages
     _patched(
         "gathered in any order",

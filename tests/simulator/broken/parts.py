@@ -14,6 +14,8 @@ from fifo.commands import Enqueue, Reserve, Return, Settle
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Confirmed, Deliver, Refused, Reply
+from fifo.embargo import EmbargoedSettlement
+from fifo.embargo import Key as TransactionKey
 from fifo.group_machine import GroupMachine
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
@@ -208,6 +210,28 @@ def skips_arrivals(groups: SelectorGroups) -> None:
 
 def loses_rare_fields(columns: object, key: str, runs: object) -> None:
     """In the place of BlockColumns._put_sparse: fields beyond a block's dense columns are not kept."""
+
+
+_commit = QueueMachine.commit
+
+
+def commits_where_it_settles(machine: QueueMachine, entry: Entry, key: TransactionKey) -> list[str]:
+    """In the place of QueueMachine.commit: queues where a transaction only publishes get nothing."""
+    parts = machine.staging.embargo.parts[key]
+    if any(isinstance(part, EmbargoedSettlement) for part in parts):
+        return _commit(machine, entry, key)
+    machine.drop_embargo(key)
+    return []
+
+
+def rollback_settles(machine: QueueMachine, key: TransactionKey) -> None:
+    """In the place of QueueMachine.drop_embargo: what a transaction has settled stays settled."""
+    for part in machine.staging.embargo.parts.pop(key):
+        if isinstance(part, EmbargoedSettlement):
+            consumer = machine.consumers.get((key[0], part.consumer_tag))
+            if consumer is not None and consumer.attach == part.attach:
+                consumer.lift_embargo(part.tags)
+                machine.messages.settle(consumer.checked_out.remove_many(part.tags))
 
 
 # ---- what may leave a queue

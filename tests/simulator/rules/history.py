@@ -29,6 +29,10 @@ class History:
         self._last_us = 0
         self._has_confirmed = False
 
+    def now_us(self) -> int:
+        """A time of its own, for a record that is made later."""
+        return self._now_us()
+
     def _now_us(self) -> int:
         self._last_us = max(self._last_us + 1, (self._clock_ms() - self._start_ms) * 1000)
         return self._last_us
@@ -56,9 +60,12 @@ class History:
     def delivers(self, queue: str, consumer: str, messages: Iterable[Run]) -> None:
         self._recorder.deliver(queue, consumer, messages, at_us=self._now_us())
 
-    def settles(self, queue: str, consumer: str, messages: Iterable[Run]) -> list[Record]:
-        """A consumer, or a durable reader, is about to settle these."""
-        return self._recorder.settle(queue, consumer, messages, invoked_us=self._now_us(), outcome=UNKNOWN)
+    def settles(
+        self, queue: str, consumer: str, messages: Iterable[Run], *, began_us: int = 0
+    ) -> list[Record]:
+        """A consumer, or a durable reader, is about to settle these, or has asked for it at `began_us`."""
+        invoked_us = began_us or self._now_us()
+        return self._recorder.settle(queue, consumer, messages, invoked_us=invoked_us, outcome=UNKNOWN)
 
     def returns(self, queue: str, consumer: str, messages: Iterable[Run]) -> list[Record]:
         return self._recorder.return_(queue, consumer, messages, invoked_us=self._now_us(), outcome=UNKNOWN)

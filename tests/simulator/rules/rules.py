@@ -79,6 +79,10 @@ class Rules:
         """for whom a message is kept that was read by a durable reader"""
         self._origins: dict[Key, Origin] = {}
         """of what was reserved"""
+        self._transactions: list[list[Origin]] = []
+        """what each transaction publishes"""
+        self._found: dict[Origin, bool] = {}
+        """of these messages: whether one was handed out or read"""
 
     # ---- members
 
@@ -214,7 +218,10 @@ class Rules:
         """Of a message that is handed out: it is, byte for byte, what a client has sent."""
         if body not in self.sent:
             raise Broken(f"{key} has a body that nobody has sent: {body[:60]!r}")
-        return origin_of(body)
+        origin = origin_of(body)
+        if origin in self._found:
+            self._found[origin] = True
+        return origin
 
     def _handed(self, call: ServedCall, held: Held, group: int, key: Key, origin: Origin) -> None:
         self._is_within_limit(key, origin)
@@ -306,6 +313,11 @@ class Rules:
             self._reserved.pop(key, None)
         self.counts["settled"] += len(keys)
 
+    def transacts(self, origins: list[Origin]) -> None:
+        """A transaction publishes these messages: all of them are found in the end, or none."""
+        self._transactions.append(origins)
+        self._found |= dict.fromkeys(origins, False)
+
     def unwanted(self) -> int:
         """How many messages may be left in the queue with selectors: those that no consumer wants."""
         return sum(1 for key, is_wanted in self.published.items() if not is_wanted and key not in self.taken)
@@ -326,6 +338,11 @@ class Rules:
 
     def judge(self) -> None:
         self.judge_history(is_over=True)
+        for origins in self._transactions:
+            if len({self._found[origin] for origin in origins}) > 1:
+                raise Broken(
+                    f"a transaction counts in part: {[(each, self._found[each]) for each in origins]}"
+                )
         self._agree()
         for needed in ("confirmed", "delivered", "settled"):
             if not self.counts[needed]:

@@ -1,0 +1,276 @@
+"""A transaction: publishes and settlements that count all at once, or never.
+
+`async with client.transaction() as tx` commits at the end, and rolls back if the block raises. Requests leave at once
+and are not answered one by one: the commit says whether all of them count.
+
+A transaction belongs to the stream on which it began, and is lost with it: then everything of it is dropped, and every
+call raises ConnectionLost. A commit that was sent is different: if its answer is lost, the client sends it again on the
+next stream, and hears the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from quorum.client.batch import Batch, Message, prepare
+from quorum.client.delivery import DISCARD, MODIFY, RETURN, SETTLE, Holder, Target, by_holder
+from quorum.client.errors import (
+    ConnectionLost,
+    OutcomeUnknown,
+    RefusedError,
+    RolledBack,
+    TimedOut,
+    UnavailableError,
+    UsageError,
+)
+from quorum.client.requests import within
+from quorum.client.values import FieldValue, Properties
+from quorum.v1 import queue_pb2
+
+RETRY_PAUSE_S = 0.1
+
+
+class Link(Protocol):
+    """The part of the session that a transaction needs."""
+
+    @property
+    def is_up(self) -> bool: ...
+
+    @property
+    def stream_name(self) -> tuple[bytes, int]: ...
+
+    def use(self, queue: str) -> None: ...
+
+    def use_exchange(self) -> None: ...
+
+    async def stream(self) -> None: ...
+
+    async def ready_for_transaction(self, timeout_ms: int) -> None: ...
+
+    def begin_transaction(self) -> int: ...
+
+    def end_transaction(self, number: int) -> None: ...
+
+    def ask(self, doing: str) -> tuple[int, asyncio.Future[Any]]: ...
+
+    def send(self, **request: Any) -> None: ...
+
+
+class Transaction:
+    """One transaction of a client. It begins with its first request."""
+
+    def __init__(self, session: Link, timeout_ms: int) -> None:
+        self._session = session
+        self._timeout_ms = timeout_ms
+        self._number = 0
+        """0 until it begins"""
+        self._stream = (b"", 0)
+        """the producer and the epoch of the stream on which it began"""
+        self._settled: list[tuple[Holder, int, list[tuple[int, int]]]] = []
+        """what it has settled: holder, its generation, tags"""
+        self._is_over = False
+        self._beginning = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_over:
+            return
+        if kind is None:
+            await self.commit()
+        else:
+            await self.rollback()
+
+    # ---- its parts
+
+    async def publish(
+        self,
+        queue: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+    ) -> None:
+        """Publish one message with the commit. Returns when it is about to be sent."""
+        await self.publish_batch(queue, [Message(body, properties, application_properties)])
+
+    async def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
+        """Publish a batch with the commit. queue: of all messages, or one of each message."""
+        prepared = prepare(batch)
+        if not isinstance(queue, str) and len(queue) != prepared.count:
+            raise UsageError(
+                f"{len(queue)} queues for {prepared.count} messages; give one for all, or one each"
+            )
+        await self._begin(queue if isinstance(queue, str) else next(iter(queue), ""))
+        request = queue_pb2.PublishBatch(tx=self._number, batch=prepared.data)
+        if isinstance(queue, str):
+            request.routing_key = queue
+        else:
+            request.routing_keys.extend(queue)
+        self._session.send(publish=request)
+
+    async def publish_to(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+        *,
+        mandatory: bool = False,
+    ) -> None:
+        """Publish one message to an exchange with the commit. mandatory: the commit fails (UNROUTABLE) if no queue gets
+        the message; otherwise the message is dropped then."""
+        message = Message(body, properties, application_properties)
+        await self.publish_batch_to(exchange, routing_key, [message], mandatory=mandatory)
+
+    async def publish_batch_to(
+        self, exchange: str, routing_key: str | Sequence[str], batch: Batch, *, mandatory: bool = False
+    ) -> None:
+        """Publish a batch of at most 4,096 messages to an exchange with the commit. routing_key: of all messages, or
+        one of each message."""
+        prepared = prepare(batch)
+        keys = [] if isinstance(routing_key, str) else list(routing_key)
+        if not isinstance(routing_key, str) and len(keys) != prepared.count:
+            raise UsageError(
+                f"{len(keys)} routing keys for {prepared.count} messages; give one for all, or one each"
+            )
+        await self._begin(None)
+        request = queue_pb2.PublishBatch(
+            tx=self._number,
+            batch=prepared.data,
+            exchange=exchange,
+            routing_key="" if keys else str(routing_key),
+            routing_keys=keys,
+            mandatory=mandatory,
+        )
+        self._session.send(publish=request)
+
+    async def settle(self, target: Target) -> None:
+        """Settle messages with the commit: a message, a delivery, or several messages."""
+        await self._dispose(target, SETTLE)
+
+    async def return_(self, target: Target) -> None:
+        """Return messages to their queues with the commit; this counts no failure."""
+        await self._dispose(target, RETURN)
+
+    async def discard(self, target: Target) -> None:
+        """Reject messages with the commit."""
+        await self._dispose(target, DISCARD)
+
+    async def modify(
+        self, target: Target, *, delivery_failed: bool = False, undeliverable_here: bool = False
+    ) -> None:
+        """Return messages with changes, with the commit."""
+        await self._dispose(target, MODIFY, delivery_failed, undeliverable_here)
+
+    async def _dispose(
+        self,
+        target: Target,
+        outcome: queue_pb2.Disposition.Outcome,
+        delivery_failed: bool = False,
+        undeliverable_here: bool = False,
+    ) -> None:
+        for holder, part in by_holder(target):
+            await self._begin(holder.queue)
+            tags = holder.take(part)
+            self._settled.append((holder, holder.generation, tags))
+            for disposition in holder.dispositions(tags, outcome, delivery_failed, undeliverable_here):
+                disposition.tx = self._number
+                self._session.send(disposition=disposition)
+
+    async def _begin(self, queue: str | None) -> None:
+        """Give the transaction its number with its first request; later check that it still has its stream. queue: that
+        it is about to use, None for an exchange."""
+        async with self._beginning:  # the requests of several tasks are of one transaction
+            if not self._is_over and not self._number:
+                if queue is None:
+                    self._session.use_exchange()
+                else:
+                    self._session.use(queue)
+                await self._session.ready_for_transaction(self._timeout_ms)
+                if not self._is_over:
+                    self._number = self._session.begin_transaction()
+                    self._stream = self._session.stream_name
+        if self._is_over:
+            raise UsageError("the transaction is over")
+        if not self._has_stream():
+            raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
+
+    def _has_stream(self) -> bool:
+        return self._session.is_up and self._session.stream_name == self._stream
+
+    # ---- its end
+
+    async def commit(self) -> None:
+        """Make everything count. RolledBack: the service refused it, so nothing counts. OutcomeUnknown: no answer came
+        in time; all of it counts, or nothing."""
+        if not self._end():
+            return
+        if not self._has_stream():
+            self._session.end_transaction(self._number)
+            raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                await self._commit()
+        except TimeoutError:
+            raise OutcomeUnknown(
+                f"committing transaction {self._number} took over {self._timeout_ms} ms; all of it counts, or nothing"
+            ) from None
+        finally:
+            self._session.end_transaction(self._number)
+
+    async def _commit(self) -> None:
+        doing = f"committing transaction {self._number}"
+        while True:
+            try:
+                await self._session.stream()
+                if self._session.stream_name[0] != self._stream[0]:
+                    raise OutcomeUnknown(f"{doing}: the service has forgotten this client")
+                request_id, answer = self._session.ask(doing)
+                self._session.send(commit=queue_pb2.Commit(request_id=request_id, tx=self._number))
+                await answer
+                return
+            except RefusedError as error:
+                raise self._rolled_back(error) from error
+            except UnavailableError:
+                await asyncio.sleep(RETRY_PAUSE_S)
+
+    def _rolled_back(self, error: RefusedError) -> RolledBack:
+        self._give_back()
+        return RolledBack(str(error), reason=error.reason, metadata=error.metadata)
+
+    async def rollback(self) -> None:
+        """Drop everything. What was settled is held again, and may be settled in another way."""
+        if not self._end():
+            return
+        self._session.end_transaction(self._number)
+        if not self._has_stream():
+            return
+        doing = f"rolling back transaction {self._number}"
+        request_id, answer = self._session.ask(doing)
+        self._session.send(rollback=queue_pb2.Rollback(request_id=request_id, tx=self._number))
+        with contextlib.suppress(
+            ConnectionLost, TimedOut
+        ):  # it ends with its stream; a late answer changes nothing
+            await within(self._timeout_ms, answer, doing)
+        self._give_back()
+
+    def _end(self) -> bool:
+        """The transaction is over; whether there is anything to end at the service."""
+        if self._is_over:
+            raise UsageError("the transaction is over")
+        self._is_over = True
+        return bool(self._number)
+
+    def _give_back(self) -> None:
+        for holder, generation, tags in self._settled:
+            if holder.generation == generation:
+                for first, last in tags:
+                    holder.held.add(first, last)

@@ -1,0 +1,275 @@
+"""Transactions of a client's session (session_transactions.py). The groups are real machines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import Deliver
+from fifo.group_machine import GroupMachine
+from fifo.queries import group as queries
+from fifo.versions import CURRENT
+from quorum.api.client_session import ClientSession
+from quorum.api.hub import Hub
+from quorum.api.outcomes import Done, Failed
+from quorum.api.session_consumers import Disposition
+from quorum.api.status import StatusError
+from quorum.catalog.bindings import Binding
+from quorum.catalog.exchanges import RoutingChanges
+from quorum.catalog.queues import CatalogQueue
+from quorum.client.batch import encode_batch
+from quorum.node import events as ev
+from quorum.node.queries import Query
+from quorum.node.wire import operations as op
+from quorum.node.wire.batches import BatchLimits
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "a": {},
+    "b": {},
+    "full": {"overflow": "reject_publish", "max_length": 1},
+    "far": {},
+}
+QUEUES = {
+    name: CatalogQueue(number, name, 2 if name == "far" else 1, (), c.QueueConfig(name, **config))
+    for number, (name, config) in enumerate(CONFIGS.items(), 1)
+}
+PRODUCER = b"p" * 16
+
+
+class Node:
+    """A node whose groups 1 and 2 apply at once what is submitted, and answer when `answer` is called."""
+
+    def __init__(self) -> None:
+        self.operations: dict[tuple[int, int], memoryview] = {}
+        self.groups = {group: GroupMachine(self) for group in (1, 2)}  # type: ignore[arg-type]
+        self.commands: list[tuple[int, Any]] = []
+        self.waiting: list[ev.Output] = []
+        for queue in QUEUES.values():
+            self.apply(queue.group, None, c.CreateQueue(queue.id, queue.config))
+        limits = BatchLimits(5_000, 1_000, 1_000_000)
+        self.hub = Hub("n1", None, limits, 1_000_000, 1_000_000)  # type: ignore[arg-type]
+        self.hub.attach(self)  # type: ignore[arg-type]
+        self.hub.requests.query_current = self.query_current  # type: ignore[method-assign, assignment]
+        self.hub._dispatch([
+            ev.CatalogChanged(tuple(QUEUES.values()), (), (), 99, 0, 0, 0, (1, 2), is_whole=True),
+            ev.StandingChanged("member"),
+        ])  # fmt: skip
+        self.open(1)
+
+    def open(self, epoch: int) -> None:
+        self.epoch, self.numbers = epoch, {1: 0, 2: 0}
+        for group, machine in self.groups.items():
+            register = c.RegisterProducer(c.Address(1, 1, epoch), heard_ms=machine.now_ms)
+            self.apply(group, c.Origin(PRODUCER, epoch, 0), register)
+        self.session = ClientSession(self.hub)
+        self.session.open(PRODUCER, epoch, 7)
+
+    async def query_current(self, query: Query[Any]) -> None:
+        return None
+
+    def columns(self, index: int, operation: int, queue: int) -> Any:
+        return op.columns_of(self.operations[index, operation], queue)
+
+    def apply(self, group: int, origin: c.Origin | None, command: Any, batch: bytes = b"") -> Any:
+        machine = self.groups[group]
+        data = memoryview(op.encode(command, origin, batch))
+        self.operations[machine.index + 1, 0] = data
+        meta = c.Meta(machine.index + 1, 1, machine.now_ms + 1, CURRENT)
+        return machine.apply(meta, [op.decode(data, 0)])
+
+    def submit(self, items: tuple[ev.Input, ...]) -> None:
+        for item in items:
+            if isinstance(item, ev.Submit):
+                self.numbers[item.group] += 1
+                self.commands.append((item.group, item.command))
+                origin = c.Origin(PRODUCER, self.epoch, self.numbers[item.group])
+                applied = self.apply(item.group, origin, item.command, item.batch)
+                self.waiting.append(ev.Answered(item.session, item.token, applied.replies[0]))
+                self.waiting += [
+                    ev.Delivered(item.session, item.group, each)
+                    for each in applied.effects
+                    if isinstance(each, Deliver)
+                ]
+
+    def answer(self) -> dict[int, str]:
+        """The reasons of the requests that were answered, "" for Done."""
+        waiting, self.waiting = self.waiting, []
+        self.hub._dispatch(waiting)
+        found: dict[int, str] = {}
+        for item in self.session.outbox.take():
+            if isinstance(item, Done):
+                found |= dict.fromkeys(item.request_ids, "")
+            elif isinstance(item, Failed):
+                found[item.request_id] = item.why.reason.upper()
+        return found
+
+    async def publish(self, tx: int, *names: str, exchange: str = "", mandatory: bool = False) -> None:
+        key, keys = (names[0], ()) if len(names) == 1 else ("", names)
+        data = encode_batch([b"body"] * len(names)).data
+        await self.session.transactions.publish(tx, data, (exchange, key, keys), mandatory=mandatory)
+
+    def bind(self, exchange: str, *queues: str) -> None:
+        """Binds queues by their names."""
+        bindings = tuple([
+            Binding(number, exchange, "queue", name, name) for number, name in enumerate(queues, 1)
+        ])  # fmt: skip
+        routing = RoutingChanges((), (), bindings, ())
+        self.hub._dispatch([ev.CatalogChanged((), (), None, 99, 0, 0, 0, (1, 2), routing=routing)])
+
+    async def hold(self, name: str, count: int) -> None:
+        """A consumer of this name holds so many messages."""
+        for number in range(count):
+            await self.session.publisher.publish(
+                name, number + 1, number + 1, encode_batch([b"held"]).data, independent=False
+            )
+        await self.session.consumers.attach(90, name, name, None, count)
+        self.answer()
+
+    def settle(self, tx: int, request_id: int, name: str, *tags: tuple[int, int]) -> None:
+        consumer = self.session.consumers.by_tag.get(name)
+        attach = 0 if consumer is None else consumer.attach
+        self.session.transactions.settle(tx, request_id, consumer, Disposition(c.Settle, attach, tags))
+
+    def ready(self, name: str) -> int:
+        queue = QUEUES[name]
+        info = queries.info(self.groups[queue.group], queue.id)
+        assert info is not None
+        return info.ready
+
+
+def on_node(scenario: Callable[[Node], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def test() -> None:
+        async def run() -> None:
+            await scenario(Node())
+
+        asyncio.run(run())
+
+    test.__name__ = scenario.__name__
+    return test
+
+
+@on_node
+async def test_a_transaction_counts_at_its_commit(node: Node) -> None:
+    await node.hold("a", 2)
+    await node.publish(1, "a")
+    await node.publish(1, "b", "a", "b")
+    node.settle(1, 5, "a", (1, 2))
+    assert node.answer() == {5: ""}
+    assert (node.ready("a"), node.ready("b")) == (0, 0)
+    node.session.transactions.commit(6, 1)
+    assert node.answer() == {6: ""}
+    assert (node.ready("a"), node.ready("b")) == (2, 2)
+    assert not node.session.publisher.undecided
+    assert not node.session.publisher.size_bytes
+    assert node.commands[-1] == (1, c.Commit(1, 1 + 2 + 1, 1 + 3 + 1))
+
+
+@on_node
+async def test_a_refused_request_ends_the_transaction_and_its_commit_says_why(node: Node) -> None:
+    await node.hold("a", 1)
+    for number, reason in enumerate(("NOT_FOUND", "NO_EXCHANGE", "NOT_ATTACHED", "NOT_CHECKED_OUT"), 1):
+        await node.publish(number, "a")
+        if reason == "NOT_FOUND":
+            await node.publish(number, "nowhere")
+        elif reason == "NO_EXCHANGE":
+            await node.publish(number, "a", exchange="x")
+        else:
+            node.settle(number, 0, "b" if reason == "NOT_ATTACHED" else "a", (5, 5))
+        await node.publish(number, "a")
+        node.session.transactions.commit(50 + number, number)
+        assert node.answer() == {50 + number: reason}
+        assert node.ready("a") == 0
+    assert not node.groups[1].transactions.by_key
+
+
+@on_node
+async def test_a_second_group_is_refused(node: Node) -> None:
+    await node.publish(1, "a")
+    await node.publish(1, "far")
+    node.session.transactions.commit(5, 1)
+    await node.publish(2, "a", "far")
+    node.session.transactions.commit(6, 2)
+    assert node.answer() == {5: "SEVERAL_GROUPS", 6: "SEVERAL_GROUPS"}
+    assert not any(machine.transactions.by_key for machine in node.groups.values())
+    await node.publish(3, "far")
+    node.session.transactions.commit(7, 3)
+    assert node.answer() == {7: ""}
+    assert node.ready("far") == 1
+
+
+@on_node
+async def test_a_full_queue_refuses_the_commit(node: Node) -> None:
+    await node.publish(1, "full", "full", "a")
+    node.session.transactions.commit(5, 1)
+    assert node.answer() == {5: "QUEUE_FULL"}
+    assert (node.ready("full"), node.ready("a")) == (0, 0)
+
+
+@on_node
+async def test_a_rollback_drops_everything(node: Node) -> None:
+    await node.publish(1, "a")
+    node.session.transactions.rollback(5, 1)
+    node.session.transactions.rollback(6, 9)
+    assert node.answer() == {5: "", 6: ""}
+    node.session.transactions.commit(7, 1)
+    assert node.answer() == {7: "ROLLED_BACK"}
+    assert node.ready("a") == 0
+
+
+@on_node
+async def test_a_commit_is_answered_again_in_a_later_session(node: Node) -> None:
+    await node.publish(1, "a")
+    node.session.transactions.commit(5, 1)
+    await node.publish(2, "a")
+    node.waiting.clear()
+    node.open(2)
+    node.session.transactions.commit(5, 1)
+    node.session.transactions.commit(6, 2)
+    assert node.answer() == {5: "", 6: "ROLLED_BACK"}
+    assert node.ready("a") == 1
+
+
+@on_node
+async def test_what_goes_through_an_exchange_counts_at_the_commit(node: Node) -> None:
+    node.bind("amq.direct", "a", "b", "far")
+    node.bind("amq.fanout", "a", "b")
+    await node.publish(1, "b", exchange="amq.direct")
+    await node.publish(1, "a", "nowhere", "b", exchange="amq.direct")
+    await node.publish(1, "any", exchange="amq.fanout")
+    assert (node.ready("a"), node.ready("b")) == (0, 0)
+    node.session.transactions.commit(5, 1)
+    assert node.answer() == {5: ""}
+    assert (node.ready("a"), node.ready("b")) == (2, 3)
+    assert node.commands[-1] == (1, c.Commit(1, 1 + 2 + 2, 1 + 2 + 2))
+
+
+@on_node
+async def test_a_transaction_of_messages_without_a_queue_is_done_without_a_group(node: Node) -> None:
+    node.bind("amq.direct", "a")
+    await node.publish(1, "nowhere", exchange="amq.direct")
+    node.session.transactions.commit(5, 1)
+    await node.publish(2, "a", exchange="amq.direct")
+    await node.publish(2, "nowhere", exchange="amq.direct", mandatory=True)
+    node.session.transactions.commit(6, 2)
+    assert node.answer() == {5: "", 6: "UNROUTABLE"}
+    assert node.ready("a") == 0
+
+
+@on_node
+async def test_an_exchange_that_leads_to_several_groups_ends_the_transaction(node: Node) -> None:
+    node.bind("amq.fanout", "a", "far")
+    await node.publish(1, "any", exchange="amq.fanout")
+    node.session.transactions.commit(5, 1)
+    assert node.answer() == {5: "SEVERAL_GROUPS"}
+
+
+@on_node
+async def test_a_session_has_a_limited_number_of_transactions(node: Node) -> None:
+    for number in range(1, 257):
+        node.settle(number, 0, "nobody", (1, 1))
+    with pytest.raises(StatusError):
+        node.settle(257, 0, "nobody", (1, 1))

@@ -1,0 +1,194 @@
+"""Transactions of a client: what is sent, when it counts, and what becomes of it when a stream is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import quorum
+import quorum.sync
+from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, UsageError
+from support.fake_server_harness import World, eventually, on_cluster
+
+
+def bodies(world: World, queue: str = "q") -> list[bytes]:
+    return [message.body for message in world.cluster.queues[queue].ready.values()]
+
+
+@on_cluster()
+async def test_a_transaction_counts_at_its_end(world: World) -> None:
+    world.cluster.declare("other")
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"order")
+        [order] = await client.get("q")
+        async with client.transaction() as tx:
+            await tx.publish("other", b"one", {"priority": 4})
+            await tx.publish_batch("other", [b"two", b"three"])
+            await tx.settle(order)
+            await client.publish("q", b"beside")
+            assert (bodies(world), bodies(world, "other")) == ([b"beside"], [])
+        assert bodies(world, "other") == [b"one", b"two", b"three"]
+        assert world.cluster.queues["q"].settled == [1]
+        with pytest.raises(UsageError):
+            await tx.commit()
+
+
+@on_cluster()
+async def test_a_block_that_raises_rolls_back_and_what_it_settled_is_held_again(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"order")
+        [order] = await client.get("q")
+
+        async def fails() -> None:
+            async with client.transaction() as tx:
+                await tx.publish("q", b"one")
+                await tx.settle(order)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fails()
+        assert bodies(world) == []
+        await client.settle(order, wait=True)
+        assert world.cluster.queues["q"].settled == [1]
+
+
+@on_cluster()
+async def test_the_requests_of_several_tasks_are_of_one_transaction(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        async with client.transaction() as tx:
+            await asyncio.gather(*[tx.publish("q", b"%d" % number) for number in range(5)])
+        assert sorted(bodies(world)) == [b"0", b"1", b"2", b"3", b"4"]
+        commits = [kind for stream in world.nodes[0].streams for kind in stream.requests if kind == "commit"]
+        assert len(commits) == 1
+
+
+@on_cluster()
+async def test_a_transaction_without_a_request_asks_for_nothing(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        async with client.transaction():
+            pass
+        await client.transaction().rollback()
+        assert all("commit" not in stream.requests for stream in world.nodes[0].streams)
+
+
+@on_cluster()
+async def test_a_refused_commit_raises_and_gives_back_what_was_settled(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"order")
+        [order] = await client.get("q")
+        tx = client.transaction()
+        await tx.settle(order)
+        await tx.publish("nowhere", b"one")
+        with pytest.raises(RolledBack) as caught:
+            await tx.commit()
+        assert caught.value.reason == "NOT_FOUND"
+        await client.settle(order, wait=True)
+
+
+@on_cluster()
+async def test_a_transaction_is_lost_with_its_stream(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        tx, other = client.transaction(), client.transaction()
+        await tx.publish("q", b"one")
+        await other.publish("q", b"two")
+        count = client.reconnect_count
+        world.nodes[0].cut()
+        await eventually(lambda: client.reconnect_count > count, "another stream")
+        with pytest.raises(ConnectionLost):
+            await tx.publish("q", b"more")
+        with pytest.raises(ConnectionLost):
+            await tx.commit()
+        await other.rollback()
+        async with client.transaction() as again:
+            await again.publish("q", b"three")
+        assert bodies(world) == [b"three"]
+
+
+@on_cluster()
+async def test_a_commit_whose_answer_was_lost_is_sent_again_and_counts_once(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        tx = client.transaction()
+        await tx.publish("q", b"one")
+        world.cluster.cut_after = 0
+        await tx.commit()
+        assert client.reconnect_count == 1
+        assert bodies(world) == [b"one"]
+
+
+@on_cluster()
+async def test_a_commit_that_was_lost_on_its_way_is_refused(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        tx = client.transaction()
+        await tx.publish("q", b"one")
+        await eventually(lambda: bool(world.nodes[0].streams[0].transactions), "it has arrived")
+        world.nodes[0].streams[0].transactions.clear()
+        world.nodes[0].muted = True
+        committing = asyncio.create_task(tx.commit())
+        await eventually(lambda: "commit" in world.nodes[0].streams[0].requests, "the commit has arrived")
+        world.nodes[0].muted = False
+        world.nodes[0].cut()
+        with pytest.raises(RolledBack) as caught:
+            await committing
+        assert caught.value.reason == "ROLLED_BACK"
+        assert bodies(world) == []
+
+
+@on_cluster(nodes=1)
+async def test_a_commit_without_an_answer_in_time_is_unknown(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        tx = client.transaction(timeout_ms=100)
+        await tx.publish("q", b"one")
+        world.nodes[0].muted = True
+        with pytest.raises(OutcomeUnknown):
+            await tx.commit()
+        world.nodes[0].muted = False
+
+
+@on_cluster(nodes=1)
+async def test_a_rollback_without_an_answer_in_time_gives_back_what_was_settled(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"order")
+        [order] = await client.get("q")
+        tx = client.transaction(timeout_ms=100)
+        await tx.settle(order)
+        world.nodes[0].muted = True
+        await tx.rollback()
+        world.nodes[0].muted = False
+        await client.settle(order, wait=True)
+        assert world.cluster.queues["q"].settled == [1]
+
+
+@on_cluster()
+async def test_settlements_are_sent_before_the_commit_and_with_its_number(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        for number in range(4):
+            await client.publish("q", b"%d" % number)
+        async with client.consume("q", prefetch=4) as consumer:
+            arriving = aiter(consumer)
+            messages = [await anext(arriving) for _ in range(4)]
+            async with client.transaction() as tx:
+                await tx.settle(messages[:2])
+                await tx.return_(messages[2])
+                await tx.discard(messages[3])
+            assert [each.outcome for each in world.cluster.dispositions[:3]] == [1, 2, 3]
+            assert sorted(world.cluster.queues["q"].settled) == [1, 2]
+            assert world.cluster.queues["q"].discarded == [4]
+
+
+def test_the_blocking_client_has_transactions() -> None:
+    @on_cluster()
+    async def scenario(world: World) -> None:
+        await asyncio.to_thread(blocking, world)
+
+    def blocking(world: World) -> None:
+        with quorum.sync.connect(world.url) as client:
+            with client.transaction() as tx:
+                tx.publish("q", b"one")
+                tx.publish_batch("q", [b"two"])
+            tx = client.transaction()
+            tx.publish("q", b"three")
+            tx.rollback()
+        assert bodies(world) == [b"one", b"two"]
+
+    scenario()

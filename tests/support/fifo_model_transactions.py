@@ -1,0 +1,310 @@
+"""The part of the model (fifo_model.py) that is about transactions: lists of single messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fifo import commands as c
+from fifo import effects as e
+from support.fifo_model_staging import Fields, is_crowded, priority_of
+
+if TYPE_CHECKING:
+    from support.fifo_model import Message, ModelConsumer, ModelGroup, ModelProducer
+
+
+@dataclass(eq=False)
+class ModelBatch:
+    """What one queue gets of a batch. messages: (ordinal, TTL, fields, priority)."""
+
+    queue: int
+    body: tuple[int, int]  # index, operation
+    batch_count: int
+    size_bytes: int
+    messages: list[tuple[int, int, Fields, int]]
+    has_columns: bool
+
+    def ranges(self) -> int:
+        return sum(
+            1
+            for place, (ordinal, ttl, *_) in enumerate(self.messages)
+            if not place or (ordinal - 1, ttl) != self.messages[place - 1][:2]
+        )
+
+
+@dataclass(eq=False)
+class ModelSettlement:
+    queue: int
+    consumer: ModelConsumer
+    command: c.Settle
+    messages: dict[int, Message]  # by tag
+
+    size_bytes = 0
+
+    def ranges(self) -> int:
+        return len(self.command.tags)
+
+
+ModelPart = ModelBatch | ModelSettlement
+
+
+@dataclass(eq=False)
+class ModelTransaction:
+    producer: ModelProducer
+    number: int
+    began_ms: int
+    parts: list[ModelPart] = field(default_factory=list)
+
+
+class ModelTransactions:
+    """All open transactions of a group, the oldest first."""
+
+    def __init__(self, group: ModelGroup) -> None:
+        self.group = group
+        self.open: list[ModelTransaction] = []
+
+    def find(self, producer: ModelProducer, number: int) -> ModelTransaction | None:
+        return next((x for x in self.open if (x.producer, x.number) == (producer, number)), None)
+
+    def next_due(self) -> list[int]:
+        return [x.began_ms + self.group.rules.transaction_ms for x in self.open]
+
+    def tags(self, consumer: ModelConsumer) -> set[int]:
+        """The tags that only their transactions settle."""
+        return {
+            tag
+            for x in self.open
+            for part in x.parts
+            if isinstance(part, ModelSettlement) and part.consumer is consumer
+            for tag in part.messages
+        }
+
+    def has_part(self, queue: int) -> bool:
+        return any(part.queue == queue for x in self.open for part in x.parts)
+
+    # ---- commands
+
+    def answer(self, operation: int, producer: ModelProducer, command: object) -> e.Reply:
+        if isinstance(command, c.InTransaction):
+            return self.embargo(operation, producer, command)
+        assert isinstance(command, c.Commit | c.Rollback)
+        number, found = command.tx, self.find(producer, command.tx)
+        if found is None:
+            producer.last_tx = max(producer.last_tx, number)
+        if isinstance(command, c.Commit):
+            if found is None:
+                return e.Ok() if number in producer.committed else e.Refused("rolled_back", "")
+            if command.operations not in (0, len(found.parts)):
+                self.drop(found)
+                return e.Refused("rolled_back", "")
+            return self.commit(found)
+        if found is not None:
+            self.drop(found)
+        elif number in producer.committed:
+            return e.Refused("bad_argument", "")
+        return e.Ok()
+
+    def embargo(self, operation: int, producer: ModelProducer, command: c.InTransaction) -> e.Reply:
+        found = self.find(producer, command.tx)
+        parts = self.parts_of(operation, producer, found, command)
+        if not isinstance(parts, e.Refused):
+            parts = self.refuse_more(producer, found, parts) or parts
+        if isinstance(parts, e.Refused):
+            if found is not None:
+                self.drop(found)
+            producer.last_tx = max(producer.last_tx, command.tx)
+            return parts
+        if found is None:
+            found = ModelTransaction(producer, command.tx, self.group.now_ms)
+            self.open.append(found)
+            producer.last_tx = command.tx
+            oldest = command.tx - self.group.rules.transaction_window
+            producer.committed = {number for number in producer.committed if number > oldest}
+        for part in parts:
+            found.parts.append(part)
+            self.group.dirty.add(part.queue)
+            if (
+                isinstance(part, ModelSettlement)
+                and part.command.credit_to
+                and part.consumer.selector is not None
+            ):
+                self.group.queues[part.queue].set_credit(part.consumer, part.command.credit_to)
+        return e.Ok(sum(len(part.messages) for part in parts))
+
+    def parts_of(
+        self,
+        operation: int,
+        producer: ModelProducer,
+        found: ModelTransaction | None,
+        command: c.InTransaction,
+    ) -> list[ModelPart] | e.Refused:
+        if found is None:
+            if command.tx < 1:
+                return e.Refused("bad_argument", "")
+            if command.tx <= producer.last_tx:
+                return e.Refused("rolled_back", "")
+            mine = [x.number for x in self.open if x.producer is producer]
+            if mine and command.tx - min(mine) >= self.group.rules.transaction_window:
+                return e.Refused("limit", "")
+        if isinstance(command.command, c.Enqueue):
+            return self.batches(operation, command.command)
+        return self.settlement(producer, command.command)
+
+    def batches(self, operation: int, command: c.Enqueue) -> list[ModelPart] | e.Refused:
+        group, count = self.group, command.count
+        if command.independent or command.numbers:
+            return e.Refused("bad_argument", "")
+        targets = command.targets or (c.Target(command.queue, ((0, count),), command.columns),)
+        if sum(some for target in targets for _, some in target.ranges) > group.rules.max_targeted:
+            return e.Refused("limit", "")
+        rows = group.rows(group.meta.index, operation)
+        found: list[ModelPart] = []
+        for target in targets:
+            if target.queue not in group.queues:
+                return e.Refused("not_found", "")
+            ordinals = [i for first, some in target.ranges for i in range(first, first + some)]
+            has_columns = bool(len(target.columns))
+            messages = [
+                (
+                    i,
+                    command.ttls_ms[i] if command.ttls_ms else command.ttl_ms,
+                    rows[i] if has_columns else {},
+                    priority_of(command.priorities, i),
+                )
+                for i in ordinals
+            ]
+            size = command.size_bytes * len(ordinals) // count
+            body = (group.meta.index, operation)
+            found.append(ModelBatch(target.queue, body, count, size, messages, has_columns))
+        return found
+
+    def settlement(self, producer: ModelProducer, command: c.Settle) -> list[ModelPart] | e.Refused:
+        queue = self.group.queues.get(command.queue)
+        if queue is None:
+            return e.Refused("not_found", "")
+        consumer = queue.find(producer.name, command.consumer_tag)
+        if consumer is None:
+            return e.Refused("not_attached", "")
+        if command.attach != consumer.attach:
+            return e.Refused("wrong_attach", "")
+        if not command.tags:
+            return e.Refused("bad_argument", "")
+        tags = [tag for first, last in command.tags for tag in range(first, last + 1)]
+        taken = self.tags(consumer)
+        if any(tag not in consumer.checked_out or tag in taken for tag in tags):
+            return e.Refused("not_checked_out", "")
+        messages = {tag: consumer.checked_out[tag] for tag in tags}
+        return [ModelSettlement(command.queue, consumer, command, messages)]
+
+    def refuse_more(
+        self, producer: ModelProducer, found: ModelTransaction | None, parts: list[ModelPart]
+    ) -> e.Refused | None:
+        rules = self.group.rules
+        known = [] if found is None else found.parts
+        after = [*known, *parts]
+        if (
+            len({part.queue for part in after}) > rules.transaction_queues
+            or len(after) > rules.transaction_operations
+            or sum(len(part.messages) for part in after) > rules.transaction_messages
+            or sum(part.size_bytes for part in after) > rules.transaction_bytes
+            or sum(part.ranges() for part in after) > rules.transaction_ranges
+        ):
+            return e.Refused("limit", "")
+        owners = [x.producer.owner for x in self.open]
+        if found is None and is_crowded(owners, producer.owner, rules.open_transactions):
+            return e.Refused("limit", "")
+        everything = [(x.producer.owner, part) for x in self.open for part in x.parts]
+        for counts, allowed in (
+            ([(owner, part.ranges()) for owner, part in everything], rules.embargoed_ranges),
+            ([(owner, part.size_bytes) for owner, part in everything], rules.embargoed_bytes),
+        ):
+            is_ranges = allowed == rules.embargoed_ranges
+            more = sum(part.ranges() if is_ranges else part.size_bytes for part in parts)
+            own = sum(count for owner, count in counts if owner == producer.owner)
+            if more and own + more > allowed - sum(count for _, count in counts):
+                return e.Refused("limit", "")
+        return None
+
+    def commit(self, found: ModelTransaction) -> e.Reply:
+        group = self.group
+        for queue in sorted({part.queue for part in found.parts}):
+            mine = [part for part in found.parts if part.queue == queue and isinstance(part, ModelBatch)]
+            sizes = [part.size_bytes // len(part.messages) for part in mine for _ in part.messages]
+            if sizes and not group.queues[queue].fits(sizes):
+                self.drop(found)
+                return e.Refused("queue_full", "")
+        self.open.remove(found)
+        for part in found.parts:
+            group.dirty.add(part.queue)
+            if isinstance(part, ModelBatch):
+                self.publish(part)
+            else:
+                self.settle(part)
+        found.producer.committed.add(found.number)
+        return e.Ok()
+
+    def publish(self, part: ModelBatch) -> None:
+        group, queue = self.group, self.group.queues[part.queue]
+        group.left[part.queue].reads_arrivals = True
+        rows = [fields for _, _, fields, _ in part.messages]
+        texts = queue.fronts.text_factor(rows) if part.has_columns else 0
+        is_alone, size = part.batch_count == 1, part.size_bytes // len(part.messages)
+        for ordinal, ttl, fields, priority in part.messages:
+            known = fields if queue.config.filter_enabled else {}
+            body = (*part.body, ordinal)
+            queue.place(
+                group.meta, body, ttl, known, is_alone=is_alone, texts=texts, size=size, priority=priority
+            )
+
+    def settle(self, part: ModelSettlement) -> None:
+        command = part.command
+        place = (command.queue, command.consumer_tag, command.attach, command.tags)
+        if isinstance(command, c.Modify):
+            failed, here = command.delivery_failed, command.undeliverable_here
+            self.group.settle(self.group.queues[part.queue], part.consumer, c.Modify(*place, 0, failed, here))
+        else:
+            self.group.settle(self.group.queues[part.queue], part.consumer, type(command)(*place))
+
+    # ---- ends
+
+    def drop(self, found: ModelTransaction) -> None:
+        self.open.remove(found)
+        self.group.dirty |= {part.queue for part in found.parts}
+
+    def end_all(self, producer: ModelProducer) -> None:
+        for each in [x for x in self.open if x.producer is producer]:
+            self.drop(each)
+
+    def end_overdue(self) -> None:
+        for each in [
+            x for x in self.open if x.began_ms + self.group.rules.transaction_ms <= self.group.now_ms
+        ]:
+            self.drop(each)
+
+    def queue_ends(self, queue: int) -> None:
+        for each in [x for x in self.open if any(part.queue == queue for part in x.parts)]:
+            self.drop(each)
+
+    def consumers_time_out(self, queue: int) -> None:
+        """Ends those that settle messages of consumers that are about to lose messages."""
+        model = self.group.queues[queue]
+        overdue = [
+            consumer
+            for time, consumer, _ in model.deliveries
+            if time + model.config.consumer_timeout_ms <= self.group.now_ms
+        ]
+        for each in [x for x in self.open if self._settles(x, queue, overdue)]:
+            self.drop(each)
+
+    def _settles(self, transaction: ModelTransaction, queue: int, consumers: list[ModelConsumer]) -> bool:
+        return any(
+            isinstance(part, ModelSettlement) and part.queue == queue and part.consumer in consumers
+            for part in transaction.parts
+        )
+
+    def check_consumers(self) -> None:
+        """Ends those that settle messages of a consumer that is gone."""
+        for each in list(self.open):
+            holders = [part for part in each.parts if isinstance(part, ModelSettlement)]
+            if any(part.consumer not in self.group.queues[part.queue].consumers for part in holders):
+                self.drop(each)
