@@ -430,8 +430,9 @@ class SessionPublisher:
             return []
         if len(queues) * len(routes) > PRODUCTION.max_targeted or len(queues) + len(routes) > MAX_RANGES:
             return []
+        has_priorities = any(queue.config.max_priority > 0 for queue in queues)
         try:
-            checked = batches.check(batch, self._hub.limits, None, -1)
+            checked = batches.check(batch, self._hub.limits, None, -1, has_priorities=has_priorities)
             for group in routing.groups_of(queues):
                 self._hub.published.check_disks(group)
                 mine = tuple([queue for queue in queues if queue.group == group])

@@ -15,9 +15,12 @@ from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
 from fifo.results import BrowsePage, ReservationPage
 from quorum.api import bulk_calls, bulk_service, bulk_staging, bulk_subscriptions, bulk_views, status
 from quorum.api.reading import Workers
+from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import BrowsePinned, CountedPage, Query, ReadReservation, ReservePreview
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import bulk_pb2 as pb
+
+PLAIN = CatalogQueue(7, "plain", 1, (), c.QueueConfig("plain"))
 
 
 class FakeHub:
@@ -92,7 +95,7 @@ def test_a_chunk_whose_answer_was_lost_is_sent_again_under_its_number(
     async def run() -> None:
         hub = FakeHub([Ok(8_192), None, Ok(20_000), Ok(16_384)])
         request = pb.StageRequest(queue="q", producer="p", batch=4, part=bytes(16), first_chunk=3)
-        part = bulk_staging._Part(hub, SimpleNamespace(id=7, group=1), request, "10.0.0.7")  # type: ignore[arg-type]
+        part = bulk_staging._Part(hub, PLAIN, request, "10.0.0.7")
         await part.add(arrow(20_000))
         await part.add(b"")
         await part.finish()
@@ -289,7 +292,7 @@ def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPat
         hub = FakeHub([Ok(8_192)])
         last = (1 << 32) - 1
         request = pb.StageRequest(queue="q", producer="p", batch=4, part=bytes(16), first_chunk=last)
-        part = bulk_staging._Part(hub, SimpleNamespace(id=7, group=1), request, "10.0.0.7")  # type: ignore[arg-type]
+        part = bulk_staging._Part(hub, PLAIN, request, "10.0.0.7")
         with pytest.raises(status.StatusError, match=f"chunk {last + 1}; allowed: 0..{last}"):
             await part.add(arrow(10_000))
         assert [command.chunk for command in hub.commands if isinstance(command, c.Stage)] == [last]

@@ -170,7 +170,7 @@ def test_a_batch_taken_in_part_is_confirmed_and_rejected_in_part() -> None:
         why = Refused("refused_earlier", "a later one was taken")
         full = Refused("queue_full", "full")
         queue = await session._hub.requests.queue("q1")
-        token = _Published(session.publisher, queue.group, (queue,), ((1, 9),), 0, 0)
+        token = _Published(session.publisher, queue.group, (queue,), ((1, 9),), 0, 0, session.outbox)
         session.answered(token, Confirmed(1, 9, ((1, 2, why), (5, 5, why), (8, 9, full))))
         [confirms] = session.outbox.take()
         assert isinstance(confirms, Confirms)

@@ -57,6 +57,16 @@ def test_a_message_for_several_queues_of_a_group_is_stored_once() -> None:
     on_node(scenario)
 
 
+def test_messages_have_their_priorities_in_every_queue_that_has_them() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "urgent"))
+        data = encode_batch([Message(b"%d" % each, {"priority": each}) for each in (1, 4)]).data
+        assert await publish(node, "amq.fanout", "", data=data) == {1: "", 2: ""}
+        assert [command.priorities for command in node.commands] == [b"\x01\x04"]
+
+    on_node(scenario)
+
+
 def test_each_message_goes_where_its_key_leads() -> None:
     async def scenario(node: Node) -> None:
         node.change_routes(
