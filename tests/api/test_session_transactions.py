@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import count
 from typing import Any
 
 import pytest
@@ -38,6 +39,8 @@ QUEUES = {
     for number, (name, config) in enumerate(CONFIGS.items(), 1)
 }
 PRODUCER = b"p" * 16
+IDS = count(1)
+"""of bindings"""
 
 
 class Node:
@@ -113,20 +116,19 @@ class Node:
         await self.session.transactions.publish(tx, data, (exchange, key, keys), mandatory=mandatory)
 
     def bind(self, exchange: str, *queues: str) -> None:
-        """Binds queues by their names."""
+        """Binds queues to amq.fanout, or by their names."""
+        is_fanout = exchange == "amq.fanout"
         bindings = tuple([
-            Binding(number, exchange, "queue", name, name) for number, name in enumerate(queues, 1)
+            Binding(next(IDS), exchange, "queue", name, "" if is_fanout else name) for name in queues
         ])  # fmt: skip
         routing = RoutingChanges((), (), bindings, ())
         self.hub._dispatch([ev.CatalogChanged((), (), None, 99, 0, 0, 0, (1, 2), routing=routing)])
 
-    async def hold(self, name: str, count: int) -> None:
+    async def hold(self, name: str, number: int) -> None:
         """A consumer of this name holds so many messages."""
-        for number in range(count):
-            await self.session.publisher.publish(
-                name, number + 1, number + 1, encode_batch([b"held"]).data, independent=False
-            )
-        await self.session.consumers.attach(90, name, name, None, count)
+        for n in range(1, number + 1):
+            await self.session.publisher.publish(name, n, n, encode_batch([b"held"]).data, independent=False)
+        await self.session.consumers.attach(90, name, name, None, number)
         self.answer()
 
     def settle(self, tx: int, request_id: int, name: str, *tags: tuple[int, int]) -> None:
@@ -176,6 +178,7 @@ async def test_a_refused_request_ends_the_transaction_and_its_commit_says_why(no
         if reason == "NOT_FOUND":
             await node.publish(number, "nowhere")
         elif reason == "NO_EXCHANGE":
+            assert node.answer() == {}
             await node.publish(number, "a", exchange="x")
         else:
             node.settle(number, 0, "b" if reason == "NOT_ATTACHED" else "a", (5, 5))

@@ -268,7 +268,6 @@ class FakeStream:
         self.getters: dict[str, FakeConsumer] = {}
         self.transactions: dict[int, list[tuple[str, Any]]] = {}
         """by number: the requests, by their kind"""
-        self.requests: list[str] = []
         self._out: asyncio.Queue[Any] = asyncio.Queue()
         self._end: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
