@@ -205,7 +205,7 @@ class Transactions:
 
     def consumers_time_out(self, machine: QueueMachine, consumers: Sequence[Consumer]) -> None:
         """Ends the transactions that settle messages of consumers from which messages are taken back."""
-        keys = {each.key for each in consumers}
+        keys = dict.fromkeys([each.key for each in consumers])
         for key, parts in list(machine.staging.embargo.parts.items()):
             if any(
                 isinstance(part, EmbargoedSettlement) and (key[0], part.consumer_tag) in keys

@@ -29,6 +29,9 @@ VERSION_2 = {
     "max_released": 64, "max_pins": 16, "max_copy_bytes": 16_777_216,
     "staged_parts": 4_096, "staged_chunks": 16_384, "staged_bytes": 8_589_934_592,
     "staged_messages": 134_217_728, "staged_ttls": 65_536, "part_ms": 21_600_000, "known_producers": 10_000,
+    "transaction_window": 256, "transaction_ms": 300_000, "transaction_queues": 64, "transaction_operations": 4_096,
+    "transaction_messages": 65_536, "transaction_bytes": 67_108_864, "transaction_ranges": 16_384,
+    "open_transactions": 4_096, "embargoed_ranges": 262_144, "embargoed_bytes": 8_589_934_592,
 }  # fmt: skip
 
 

@@ -782,6 +782,10 @@ class TransactionsAgainstModel(FifoAgainstModel):
         world.apply([world.batch(name, 3, queue=queue), world.op(name, c.Attach(queue, "a", b"", 30))])
         parts = [publish | {"queue": queue}, answer | {"queue": queue}]
         if what == "full":
+            limited = c.QueueConfig(
+                "queue-3", True, (), -1, self.max_length, self.overflow, max_priority=self.max_priorities[3]
+            )
+            world.apply([(None, c.UpdateConfig(3, limited))])
             parts = [publish | {"queue": queue, "rows": [{}] * 4, "ttls": None, "priorities": ()}] * 2
         step = {"what": "transaction", "who": who, "wrong": False}
         self.entry([step | {"number": "new", "parts": parts, "end": ""}], 0)

@@ -323,6 +323,7 @@ UNREACHED = """
     quorum/api/allocator.py
     quorum/api/calls.py
     quorum/api/connections.py
+    quorum/api/exchange_service.py
     quorum/api/health.py
     quorum/api/process.py
     quorum/api/request_limits.py
@@ -348,6 +349,7 @@ UNREACHED = """
     quorum/cli/cluster_file.py
     quorum/cli/console.py
     quorum/cli/data_files.py
+    quorum/cli/exchanges.py
     quorum/cli/json_lines.py
     quorum/cli/live_selectors.py
     quorum/cli/local_cluster.py
@@ -365,6 +367,7 @@ UNREACHED = """
     quorum/client/answers.py
     quorum/client/bulk.py
     quorum/client/bulk_calls.py
+    quorum/client/exchanges.py
     quorum/demo/extract.py
     quorum/demo/flights.py
     quorum/demo/plan.py
@@ -404,8 +407,10 @@ UNREACHED = """
     quorum/spark/verify_holders.py
     quorum/spark/verify_order.py
     quorum/sync.py
+    fifo/consumers/single_active.py
     fifo/layouts.py
     fifo/persistence/invariants.py
+    fifo/results.py
     selectors/quorum_selectors/evaluate.py
     selectors/quorum_selectors/sparse_fields.py
     selectors/quorum_selectors/unparse.py
