@@ -65,6 +65,7 @@ def public(kind: type) -> dict[str, inspect.Signature]:
                 "next_request",
                 "give_back",
                 "settle_if_held",
+                "timed_out",
             },
         ),
     ],
