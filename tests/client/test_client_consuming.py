@@ -356,7 +356,7 @@ async def test_after_a_consumer_timeout_the_caller_goes_on_by_asking_for_more(wo
                 await old[0].settle()
             assert not await consumer.settle_batch(old[0].delivery)
             await asyncio.sleep(0.05)
-            assert server_side.stream.requests.count("attach") == 1, "not before the caller asks"
+            assert world.nodes[0].requests.count("attach") == 1, "not before the caller asks"
             again = await take(consumer, 3)
             assert [message.sequence for message in again] == [1, 2, 3]
             await consumer.settle(again, wait=True)

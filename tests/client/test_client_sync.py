@@ -67,6 +67,7 @@ def public(kind: type) -> dict[str, inspect.Signature]:
                 "settle_if_held",
                 "take",
                 "dispositions",
+                "timed_out",
             },
         ),
         (quorum.sync.Transaction, quorum.client.Transaction, set()),
