@@ -797,7 +797,7 @@ class TransactionsAgainstModel(FifoAgainstModel):
             world.wake(SMALL.transaction_ms - 10)
         elif what == "cancel":
             world.do(name, c.Cancel(queue, "a", True))
-        elif queue == 3:
+        elif what == "delete" and queue == 3:
             world.apply([(None, c.DeleteQueue(queue))])
         self.entry([step | {"number": "same", "parts": [], "end": "commit"}], 0)
 
