@@ -273,7 +273,7 @@ def test_a_queue_says_what_its_messages_have(cluster: LocalCluster, client: Bulk
         publisher.publish("bulk.info", b"", application_properties={"n": "text", "late": True, "raw": b"1"})
     info = client.queue_info("bulk.info", with_fields=True)
     assert (info.ready, info.checked_out, info.next_sequence - info.first_sequence) == (2_601, 0, 2_601)
-    assert info.arguments == {"x-filter-enabled": True}
+    assert info.arguments == {"x-delivery-limit": 20, "x-filter-enabled": True}
     assert "*" in info.filter_fields
     assert {each.name: each.kind for each in info.fields} == {
         "colour": "text", "half": "floating", "late": "boolean", "n": "text", "raw": ""
