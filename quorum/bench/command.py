@@ -108,6 +108,18 @@ def bench(
     rounds: Annotated[
         int, typer.Option(min=1, help="number of times that a member is rebuilt (mode transfer)")
     ] = Plan().rounds,
+    queues: Annotated[
+        int,
+        typer.Option(
+            min=1, help="queues of one group that get each message, through a fanout exchange (mode publish)"
+        ),
+    ] = Plan().queues,
+    bindings: Annotated[
+        int, typer.Option(min=0, help="selector bindings; each message matches one (mode publish)")
+    ] = Plan().bindings,
+    transaction: Annotated[
+        int, typer.Option(min=0, help="messages of a transaction; 0: no transactions (mode singles)")
+    ] = Plan().transaction,
     alone: Annotated[
         bool, typer.Option("--alone", help="without a cluster, on this machine alone (mode selectors)")
     ] = False,
@@ -130,6 +142,12 @@ def bench(
     if mode == BenchMode.select:
         producers, rate = producers or 1, rate or SELECT_RATE
         consumers = consumers or SELECT_CONSUMERS
+    if mode != BenchMode.publish and (queues > 1 or bindings):
+        raise typer.BadParameter("allowed in mode publish", param_hint="--queues, --bindings")
+    if queues > 1 and bindings:
+        raise typer.BadParameter("one of the two", param_hint="--queues, --bindings")
+    if transaction and (mode != BenchMode.singles or consumers != 0):
+        raise typer.BadParameter("allowed in mode singles with --consumers 0", param_hint="--transaction")
     plan = Plan(
         mode=mode.value,
         members=members or Plan().members,
@@ -147,6 +165,9 @@ def bench(
         rounds=rounds,
         tasks=tasks,
         threads=threads,
+        queues=queues,
+        bindings=bindings,
+        transaction=transaction,
     )
 
     def note(text: str) -> None:

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from functools import partial
 
 from quorum.bench.plan import Load, Tally
+from quorum.bench.receivers import properties_of
 from quorum.client import Client, Message, PreparedBatch, connect, encode_batch
 from quorum.client.values import FieldValue
 
@@ -34,6 +35,14 @@ def make_batches(load: Load) -> list[PreparedBatch]:
     """Encode the batches. With fields, each message has five application properties for five kinds of use."""
     generator = random.Random(load.number)
     body = bytes(generator.randrange(256) for _ in range(load.body_bytes))
+    if load.receivers:
+        return [
+            encode_batch(
+                Message(body, None, properties_of(generator.randrange(load.receivers)))
+                for _ in range(load.batch)
+            )
+            for _ in range(DIFFERENT_BATCHES)
+        ]
     if not load.with_fields:
         return [encode_batch([body] * load.batch)]
     return [
@@ -133,7 +142,11 @@ async def _produce(client: Client, load: Load, clock: Clockwork, batches: Sequen
             await asyncio.sleep(max(0.0, due - time.monotonic()))
         await room.acquire()
         begun = due if load.batches_per_s else time.monotonic()
-        confirmation = await client.send_batch(load.queue, batches[sent % len(batches)])
+        batch = batches[sent % len(batches)]
+        if load.exchange:
+            confirmation = await client.send_batch_to(load.exchange, load.queue, batch)
+        else:
+            confirmation = await client.send_batch(load.queue, batch)
         confirmation.add_done_callback(partial(confirmed, begun))
         sent += 1
     async with asyncio.timeout(STOP_PATIENCE_S):

@@ -25,6 +25,9 @@ class Plan:
     rate: messages a second, all producers together; 0: as fast as the window allows.
     backlog: messages published before `consume` measures. lazy: the queue keeps almost nothing in memory.
     rounds: number of times that `transfer` removes a member's log. tasks, threads: of each producer in `singles`.
+    queues: in `publish`, above 1, each message goes through a fanout exchange to so many queues of one group. bindings:
+    in `publish`, above 0, messages go through a selector exchange with so many bindings, and match one of them.
+    transaction: in `singles`, above 0, each task publishes transactions of so many messages.
     """
 
     mode: Mode = "both"
@@ -43,6 +46,9 @@ class Plan:
     rounds: int = 1
     tasks: int = 64
     threads: int = 0
+    queues: int = 1
+    bindings: int = 0
+    transaction: int = 0
 
     @property
     def selectors(self) -> tuple[str, ...]:
@@ -65,6 +71,8 @@ class Load:
     prefetch: int
     with_fields: bool = False
     selector: str | None = None
+    exchange: str = ""  # of a producer; empty: the default exchange
+    receivers: int = 0  # of a producer; above 0, each message is for one of so many, see receivers.py
     batches_per_s: float = 0.0
     total_batches: int = 0  # of each session; 0: until told to stop
     sessions: int = 1  # of a producer; each has its own window
@@ -101,6 +109,7 @@ class SinglesLoad:
     rate: float = 0.0
     receivers: int = 0
     threads: int = 0
+    transaction: int = 0  # messages of each transaction; 0: no transactions
     numbers: tuple[int, ...] = ()
 
     def to_json(self) -> str:
@@ -162,6 +171,8 @@ class Result:
             "producers": self.plan.producers if self.plan.mode != "consume" else 0,
             "consumers": self.plan.consumers if self.plan.mode != "publish" else 0,
             "filter_enabled": self.plan.filter_enabled,
+            "queues": self.plan.queues,
+            "bindings": self.plan.bindings,
             "rate": self.plan.rate,
             "seconds": round(self.measured_s, 2),
         }

@@ -18,16 +18,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quorum.bench.plan import Load, Plan, Result, SinglesLoad, Tally
+from quorum.bench.receivers import selector_of
 from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.processes import PAGE_BYTES, TICKS_PER_S
-from quorum.client import connect
+from quorum.client import Client, connect
 
 QUEUE = "bench"
+EXCHANGE = "bench"
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 START_DELAY_S = 0.2
 EXIT_LIMIT_S = 3.0
 BACKLOG_LIMIT_S = 600.0
+FEW_RECEIVERS = 10
+"""Receivers of all messages that go through selector bindings: few and many bindings get the same messages."""
+BOUND_AT_ONCE = 64
 MOST_PRODUCER_PROCESSES = 6
 """If there are more producers, they share one process for each address, with a session each: more processes than cores
 only take time from the members."""
@@ -123,6 +128,8 @@ def resident_mb(pid: int) -> float:
 def loads_for(plan: Plan, places: Places) -> list[Load]:
     """The load processes of the measured part."""
     common = Load("producer", 0, "", QUEUE, plan.body_bytes, plan.batch, plan.window, 0, plan.filter_enabled)
+    if plan.bindings or plan.queues > 1:
+        common = replace(common, exchange=EXCHANGE, receivers=FEW_RECEIVERS if plan.bindings else 0)
     prefetch = max(1000, 2 * plan.window * plan.batch)
     loads: list[Load] = []
     if plan.mode != "consume":
@@ -274,8 +281,42 @@ async def prepare(plan: Plan, url: str) -> Places:
         leader = ""
         while not leader:
             leader = (await client.describe(QUEUE)).queue.leader
+        if plan.bindings:
+            await bind_selectors(client, plan.bindings)
+        elif plan.queues > 1:
+            await bind_queues(client, plan.queues)
         status = await client.cluster_status()
     return places_of({member.name: member.client_address for member in status.members}, leader)
+
+
+async def bind_selectors(client: Client, count: int) -> None:
+    """Declare a selector exchange with so many bindings to the queue, each with another selector."""
+    await client.declare_exchange(EXCHANGE, "selector")
+    numbers = iter(range(count))
+
+    async def bind() -> None:
+        for number in numbers:
+            await client.bind(EXCHANGE, QUEUE, arguments={"x-selector": selector_of(number)})
+
+    await asyncio.gather(*(bind() for _ in range(BOUND_AT_ONCE)))
+
+
+async def bind_queues(client: Client, count: int) -> None:
+    """Declare a fanout exchange with so many queues, all in the group of the queue. Queues of other groups are deleted
+    again."""
+    await client.declare_exchange(EXCHANGE, "fanout")
+    group = (await client.describe(QUEUE)).queue.group
+    bound, others, number = [QUEUE], list[str](), 0
+    while len(bound) < count:
+        number += 1
+        name = f"{QUEUE}-{number}"
+        await client.declare(name)
+        is_near = (await client.describe(name)).queue.group == group
+        (bound if is_near else others).append(name)
+    for name in bound:
+        await client.bind(EXCHANGE, name)
+    for name in others:
+        await client.delete(name)
 
 
 def places_of(addresses: Mapping[str, str], leader: str) -> Places:

@@ -67,6 +67,7 @@ class SinglesResult:
             "body_bytes": plan.body_bytes,
             "tasks": 0 if plan.rate or plan.threads else plan.tasks,
             "threads": plan.threads,
+            "transaction": plan.transaction,
             "producers": plan.producers,
             "consumers": plan.consumers,
             "rate": plan.rate,
@@ -82,7 +83,7 @@ def loads_for(plan: Plan, places: Places) -> list[SinglesLoad]:
     """The processes: one for each producer, and at most two for all consumers."""
     receivers = plan.consumers if plan.mode == "select" else 0
     common = SinglesLoad("producer", 0, (), QUEUE, plan.body_bytes, plan.tasks, plan.rate, receivers)
-    common = replace(common, threads=plan.threads)
+    common = replace(common, threads=plan.threads, transaction=plan.transaction)
     loads = [
         replace(common, number=n, endpoints=(places.producer(n),), rate=plan.rate / plan.producers)
         for n in range(plan.producers)
@@ -127,6 +128,8 @@ def run(plan: Plan, note: Note) -> SinglesResult:
         raise BenchFailed(f"bodies of {plan.body_bytes} bytes; mode {plan.mode} needs {HEAD.size} or more")
     if plan.threads and plan.rate:
         raise BenchFailed("threads publish as fast as they are answered; they have no rate")
+    if plan.transaction and (plan.threads or plan.rate):
+        raise BenchFailed("transactions are for tasks; give neither --threads nor --rate")
     plan = replace(plan, filter_enabled=plan.mode == "select")
     with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:
         note(f"starting {plan.members} members")
@@ -147,6 +150,9 @@ def table(result: SinglesResult) -> Table:
     view.add_column("what")
     view.add_column("value", justify="right")
     view.add_row("messages confirmed a second", f"{values['published_per_s']:,}")
+    if plan.transaction:
+        per_s = round(result.published / plan.transaction / plan.seconds)
+        view.add_row(f"transactions of {plan.transaction} committed a second", f"{per_s:,}")
     view.add_row("publish to confirm, p50", f"{values['publish_p50_ms']} ms")
     view.add_row("publish to confirm, p99", f"{values['publish_p99_ms']} ms")
     if plan.consumers:

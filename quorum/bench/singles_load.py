@@ -22,11 +22,11 @@ from dataclasses import asdict
 from quorum import sync
 from quorum.bench.load import CONNECT_TIMEOUT_MS, Clockwork
 from quorum.bench.plan import SinglesLoad, Tally
+from quorum.bench.receivers import properties_of, selector_of
 from quorum.client import Client, Consumer, connect
 
 HEAD = struct.Struct("<dI")
 """The start of each body: the time of the publish, and the number of the consumer that must receive the message."""
-FIELD = "receiver"
 PREFETCH = 1_000
 SELECTIVE_PREFETCH = 100
 CONNECTED_AT_ONCE = 16
@@ -42,15 +42,6 @@ class WrongReceiver(Exception):
     """A message went to a consumer whose selector it does not match."""
 
 
-def selector_of(number: int) -> str:
-    """The selector of a consumer; each message matches that of exactly one."""
-    return f"{FIELD} = 'r{number}'"
-
-
-def properties_of(number: int) -> dict[str, str]:
-    return {FIELD: f"r{number}"}
-
-
 class SinglesClock(Clockwork):
     """Takes the CPU time at the end of the measured time, because some processes have work after it."""
 
@@ -59,9 +50,9 @@ class SinglesClock(Clockwork):
         loop = asyncio.get_running_loop()
         loop.call_later(max(0.0, self.end - time.monotonic()), self.finish)
 
-    def note(self, when: float, begun: float, now: float) -> None:
-        """Count one message, and its latency, if `when` is in the measured time."""
-        if self.count(1, when):
+    def note(self, when: float, begun: float, now: float, messages: int = 1) -> None:
+        """Count messages, and one latency for all, if `when` is in the measured time."""
+        if self.count(messages, when):
             self.tally.latencies_us.append(round((now - begun) * 1_000_000))
 
 
@@ -83,7 +74,8 @@ class Producer:
         if self._load.rate:
             await self._at_rate()
         else:
-            await asyncio.gather(*(self._one_by_one() for _ in range(self._load.tasks)))
+            one_by_one = self._transactions if self._load.transaction else self._one_by_one
+            await asyncio.gather(*(one_by_one() for _ in range(self._load.tasks)))
 
     async def _one_by_one(self) -> None:
         """An ordinary task: each publish follows the confirm of the last."""
@@ -91,6 +83,17 @@ class Producer:
             await self._publish(begun)
             now = time.monotonic()
             self._clock.note(now, begun, now)
+
+    async def _transactions(self) -> None:
+        """The same with transactions: publish, commit, and wait for the answer. The time is that of a transaction."""
+        count = self._load.transaction
+        while (begun := time.monotonic()) < self._clock.end:
+            async with self._client.transaction() as transaction:
+                await transaction.publish_batch(
+                    self._load.queue, [HEAD.pack(begun, 0) + self._filler] * count
+                )
+            now = time.monotonic()
+            self._clock.note(now, begun, now, count)
 
     async def _at_rate(self) -> None:
         """Publish each message when it is due, in a task of its own. Its times count from then."""

@@ -25,7 +25,8 @@ except ImportError:  # the command line is a room of its own; nothing here start
     sys.modules["quorum.cli.local_cluster"] = types.SimpleNamespace(LocalCluster=None)  # type: ignore[assignment]
 
 from quorum.bench.backlog import BacklogResult, directory_bytes, tenths
-from quorum.bench.run import QUEUE, Places, add_up, loads_for, measure, places_of
+from quorum.bench.receivers import FIELD
+from quorum.bench.run import EXCHANGE, FEW_RECEIVERS, QUEUE, Places, add_up, loads_for, measure, places_of
 from quorum.bench.transfer import Phase, Pulse, TransferResult
 
 SHORT = Plan(
@@ -67,6 +68,40 @@ def test_selectors_go_to_the_consumers_in_turn() -> None:
     plan = replace(SHORT, consumers=5, filter_enabled=True)
     selectors = [load.selector for load in loads_for(plan, Places("A", ())) if load.role == "consumer"]
     assert selectors == [*plan.selectors, plan.selectors[0]]
+
+
+def test_batches_for_several_queues_go_through_an_exchange() -> None:
+    places = Places("A", ())
+    plain, spread, bound = (
+        loads_for(replace(SHORT, mode="publish", queues=queues, bindings=bindings), places)[0]
+        for queues, bindings in [(1, 0), (3, 0), (1, 20)]
+    )
+    assert (plain.exchange, plain.receivers) == ("", 0)
+    assert (spread.exchange, spread.receivers) == (EXCHANGE, 0)
+    assert (bound.exchange, bound.receivers) == (EXCHANGE, FEW_RECEIVERS)
+    for batch in make_batches(bound):
+        reader = BatchReader(batch.data, batch.count)
+        found = {reader.application_properties(ordinal)[FIELD] for ordinal in range(batch.count)}
+        assert found <= {f"r{number}" for number in range(FEW_RECEIVERS)}
+
+
+def test_a_producer_publishes_to_the_exchange_of_its_load() -> None:
+    async def scenario() -> tuple[int, int]:
+        cluster = FakeCluster()
+        node = await FakeNode(cluster, "alone").start()
+        queues = [cluster.declare(name) for name in (QUEUE, "other")]
+        try:
+            async with connect(f"quorum://{node.address}") as client:
+                await client.declare_exchange(EXCHANGE, "fanout")
+                await client.bind(EXCHANGE, "other", QUEUE)
+            plan = replace(SHORT, mode="publish", queues=2)
+            await measure(plan, Places(node.address, ()), [os.getpid()], lambda _: None)
+        finally:
+            await node.stop()
+        return queues[0].next_sequence, queues[1].next_sequence
+
+    direct, routed = asyncio.run(scenario())
+    assert direct == 1 < routed
 
 
 def test_a_backlog_consumed_early_shortens_the_measured_time() -> None:

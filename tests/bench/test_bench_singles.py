@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from quorum.bench.command import app
 from quorum.bench.plan import Plan, SinglesLoad
+from quorum.bench.receivers import FIELD, properties_of, selector_of
 from quorum.bench.run import QUEUE, BenchFailed, Places
 from quorum.bench.singles import SinglesResult, loads_for, measure, run, table
-from quorum.bench.singles_load import FIELD, HEAD, properties_of, selector_of
+from quorum.bench.singles_load import HEAD
 from quorum.client.values import values_to_dict
 from support.fake_server import FakeCluster, FakeNode, Predicate, StoredMessage
 
@@ -83,6 +84,30 @@ def text_of(message: StoredMessage) -> object:
 
 def wants(number: int) -> Predicate:
     return lambda message: text_of(message) == properties_of(number)[FIELD]
+
+
+def test_transactions_count_their_messages_and_are_timed_whole() -> None:
+    result, cluster = asyncio.run(measured(replace(SINGLES, consumers=0, transaction=5)))
+    assert 0 < result.published <= cluster.queues[QUEUE].next_sequence - 1
+    assert result.published == 5 * len(result.publish_us)
+    assert result.to_dict()["transaction"] == 5
+    with pytest.raises(BenchFailed, match="transactions are for tasks"):
+        run(replace(SINGLES, transaction=5, rate=100), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--queues 2 both",
+        "--queues 2 --bindings 3 publish",
+        "--transaction 5 singles",
+        "--transaction 5 publish",
+    ],
+)
+def test_an_option_of_another_mode_is_refused(options: str) -> None:
+    refused = CliRunner().invoke(app, options.split())
+    assert refused.exit_code == 2
+    assert "allowed in mode" in refused.output or "one of the two" in refused.output
 
 
 def test_each_message_is_for_one_selective_consumer() -> None:
