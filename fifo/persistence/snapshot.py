@@ -1,18 +1,18 @@
-"""A group as canonical bytes and back: equal states give equal bytes, on every member.
+"""Encodes the state of a group as canonical bytes, and decodes it: equal states give equal bytes, on every member.
 
 Format 4: a magic word, the format number, then sections, each after its length. The sections are the group's head, and
-for each queue, in the order of ids, its head and its blocks in the order of their numbers. A snapshot has no bodies, no
-local state (columns, match sets), and nothing that follows from the rest (the two trees, sums, the consumers of a
-session).
+for each queue, in the order of ids, its head and its blocks in the order of their numbers. A snapshot has no bodies and
+no local state (columns, match sets). It has nothing that can be computed from the rest: the ready order, the expiry
+tree, sums, the consumers of a session.
 
-Which fields a record has follows from the group's version, which stands in its head (layouts.py): those of this version
-and of BASE. So members of older builds can read a snapshot until the group has switched to a version that they do not
-know.
+Each record has the fields that exist in the group's version, or in BASE if that is higher (layouts.py). The group's
+head states the version. So members of older builds can read a snapshot until the group has switched to a version that
+they do not know. The head has transactions only if a producer has ever named one.
 
-Format 3 is read, too. Its records have the fields of version 1. Its group's head ends before the producers' owners, the
-fences, the expired queues and the transactions, and its queues' heads before the owners of subscriptions and pins. A
-queue of such a state counts all messages as settled that have left for another cause than those of COUNTED.
-Transactions are there only if a producer has named one.
+Format 3 is read, too. Its records have the fields of version 1 only. Its head of a group has no owners of producers, no
+fences, no expired queues and no transactions; its head of a queue has no owners of subscriptions and pins. It does not
+say how many messages of a queue were settled. So all messages that have left the queue count as settled, except for
+those with a cause in COUNTED.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ FORMATS = (3, 4)
 
 
 def encode(group: GroupMachine) -> bytes:
-    """The whole group. O(state); about 1 ms a million messages published in batches."""
+    """The whole group. O(state): about 1 ms for each million messages that were published in batches."""
     out = Writer()
     out.data += MAGIC
     out.number(FORMAT)
@@ -94,7 +94,7 @@ def is_snapshot(data: bytes | memoryview) -> bool:
 
 
 def open_sections(data: bytes | memoryview | Source, limits: Limits) -> Sections:
-    """The sections, to be read one after the other as blobs. Raises ValueError if it is no snapshot of a known
+    """The sections, to be read one after the other as blobs. Raises ValueError if `data` is no snapshot of a known
     format."""
     source = Held(data) if isinstance(data, bytes | memoryview) else data
     reader = Sections(source, limits.source_bytes)
@@ -117,7 +117,7 @@ def decode(
     pages: Pages | None = None,
     limits: Limits = PRODUCTION,
 ) -> GroupMachine:
-    """The group of a snapshot; all its blocks are warm. Raises ValueError if it is no snapshot of a known format."""
+    """The group of a snapshot, with all blocks warm. Raises ValueError if `data` is no snapshot of a known format."""
     group = GroupMachine(field_source, pages, limits)
     reader = open_sections(data, limits)
     queue_count, version = read_group_head(reader.blob(), group)
@@ -159,7 +159,7 @@ def beginning(head: bytes) -> tuple[int, int]:
 
 
 def read_group_head(head: bytes, group: GroupMachine) -> tuple[int, int]:
-    """Returns the number of queues, and the version whose fields their records have."""
+    """Fills the group. Returns the number of its queues, and the version whose fields their records have."""
     reader = Reader(head)
     BEGINNING.read_into(reader, group)
     check_version("the group's state", group.version, group.limits.newest_version)
@@ -186,7 +186,7 @@ def read_group_head(head: bytes, group: GroupMachine) -> tuple[int, int]:
 
 
 def queue_head(machine: QueueMachine, version: int) -> bytearray:
-    """version: the group's, which says what fields its records have."""
+    """version: that of the group. The records have its fields."""
     out = Writer(version)
     out.number(machine.queue)
     out.number(len(machine.messages.blocks))
@@ -215,20 +215,22 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
 
 
 def _owned(machine: QueueMachine) -> list[Subscription | QueuePin]:
-    """The subscriptions and pins, which have owners of their own."""
+    """The subscriptions and pins. Each has an owner."""
     subscriptions, pins = machine.subscriptions, machine.pins
     return [*subscriptions.by_name.values(), *subscriptions.deleted, *pins.by_number.values(), *pins.ended]
 
 
 def staged_in(head: bytes, version: int) -> tuple[int, Staging]:
-    """(number of blocks, staged parts, read-only) of a queue, from the beginning of its head. version: the group's."""
+    """The number of a queue's blocks, and its staged parts, which must not be changed. head: of the queue; only its
+    beginning is read. version: that of the group."""
     reader = Reader(head)
     reader.number()
     return reader.number(), decode_staging(reader.blob(), PRODUCTION, version)
 
 
 def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[QueueMachine, int]:
-    """Returns the queue without its blocks, and their number. version: the one whose fields its records have."""
+    """Returns the queue without its blocks, and the number of its blocks. version: the records have the fields of this
+    version."""
     reader = Reader(head, version)
     queue = reader.number()
     block_count = reader.number()

@@ -1,4 +1,4 @@
-"""`quorum bench selectors`: the cost of selectors on the state machine alone and through a cluster."""
+"""`quorum bench selectors`: the cost of selectors on the state machine alone, in three designs, and in a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from quorum.cli.local_cluster import LocalCluster
 
 @dataclass(frozen=True, slots=True)
 class SelectorsResult:
-    """The results. cluster: None if only the state machine was measured."""
+    """The results. cluster: None if no cluster was measured. seconds: duration of the whole bench. load: the machine's
+    load average at its end."""
 
     plan: Plan
     alone: AloneResult
@@ -129,8 +130,8 @@ def _designs_table(designs: DesignsResult) -> Table:
 
 
 def run(plan: Plan, note: Note, *, alone: bool) -> SelectorsResult:
-    """Measure the state machine alone, the designs, then a cluster, which is removed afterwards. plan.backlog: highest
-    number of waiting messages; 0: the bench's own."""
+    """Measure the state machine alone, then the designs, then a cluster, which is removed afterwards. alone: measure no
+    cluster. plan.backlog: the highest number of waiting messages; 0: the default of each measurement."""
     began = time.monotonic()
     machine = selectors_alone.measure(Sizes().up_to(plan.backlog), note)
     designs = selectors_designs.measure(selectors_designs.Sizes().up_to(plan.backlog), note)

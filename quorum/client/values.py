@@ -1,8 +1,8 @@
 """Conversion of Python values to the API's and back: properties, application properties, queue arguments.
 
 Properties may be a `Properties` record or a mapping with AMQP names ("correlation-id"); underscores are read as
-hyphens. They include the header's fields (durable, priority, ttl). A bool is not converted to an int: True and 1 are
-different values for a selector. Integers have 64 bits.
+hyphens. They include the fields of the AMQP header: durable, priority, ttl. A bool is not converted to an int, because
+True and 1 are different values for a selector. Integers have 64 bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Properties:
-    """A message's header and properties, AMQP 1.0 §3.2.1 and §3.2.4. None is absent. Times are ms since the epoch."""
+    """A message's header and properties, AMQP 1.0 §3.2.1 and §3.2.4. A property that is None is not sent.
+    ttl_ms is in ms; absolute_expiry_time and creation_time are in ms since 1970."""
 
     durable: bool | None = None
     priority: int | None = None
@@ -61,12 +62,13 @@ _ALLOWED: dict[str, str] = {
     "absolute_expiry_time": "a whole number, ms since 1970",
     "creation_time": "a whole number, ms since 1970",
 }
-"""Allowed values of the fields that do not hold text, for errors."""
+"""Allowed values of the fields that do not hold text. Error messages name them."""
 _FIELD_BY_NAME: dict[str, str] = {name.replace("_", "-"): name for name in FIELD_NAMES} | {"ttl": "ttl_ms"}
 
 
 def field_name(name: str) -> str:
-    """The record's field for an AMQP name. UsageError for an unknown name, with the nearest known one."""
+    """The field of `Properties` for an AMQP name. Raises UsageError for an unknown name; the error names the nearest
+    known one."""
     known = _FIELD_BY_NAME.get(name.replace("_", "-"))
     if known is None:
         nearest = difflib.get_close_matches(name, list(_FIELD_BY_NAME), n=1)

@@ -1,9 +1,10 @@
-"""Pre-vote (thesis §9.6): ask whether an election could be won before a term is spent on it.
+"""Pre-vote (Raft thesis §9.6): before a member increments its term, it asks whether it could win the election.
 
 A member whose election timeout has passed asks all other voters whether they would vote for it in the next term. They
-would if they hear no leader and its log is at least as far as theirs. Only with a majority does the library begin a
-real election. So a member that was cut off or paused does not unseat a working leader. Asking changes no state on any
-member: answers need no durability, and a lost one does no harm, since the next round has a new number.
+would if they hear no leader, and if the asking member's log is at least as up-to-date as theirs (Raft §5.4.1). The
+library begins a real election only if a majority would vote. So a member that was cut off or paused does not unseat a
+working leader. A question changes no state of the member that answers, so nothing has to be synced before the answer. A
+lost answer does no harm: the member asks again in the next round, which has a new number.
 
 `Campaign` decides whether this member campaigns at all, and when.
 """
@@ -22,19 +23,20 @@ from quorum.replication.outbox import Outbox
 from quorum.replication.quarantine import Quarantine
 
 AT_ONCE = 0.0
-"""The due time of work that waits for no clock. It cannot be a clock reading: the clock advances, and a caller that
-compares with an earlier reading would find that it is not yet time."""
+"""The due time of work that is due now. The present time would not do: a caller may compare the due time with a time
+that it has read a little earlier, and would find that the work is not due yet."""
 RETRY_PART = 0.5
-"""A round without a majority is repeated after this part of the minimum election timeout."""
+"""A round without a majority is repeated after this fraction of the minimum election timeout."""
 CANDIDATE_PART = 0.5
-"""A candidate waits for votes for this part of an election timeout."""
+"""A candidate waits for votes for this fraction of an election timeout."""
 START_PART, RANK_PART = 0.3, 0.3
-"""Parts of the minimum election timeout: the first timeout after a start, and what each member waits longer than the
-one before it in the group's rotation. The first is about one heartbeat, so a working leader is heard before; the second
-is enough for an election."""
+"""Fractions of the minimum election timeout, for the first timeout after a start (`take_turn`). The voters of a group
+have an order, and in each group another voter is the first. The first voter waits for START_PART. That is a little
+longer than a heartbeat, so it hears a working leader before. Each voter waits for RANK_PART longer than the one before
+it, which is enough time for an election."""
 LAST_RESORT_TIMEOUTS = 5
-"""A member that should not lead still campaigns when there was no leader for this many of the longest election
-timeouts, because it may be the only member with all committed entries."""
+"""A member that should not lead (`Campaign.campaigns_last`) campaigns if it has heard no leader for this many maximum
+election timeouts, because it may be the only member with all committed entries."""
 
 
 class PreVoteRounds:
@@ -45,7 +47,7 @@ class PreVoteRounds:
         self._retry_s = retry_s
         self.number = 0
         self.term: int | None = None
-        """The term from which an election is asked for; None while no round is under way."""
+        """The member's term during the round: it asks for votes in the next one. None while no round is under way."""
         self._granted: set[str] = set()
         self._began_s = 0.0
 
@@ -55,8 +57,8 @@ class PreVoteRounds:
         self._granted.clear()
 
     def begin_if_due(self, term: int, now_s: float) -> bool:
-        """True if a new round begins now, for an election from this term; its number is then to be sent to all
-        voters."""
+        """Begin a round if one is due. term: the member's present one. Returns whether a round began. The caller then
+        has to send its number to all voters."""
         if self.term == term and now_s < self._began_s + self._retry_s:
             return False
         self.number += 1
@@ -71,7 +73,7 @@ class PreVoteRounds:
             self._granted.add(peer)
 
     def is_won(self, term: int) -> bool:
-        """Whether a majority, this member included, would elect it from this term."""
+        """Whether a majority, this member included, would elect it. term: the member's present one."""
         voters = self._engine.voters
         granted = sum(voter in self._granted for voter in voters)
         return self.term == term and granted + 1 >= majority(len(voters) + 1)
@@ -108,9 +110,9 @@ class Campaign:
         self.rounds = PreVoteRounds(engine, timing.election_min_s * RETRY_PART)
         self._had_turn = False
         self.is_transfer = False
-        """The leader has asked for this campaign."""
+        """The leader has asked for this campaign, to transfer its leadership."""
         self.campaigns_last = False
-        """Whether this member leaves leadership to others, see LAST_RESORT_TIMEOUTS."""
+        """Whether this member should not lead, and campaigns only if no other member does (LAST_RESORT_TIMEOUTS)."""
         self.election_delay_s = 0.0
         """Extra delay after the election timeout before this member campaigns, so that a damaged member campaigns
         last."""
@@ -123,8 +125,12 @@ class Campaign:
         return self.rounds.next_due(self._engine.term, deadline_s, self._clock())
 
     def should_campaign(self) -> bool:
-        """For the library, when the election timeout has passed: whether a pre-vote is won. Only voters of the last
-        configuration in the own log campaign (thesis §4.1)."""
+        """Whether the library may begin an election. It asks this when the election timeout has passed.
+
+        An election begins when a pre-vote is won, and at once for a leadership transfer or if there are no other
+        voters. Otherwise a pre-vote round begins here, if one is due. Only a voter of the last configuration in its own
+        log campaigns (thesis §4.1).
+        """
         if self._quarantine.is_on:
             return False
         engine = self._engine
@@ -163,7 +169,7 @@ class Campaign:
             engine.election_deadline_s = self._clock() + min(timeout_s, self._election_max_s)
 
     def follow(self, term: int) -> None:
-        """Become a follower in a higher term that was seen (Raft §5.1)."""
+        """Become a follower, because another member has a higher term (Raft §5.1)."""
         self.rounds.cancel()
         self._engine.become_follower(term)
 
@@ -172,10 +178,10 @@ class Campaign:
         if new == RaftState.LEADER:
             self.rounds.cancel()
         elif new == RaftState.CANDIDATE:
-            # votes take a round trip, not a timeout: after a split vote the next attempt comes sooner
+            # votes arrive within a round trip, so a short timeout is enough and ends a split vote sooner
             self._engine.restart_election_timer(CANDIDATE_PART)
         elif old == RaftState.LEADER:
-            # the library leaves the election timer where it was when this member was elected: long past
+            # the library has not changed the election deadline since this member was elected, so it passed long ago
             self._engine.restart_election_timer()
 
     def _is_electable(self) -> bool:
