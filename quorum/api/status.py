@@ -73,6 +73,7 @@ _REFUSED = {
     "not_checked_out": Code.FAILED_PRECONDITION,
     "rolled_back": Code.FAILED_PRECONDITION,
 }
+"""The codes of the words of `Refused`; a word that is not here becomes FAILED_PRECONDITION."""
 _TOO_LARGE = ("batch_too_large", "message_too_large", "metadata_too_large")
 _ENDED = {
     "fenced": (Code.ABORTED, "a session with a higher epoch has taken over this producer"),

@@ -289,7 +289,7 @@ SUPPORTED = {
     "x-single-active-consumer": Argument("single_active_consumer", _boolean, None, since=2),
 }
 """All supported arguments, by name. To add one: a line here, a field with the same default in QueueConfig, and a line
-with the same version at the end of CONFIG (fifo/layouts.py). docs/queues.md lists the arguments."""
+with the same version at the end of CONFIG (fifo/layouts.py). docs/changing.md lists the other places."""
 
 BY_POLICY = {
     argument: known.by_policy for argument, known in SUPPORTED.items() if known.by_policy is not None
