@@ -229,7 +229,7 @@ class World:
         at = process.next_ms()
         if at < process.queued_ms:
             process.queued_ms = at
-            heapq.heappush(self._runs, (at, process.number, process))
+            heapq.heappush(self._runs, (at, process.serial, process))
 
     def client_delay_ms(self) -> int:
         late = self.client_late_ms

@@ -20,7 +20,8 @@ class Process:
         world.processes.append(self)
         self.is_up = True
         self.is_paused = False
-        self.number = world.next_number()
+        self.serial = world.next_number()
+        """the order of processes that run at the same time"""
         self.queued_ms = NEVER
         """when the world will run it"""
 
