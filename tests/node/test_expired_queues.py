@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from fifo import commands as c
 from quorum.catalog.commands import SetPolicy
+from quorum.node import events as ev
+from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2
 from support.cluster import Cluster, Session
@@ -79,6 +82,29 @@ def test_the_queue_is_removed_once_though_a_leader_is_lost(cluster: Cluster, los
     cluster.settle()
     assert all(member.catalog.removals == 1 for member in cluster.members.values())
     assert all(member.queue_machine(other_group).has_queue(other) for member in cluster.members.values())
+
+
+def test_a_leader_that_looks_before_it_may_propose_removes_the_queue_later(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders", expires=EXPIRES_MS)
+    removals = [member.reconciler for member in cluster.members.values()]
+    turn = Reconciler.turn
+    for removal in removals:
+        removal.turn = lambda *_: False  # type: ignore[method-assign]
+    members = cluster.members.values()
+    cluster.until(
+        lambda: all(queue in member.queue_machine(group).expired for member in members), "expired", 20_000
+    )
+    old = cluster.leader(SYSTEM_GROUP)
+    assert old is not None
+    name = next(each for each in cluster.names if each not in (old, cluster.leader(group)))
+    heir, system = cluster.members[name], cluster.members[name].replicas[SYSTEM_GROUP]
+    cluster.submit(old, ev.Transfer(SYSTEM_GROUP, name))
+    cluster.until(lambda: system.raft.is_leader, "another member leads the system group", 20_000)
+    assert not system.leads
+    for removal in removals:
+        removal.turn = functools.partial(turn, removal)  # type: ignore[method-assign]
+    heir.reconciler.run(heir.catalog, cluster.now_ms)
+    cluster.until(lambda: is_gone(cluster, queue, group), "the queue is gone", 20_000)
 
 
 def test_a_restart_of_all_members_never_shortens_the_time(cluster: Cluster) -> None:

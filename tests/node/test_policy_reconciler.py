@@ -78,7 +78,7 @@ class Scene:
             propose_internal=self.on_its_way.append,
         )
         self.replica = replica
-        system: Any = SimpleNamespace(disputed="", leads=False)
+        system: Any = SimpleNamespace(disputed="", raft=SimpleNamespace(is_leader=False))
         self.carrying_out = Reconciler({SYSTEM_GROUP: system, GROUP: replica})
 
     def turn(self) -> bool:

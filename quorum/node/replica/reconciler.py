@@ -41,10 +41,11 @@ class Reconciler:
         """Returns whether all is done. Nothing is done while the catalog here is in doubt."""
         done = True
         self.goes_on_at_once = False
-        if self._replicas[SYSTEM_GROUP].disputed:
+        system = self._replicas[SYSTEM_GROUP]
+        if system.disputed:
             return False
-        if self._replicas[SYSTEM_GROUP].leads:
-            done &= self._remove_expired(catalog)
+        if system.raft.is_leader:
+            done &= system.leads and self._remove_expired(catalog)
         for number, replica in self._replicas.items():
             if number == SYSTEM_GROUP or not replica.raft.is_leader:
                 self._policies.pop(number, None)
@@ -69,7 +70,10 @@ class Reconciler:
         done = True
         for number, replica in self._replicas.items():
             machine = replica.machine
-            if not isinstance(machine, GroupMachine) or replica.wants_state or replica.disputed:
+            if not isinstance(machine, GroupMachine):
+                continue
+            if replica.wants_state or replica.disputed:
+                done &= not machine.expired  # it may be in doubt what has expired
                 continue
             for queue in machine.expired:
                 if catalog.has_queue(queue, number):
