@@ -529,7 +529,13 @@ class QueueMachine:
         for end, mark in self.timeouts.marks.items():
             if end + timeout_ms > now_ms:
                 break
-            found.update({each.key: each for each in mark if each.embargoed is not None})
+            found.update(
+                {
+                    each.key: each
+                    for each, tag in mark.items()
+                    if each.embargoed is not None and each.checked_out.has_up_to(tag)
+                }
+            )
         return list(found.values())
 
     def _time_out(self, entry: Entry, gone: list[Key]) -> bool:
@@ -540,9 +546,10 @@ class QueueMachine:
             end, consumer, tag = first
             if end + timeout_ms > entry.now_ms:
                 break
-            if consumer.embargoed is not None:
+            is_overdue = consumer.checked_out.has_up_to(tag)
+            if is_overdue and consumer.embargoed is not None:
                 return False  # its transactions end first (`overdue`)
-            if self.single_active is not None:
+            if is_overdue and self.single_active is not None:
                 tag = consumer.next_tag - 1
             held = sum(count for _, count in consumer.checked_out.between(0, tag))
             if not left.may_move(max(held, 1), entry.limits):

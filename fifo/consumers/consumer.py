@@ -120,6 +120,10 @@ class CheckedOut:
         self.remove(0, last)
         return found
 
+    def has_up_to(self, last: int) -> bool:
+        """Whether it has a message with a tag up to `last`."""
+        return bool(self.tags) and self.tags[0] <= last
+
     def between(self, first: int, last: int) -> list[tuple[int, int]]:
         """The messages of the tags first..last, as (sequence, count) in the order of the tags."""
         tags, sequences, counts = self.tags, self.sequences, self.counts

@@ -11,6 +11,7 @@ from fifo.commands import (
     Attach,
     Cancel,
     CloseSession,
+    Commit,
     Credit,
     Discard,
     Get,
@@ -24,7 +25,7 @@ from fifo.consumers.timeouts import STEPS
 from fifo.effects import Applied, AttachedReply, Deliver, Notify, Ok, Refused
 from fifo.limits import SMALL
 from fifo.persistence import snapshot
-from support.fifo_world import START_MS, World, producer, sequences
+from support.fifo_world import START_MS, World, in_transaction, producer, sequences
 
 TIMEOUT_MS = 1_600
 STEP_MS = TIMEOUT_MS // STEPS
@@ -257,6 +258,34 @@ def test_a_single_active_consumer_that_times_out_loses_all_its_messages() -> Non
     assert active is not None and len(active.candidates) == 1
     world.do(first, Settle(1, "c", attach, ((4, 5),)))
     assert len(active.candidates) == 2
+
+
+def test_a_single_active_consumer_that_settles_in_time_keeps_its_later_messages() -> None:
+    world = slow_world(single_active_consumer=True)
+    name, attach = consumer(world, 1)
+    world.publish(producer(9), 1)
+    world.do(name, Settle(1, "c", attach, ((1, 1),)))
+    world.apply([], TIMEOUT_MS - STEP_MS)
+    world.publish(producer(9), 1)
+    assert not told(world.wake(2 * STEP_MS))
+    assert world.do(name, Settle(1, "c", attach, ((2, 2),))) == Ok(1)
+
+
+def test_a_transaction_ends_only_if_its_consumer_has_messages_that_time_out() -> None:
+    world = slow_world()
+    name, attach = consumer(world, 1)
+    world.publish(producer(9), 1)
+    world.do(name, Settle(1, "c", attach, ((1, 1),)))
+    world.apply([], TIMEOUT_MS - STEP_MS)
+    world.publish(producer(9), 2)
+    for tx in (1, 2):
+        settle = world.op(name, Settle(1, "c", attach, ((tx + 1, tx + 1),)))
+        assert world.apply([in_transaction(tx, settle)]).replies == (Ok(1),)
+    world.wake(2 * STEP_MS)
+    assert world.do(name, Commit(1, 1, 1)) == Ok()
+    time_out(world)
+    reply = world.do(name, Commit(2, 1, 1))
+    assert isinstance(reply, Refused) and reply.reason == "rolled_back"
 
 
 def test_consumers_that_have_all_timed_out_do_not_keep_a_new_one_waiting() -> None:

@@ -469,11 +469,12 @@ class ModelQueue:
             time, consumer, _ = self.deliveries[0]
             if time + self.config.consumer_timeout_ms > meta.now_ms:
                 return True
-            if consumer in embargoed:
-                return False
             mark = [each for each in self.deliveries if each[:2] == (time, consumer)]
             last = max(tag for _, _, tag in mark)
-            if self.config.single_active_consumer:
+            is_overdue = any(tag <= last for tag in consumer.checked_out)
+            if is_overdue and consumer in embargoed:
+                return False
+            if is_overdue and self.config.single_active_consumer:
                 last = consumer.next_tag - 1
             tags = [tag for tag in consumer.checked_out if tag <= last]
             cost = max(len(tags), 1)

@@ -290,8 +290,9 @@ class ModelTransactions:
         model = self.group.queues[queue]
         overdue = [
             consumer
-            for time, consumer, _ in model.deliveries
+            for time, consumer, tag in model.deliveries
             if time + model.config.consumer_timeout_ms <= self.group.now_ms
+            and any(held <= tag for held in consumer.checked_out)
         ]
         for each in [x for x in self.open if self._settles(x, queue, overdue)]:
             self.drop(each)
