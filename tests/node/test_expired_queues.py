@@ -126,6 +126,20 @@ def test_a_policy_makes_queues_expire(cluster: Cluster) -> None:
     cluster.until(lambda: is_gone(cluster, queue, group), "the queue is gone", 20_000)
 
 
+def test_an_expired_queue_that_the_catalog_still_has_does_not_hold_up_policies(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders", expires=EXPIRES_MS)
+    members = cluster.members.values()
+    for member in members:
+        member.reconciler._remove_expired = lambda *_: False  # type: ignore[method-assign]
+    cluster.until(
+        lambda: all(queue in member.queue_machine(group).expired for member in members), "expired", 20_000
+    )
+    cluster.administer(SetPolicy("short", "*", 0, (("x-max-length", 5),)))
+    cluster.until(
+        lambda: all(member.queue_machine(group).configured == 1 for member in members), "configured", 2_000
+    )
+
+
 # ---- declared again
 
 

@@ -84,8 +84,8 @@ class PolicyReconciler:
             work -= each
             queue = self._queues.pop()
             known = catalog.queue(queue.name)
-            if known is None or known.id != queue.id:
-                continue  # removed meanwhile
+            if known is None or known.id != queue.id or machine.was_deleted(queue.id):
+                continue  # removed meanwhile, or expired
             config = catalog.effective(queue).config
             present = machine.config_of(queue.id)
             if present != config:
