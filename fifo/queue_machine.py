@@ -585,6 +585,8 @@ class QueueMachine:
         elif not had_timeout:
             holders = [consumer for consumer in self.consumers.values() if consumer.checked_out.total]
             self.timeouts.note(entry.now_ms, config.consumer_timeout_ms, holders)
+        else:
+            self.timeouts.shorten(entry.now_ms, config.consumer_timeout_ms)
 
     def _give_back(self, entry: Entry) -> None:
         """Voids the remaining credit of draining consumers, which have received all messages that there were."""

@@ -36,10 +36,16 @@ class Timeouts:
 
     def note(self, now_ms: int, timeout_ms: int, consumers: Iterable[Consumer]) -> None:
         """Notes that these consumers were given messages up to their last tags."""
-        step = max(timeout_ms // STEPS, 1)
-        end = max(-(-now_ms // step) * step, next(reversed(self.marks), 0))
+        end = max(_end_of_step(now_ms, timeout_ms), next(reversed(self.marks), 0))
         for consumer in consumers:
             self.marks.setdefault(end, {})[consumer] = consumer.next_tag - 1
+
+    def shorten(self, now_ms: int, timeout_ms: int) -> None:
+        """Moves marks of longer steps back to the present one of this timeout: they are of earlier deliveries."""
+        end = _end_of_step(now_ms, timeout_ms)
+        for late in [each for each in self.marks if each > end]:
+            consumers = self.marks.pop(late)
+            self.marks.setdefault(end, {}).update(consumers)
 
     def forget(self, consumer: Consumer) -> None:
         """Drops a consumer that is detached."""
@@ -62,3 +68,8 @@ class Timeouts:
     def next_due(self, timeout_ms: int) -> int:
         """The group time at which messages may have to be requeued; NEVER if there is none."""
         return next(iter(self.marks)) + timeout_ms if self.marks else NEVER
+
+
+def _end_of_step(now_ms: int, timeout_ms: int) -> int:
+    step = max(timeout_ms // STEPS, 1)
+    return -(-now_ms // step) * step

@@ -334,6 +334,19 @@ def test_a_shorter_timeout_counts_for_what_is_held_and_none_ends_it() -> None:
     assert world.machine.next_wake() is None
 
 
+def test_a_much_shorter_timeout_counts_for_what_is_held_and_for_later_deliveries() -> None:
+    world = World(has_model=True)
+    world.queue(consumer_timeout_ms=10_000 * TIMEOUT_MS)
+    world.session(9)
+    consumer(world, 1)
+    world.publish(producer(9), 3)
+    world.apply([(None, UpdateConfig(1, QueueConfig("queue-1", consumer_timeout_ms=TIMEOUT_MS)))])
+    world.publish(producer(9), 2)
+    due = world.machine.next_wake()
+    assert due is not None and world.now_ms + TIMEOUT_MS <= due < world.now_ms + TIMEOUT_MS + STEP_MS
+    assert told(time_out(world)) == [(1, "timed_out", 5)]
+
+
 def test_a_budget_spreads_many_messages_over_several_entries() -> None:
     world = World(replace(SMALL, max_consumers=100), has_model=True)
     world.queue(consumer_timeout_ms=TIMEOUT_MS)

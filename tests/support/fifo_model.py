@@ -509,6 +509,10 @@ class ModelQueue:
             for consumer in self.consumers:
                 if consumer.checked_out:
                     self.note(meta, consumer, [consumer.next_tag - 1])
+        else:
+            step = max(config.consumer_timeout_ms // 16, 1)
+            latest = (meta.now_ms + step - 1) // step * step
+            self.deliveries = [(min(time, latest), consumer, tag) for time, consumer, tag in self.deliveries]
 
     # ---- handing out
 
