@@ -328,8 +328,16 @@ class QueueMachine:
         most = self.limits.max_get
         if not 0 < command.count <= most:
             return Refused("limit", f"{command.count} messages asked for; allowed: 1..{most}")
-        self.use(entry)
         consumer = self.consumers.get((producer.name, ""))
+        if not command.settled and entry.version >= LIMITED_CONSUMERS and consumer is not None:
+            held = consumer.checked_out.total
+            if held >= consumer.max_checked_out:  # an answer of zero messages would mean that none is ready
+                return Refused(
+                    "limit",
+                    f"{held} messages that this session has got from {self.messages.config.name!r} are not settled; "
+                    f"allowed: {consumer.max_checked_out}",
+                )
+        self.use(entry)
         if consumer is None:
             consumer = self._add_consumer(producer, "")
         room = consumer.max_checked_out - consumer.checked_out.total
@@ -337,7 +345,7 @@ class QueueMachine:
         delivery = Delivery(consumer, self.queue)
         if entry.version >= SHARED_BUDGETS:
             left = entry.budget(self.queue).left
-            left.runs = max(left.runs, 1)  # an answer of zero messages would mean that none is ready
+            left.runs = max(left.runs, 1)  # as above: no answer of zero
             wanted = min(wanted, max(left.messages, 1))
             taken, _ = take_first(self.messages, entry, delivery, wanted)
             left.messages = max(left.messages - taken, 0)

@@ -272,6 +272,21 @@ def test_get_takes_the_lowest_messages_and_its_tags_go_on(world: World) -> None:
     assert info(world).total == 5
 
 
+def test_a_session_that_holds_too_many_got_messages_hears_so_and_not_that_none_is_ready() -> None:
+    world = World(SMALL, has_model=True)
+    world.queue()
+    name = world.session()
+    for _ in range(6):
+        world.publish(name, 9)
+    assert [world.do(name, Get(1, count, False)) for count in (20, 20)] == [Ok(20), Ok(20)]
+    refused = world.do(name, Get(1, 1, False))
+    assert isinstance(refused, Refused) and refused.reason == "limit"
+    assert world.do(name, Get(1, 1, True)) == Ok(1)
+    attach = world.machine.queues[1].consumers[name, ""].attach
+    world.do(name, Settle(1, "", attach, ((1, 1),)))
+    assert world.do(name, Get(1, 5, False)) == Ok(1)
+
+
 def test_get_from_an_empty_queue_takes_nothing(world: World) -> None:
     applied = world.apply([world.op(world.session(), Get(1, 3, False))])
     assert (applied.replies, applied.effects) == ((Ok(0),), ())

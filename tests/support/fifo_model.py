@@ -1053,8 +1053,11 @@ class ModelGroup:
             return e.Refused("bad_argument", "")
         if not 0 < command.count <= 10_000:
             return e.Refused("limit", "")
+        known = queue.find(producer.name, "")
+        if known and not command.settled and len(known.checked_out) >= queue.rules.max_checked_out:
+            return e.Refused("limit", "")
         queue.used_ms = self.now_ms
-        consumer = queue.find(producer.name, "") or queue.add_consumer(producer, "", None)
+        consumer = known or queue.add_consumer(producer, "", None)
         room = command.count if command.settled else queue.rules.max_checked_out - len(consumer.checked_out)
         left = self.left[queue.queue]
         left.rest.runs = max(left.rest.runs, 1)
