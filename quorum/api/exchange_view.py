@@ -105,5 +105,6 @@ class ExchangeView:
         return self._by_identity.get(wanted.identity)
 
 
-def _ends(binding: Binding) -> tuple[tuple[str, str], tuple[str, str]]:
-    return ("exchange", binding.source), (binding.kind, binding.destination)
+def _ends(binding: Binding) -> dict[tuple[str, str], None]:
+    """Both ends; one if the binding leads from an exchange to itself."""
+    return dict.fromkeys((("exchange", binding.source), (binding.kind, binding.destination)))

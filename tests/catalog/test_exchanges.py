@@ -237,7 +237,9 @@ COMMANDS = st.one_of(
         st.sampled_from([(), (), (("a", 1),)]),
         st.sampled_from(["", "", RED]),
     ),
-    st.builds(Bind, st.just("amq.fanout"), st.just("exchange"), st.sampled_from(["e1", "e2"])),
+    st.builds(
+        Bind, st.sampled_from(["e1", "amq.fanout"]), st.just("exchange"), st.sampled_from(["e1", "e2"])
+    ),
     st.builds(Unbind, st.integers(1, 12)),
     st.builds(DeclareQueue, st.sampled_from(["q1", "q2"]), st.just(())),
     st.builds(RemoveQueue, st.sampled_from(["q1", "q2"])),
