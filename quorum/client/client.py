@@ -328,13 +328,14 @@ class Client(PolicyCalls, ExchangeCalls):
         """Take up to `count` messages that are ready now. settled: they are settled at once (at most once)."""
         if count < 1:
             raise UsageError(f"get of {count} messages; allowed: 1 and more")
-        task = asyncio.create_task(self._live().get(queue, count, settled))
+        session = self._live()
+        task = asyncio.create_task(session.get(queue, count, settled))
         try:
             await asyncio.wait({task}, timeout=self._limit(timeout_ms) / 1000)
         finally:
             is_done = task.done()
-            if not is_done:  # the task continues; messages that it takes are returned
-                task.add_done_callback(_give_back)
+            if not is_done:
+                session.abandon_get(task)
         if not is_done:
             raise TimedOut(f"get from {queue!r} took over {self._limit(timeout_ms)} ms")
         return [message for delivery in task.result() for message in messages_of(delivery)]
@@ -631,12 +632,3 @@ def _queues(queue: str | Sequence[str]) -> Route:
 def _through(exchange: str, routing_key: str | Sequence[str], mandatory: bool) -> Route:
     keys = routing_key if isinstance(routing_key, str) else tuple(routing_key)
     return Through(exchange, keys, mandatory)
-
-
-def _give_back(task: asyncio.Task[list[Delivery]]) -> None:
-    """Return the messages of a get whose caller has stopped waiting."""
-    if task.cancelled() or task.exception() is not None:
-        return
-    for delivery in task.result():
-        if delivery.holder.held and not delivery.is_void:
-            delivery.holder.give_back(delivery)

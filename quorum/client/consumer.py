@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
-from quorum.client.errors import QuorumError, UsageError
+from quorum.client.errors import ClosedError, QuorumError, UsageError
 from quorum.v1 import queue_pb2
 
 MAX_PRIORITY = 10
@@ -23,6 +23,8 @@ class ConsumerLink(Link, Protocol):
     async def attach(self, consumer: Consumer) -> None: ...
 
     def attach_again(self, consumer: Consumer) -> None: ...
+
+    def abandon(self, consumer: Consumer, error: QuorumError) -> None: ...
 
     async def cancel(self, consumer: Consumer, requeue: bool, timeout_ms: int | None) -> None: ...
 
@@ -85,13 +87,21 @@ class Consumer(Holder):
     # ---- life
 
     async def start(self) -> Consumer:
-        """Attach the consumer; raise the service's refusal. No effect if it is attached already."""
+        """Attach the consumer; raise the service's refusal. No effect if it is attached already. A caller that is
+        cancelled meanwhile may have no other way to end the consumer, so that ends it."""
+        try:
+            await self._start()
+        except asyncio.CancelledError:
+            self._life.abandon(self, ClosedError(f"{self} was cancelled while it was being attached"))
+            raise
+        return self
+
+    async def _start(self) -> None:
         if not self._state.was_started:
             self._state.was_started = True
             await self._life.attach(self)
         if self._state.error is not None:
             raise self._state.error
-        return self
 
     def __await__(self) -> Any:
         return self.start().__await__()
@@ -113,7 +123,7 @@ class Consumer(Holder):
     async def drain(self) -> None:
         """Take the messages that are ready now, within the credit; iteration ends after them. Credit is not
         refilled."""
-        await self.start()
+        await self._start()
         self._state.is_draining = True
         await self._life.drain(self)
 
@@ -121,7 +131,7 @@ class Consumer(Holder):
 
     async def next_delivery(self) -> Delivery | None:
         """The next batch; None when the consumer has ended. Raises the cause if the service ended it."""
-        await self.start()
+        await self._start()
         while True:
             while self._arrived:
                 delivery = self._arrived.popleft()

@@ -131,6 +131,8 @@ class Session:
         """transactions whose outcome is not known, ascending"""
         self._ended_tx = asyncio.Event()
         self._got: tuple[str, list[Delivery]] | None = None
+        self._getting: asyncio.Task[Any] | None = None
+        """the task whose get has been requested"""
         self._received = 0
         self._silent_losses = 0
         self._refusals = 0
@@ -164,25 +166,32 @@ class Session:
         if self._moving is not None:
             self._moving.cancel()
             self._stay()
-        if self._failure is None and timeout_ms and self._has_stream:
-            self.publisher.gathering.close_all()
-            deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-            while self._has_stream and not (self.publisher.is_idle and self._is_flushed()):
-                if asyncio.get_running_loop().time() >= deadline:
-                    break
-                await asyncio.sleep(0.005)
-        self._is_closing = True
         closed = ClosedError("the client has been closed")
-        if self._call is not None and self._is_up.is_set():
-            if self.publisher.is_idle and not self._open_tx:
-                self._send(close=queue_pb2.Close())
-            await self._half_close()
-        tasks = [self._task, *self._attaching.values(), *([self._moving] if self._moving else [])]
-        for task in tasks:
-            task.cancel()
+        try:
+            if self._failure is None and timeout_ms and self._has_stream:
+                await self._decide_all(timeout_ms)
+            self._is_closing = True
+            if self._call is not None and self._is_up.is_set():
+                if self.publisher.is_idle and not self._open_tx:
+                    self._send(close=queue_pb2.Close())
+                await self._half_close()
+        finally:  # also if the caller stops waiting
+            self._is_closing = True
+            tasks = [self._task, *self._attaching.values(), *([self._moving] if self._moving else [])]
+            for task in tasks:
+                task.cancel()
+            self._task = None
+            self._give_up(closed)
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._task = None
-        self._give_up(closed)
+
+    async def _decide_all(self, timeout_ms: int) -> None:
+        """Wait until all publishes are decided and all requests are written, while there is a stream."""
+        self.publisher.gathering.close_all()
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while self._has_stream and not (self.publisher.is_idle and self._is_flushed()):
+            if asyncio.get_running_loop().time() >= deadline:
+                return
+            await asyncio.sleep(0.005)
 
     @property
     def _has_stream(self) -> bool:
@@ -260,12 +269,18 @@ class Session:
         if done and task.cancelled():
             raise self._failure or ClosedError(f"{consumer} was cancelled while it was being attached")
         if not done:
-            task.cancel()
-            self._consumers.pop(consumer.consumer_tag, None)
-            if self._is_up.is_set():  # the service may still attach it
-                self._send_cancel(consumer, self.next_request_id(), requeue=True)
             why = f"; last error: {self._last_error}" if self._last_error is not None else ""
-            consumer.end(TimedOut(f"attaching {consumer} took over {timeout_ms} ms{why}"))
+            self.abandon(consumer, TimedOut(f"attaching {consumer} took over {timeout_ms} ms{why}"))
+
+    def abandon(self, consumer: Consumer, error: QuorumError) -> None:
+        """End a consumer for whose attachment nobody waits any more."""
+        task = self._attaching.get(consumer.consumer_tag)
+        if task is not None:
+            task.cancel()
+        self._consumers.pop(consumer.consumer_tag, None)
+        if self._is_up.is_set():  # the service may still attach it
+            self._send_cancel(consumer, self.next_request_id(), requeue=True)
+        consumer.end(error)
 
     def attach_again(self, consumer: Consumer) -> None:
         """Begin a new attachment of a consumer on this stream. An error ends the consumer. Without the cancel the
@@ -279,23 +294,24 @@ class Session:
         task = self._attaching.get(consumer.consumer_tag)
         if task is not None:
             task.cancel()
-        if self._is_up.is_set():
-            request_id = self.next_request_id()
-            answer = self.expect(request_id, f"cancelling {consumer}")
-            self._flush_dispositions(consumer)
-            self._send_cancel(consumer, request_id, requeue=requeue)
-            limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
-            try:
+        try:
+            if self._is_up.is_set():
+                request_id = self.next_request_id()
+                answer = self.expect(request_id, f"cancelling {consumer}")
+                self._flush_dispositions(consumer)
+                self._send_cancel(consumer, request_id, requeue=requeue)
+                limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
                 await within(limit_ms, answer, f"cancelling {consumer}")
-            except ConnectionLost:
-                pass  # the consumer has ended with its stream
-            except RefusedError as error:
-                if error.reason != NOT_ATTACHED:
-                    raise
-                # this stream is newer than the attachment: there is nothing to cancel
-        if requeue:
-            consumer.void()
-            self._consumers.pop(consumer.consumer_tag, None)
+        except ConnectionLost:
+            pass  # the consumer has ended with its stream
+        except RefusedError as error:
+            if error.reason != NOT_ATTACHED:
+                raise
+            # this stream is newer than the attachment: there is nothing to cancel
+        finally:
+            if requeue:
+                consumer.void()
+                self._consumers.pop(consumer.consumer_tag, None)
 
     async def drain(self, consumer: Consumer) -> None:
         if not self._is_up.is_set() or not consumer.attach:
@@ -321,7 +337,7 @@ class Session:
                 request_id = self.next_request_id()
                 answer = self.expect(request_id, f"get from {queue!r}")
                 got: list[Delivery] = []
-                self._got = (queue, got)
+                self._got, self._getting = (queue, got), asyncio.current_task()
                 self._send(
                     get=queue_pb2.SessionGet(request_id=request_id, queue=queue, count=count, settled=settled)
                 )
@@ -332,11 +348,18 @@ class Session:
                         raise
                     continue
                 finally:
-                    self._got = None
+                    self._got = self._getting = None
                 if settled:
                     for delivery in got:
                         delivery.holder.held.remove(delivery.first_tag, delivery.last_tag)
                 return got
+
+    def abandon_get(self, task: asyncio.Task[list[Delivery]]) -> None:
+        """Nobody waits for this task's get any more. If it has been requested, messages that it takes are returned."""
+        if self._getting is task:
+            task.add_done_callback(_give_back)
+        else:
+            task.cancel()
 
     # ---- transactions (transaction.Link)
 
@@ -740,3 +763,12 @@ class Session:
             await asyncio.wait({task}, timeout=CLOSE_FLUSH_S)
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.InternalError):
             return  # the stream has ended: before, or (InternalError) during done_writing
+
+
+def _give_back(task: asyncio.Task[list[Delivery]]) -> None:
+    """Return the messages of a get whose caller has stopped waiting."""
+    if task.cancelled() or task.exception() is not None:
+        return
+    for delivery in task.result():
+        if delivery.holder.held and not delivery.is_void:
+            delivery.holder.give_back(delivery)

@@ -422,6 +422,23 @@ async def test_cancelling_returns_what_is_held(world: World) -> None:
 
 
 @on_cluster()
+async def test_a_consumer_whose_cancel_is_not_answered_has_ended(world: World) -> None:
+    async with quorum.connect(world.url, timeout_ms=100, silence_ms=20_000) as client:
+        await filled(client, 1)
+        consumer = await client.consume("q", consumer_tag="mine")
+        [message] = await take(consumer, 1)
+        world.nodes[0].muted = True
+        with pytest.raises(TimedOut):
+            await consumer.cancel()
+        world.nodes[0].muted = False
+        with pytest.raises(VoidDelivery):
+            await message.settle()
+        async with client.consume("q", consumer_tag="mine") as again:
+            [message] = await take(again, 1)
+            assert message.redelivered
+
+
+@on_cluster()
 async def test_a_cancelled_consumer_may_still_settle_if_asked_so(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 5)
@@ -553,6 +570,38 @@ async def test_an_attach_that_took_too_long_is_taken_back(world: World) -> None:
 
 
 @on_cluster()
+async def test_an_attach_that_is_cancelled_by_its_caller_is_taken_back(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        world.cluster.holds_attaches = True
+        attaching = asyncio.create_task(client.consume("q").start())
+        await eventually(lambda: bool(world.cluster.held_attaches), "requested")
+        attaching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attaching
+        world.cluster.release_attaches()
+        await eventually(lambda: "cancel" in world.nodes[0].requests, "taken back")
+        assert list(world.cluster.queues["q"].ready) == [1, 2]
+        assert not world.cluster.queues["q"].consumers
+
+
+@on_cluster(nodes=1)
+async def test_a_get_that_was_given_up_before_it_was_requested_takes_nothing(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 3)
+        await world.nodes[0].stop()
+        await eventually(lambda: not client._live().is_up, "the stream is lost")
+        with pytest.raises(TimedOut):
+            await client.get("q", settled=True, timeout_ms=50)
+        getting = asyncio.create_task(client.get("q", settled=True))
+        await asyncio.sleep(0.01)
+        getting.cancel()
+        await world.nodes[0].start()
+        [message] = await client.get("q", settled=True)
+        assert message.sequence == 1
+
+
+@on_cluster()
 async def test_a_settle_without_an_answer_has_a_deadline(world: World) -> None:
     async with quorum.connect(world.url, timeout_ms=100, silence_ms=20_000) as client:
         await filled(client, 1)
@@ -576,6 +625,21 @@ async def test_a_client_that_is_reconnecting_can_be_closed(world: World) -> None
     assert await consumer.next_delivery() is None
     with pytest.raises(ClosedError):
         await beginning
+
+
+@on_cluster()
+async def test_a_client_whose_close_is_cancelled_is_closed_all_the_same(world: World) -> None:
+    client = await quorum.connect(world.url)
+    world.cluster.holds_confirms = True
+    publishing = asyncio.create_task(client.publish("q", b"never confirmed"))
+    consumer = await client.consume("q")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await client.close()
+    with pytest.raises(ClosedError):
+        await publishing
+    assert await consumer.next_delivery() is None
+    await eventually(lambda: not world.cluster.queues["q"].consumers, "its messages are given back")
 
 
 @on_cluster()
