@@ -211,16 +211,8 @@ class Publisher:
         """
         if self._failure is not None:
             raise self._failure
-        allowed = min(self.limits.max_batch_messages, self.limits.max_window_messages)
-        if batch.count > allowed:
-            raise UsageError(f"a batch of {batch.count} messages; allowed: {allowed}")
+        self.check(queue, batch)
         size = len(batch.data)
-        if size > self.limits.max_batch_bytes:  # every stream would refuse it
-            raise UsageError(
-                f"a batch of {size} bytes, properties included; allowed: {self.limits.max_batch_bytes}, and "
-                f"{self.limits.max_message_bytes} for the body of one message"
-            )
-        _check_route(queue, batch.count)
         for address in addresses(queue):
             self.gathering.close(address)  # the order of calls is the order of messages
         if not self._waiters and self._has_room(queue, batch.count, size):
@@ -239,6 +231,19 @@ class Publisher:
                 f"no room in the window for {timeout_ms} ms; nothing was sent to {describe(queue)}"
             )
         return admitted.result()
+
+    def check(self, queue: Route, batch: PreparedBatch) -> None:
+        """Raise UsageError if the batch can never be sent."""
+        allowed = min(self.limits.max_batch_messages, self.limits.max_window_messages)
+        if batch.count > allowed:
+            raise UsageError(f"a batch of {batch.count} messages; allowed: {allowed}")
+        size = len(batch.data)
+        if size > self.limits.max_batch_bytes:  # every stream would refuse it
+            raise UsageError(
+                f"a batch of {size} bytes, properties included; allowed: {self.limits.max_batch_bytes}, and "
+                f"{self.limits.max_message_bytes} for the body of one message"
+            )
+        _check_route(queue, batch.count)
 
     def publish(
         self, queue: Address, message: Message, timeout_ms: int, future: asyncio.Future[Any] | Answer

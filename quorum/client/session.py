@@ -34,6 +34,7 @@ from typing import Any
 import grpc
 from google.rpc import code_pb2
 
+from quorum.client.batch import PreparedBatch
 from quorum.client.consumer import Consumer
 from quorum.client.delivery import MAX_RANGES, Delivery, GetHolder, Holder
 from quorum.client.endpoints import OpenChannel, open_channel
@@ -52,6 +53,7 @@ from quorum.client.errors import (
 from quorum.client.limits import Limits
 from quorum.client.publisher import Publisher, boottime_s
 from quorum.client.requests import Requests, within
+from quorum.client.routes import Route
 from quorum.v1 import queue_pb2, queue_pb2_grpc
 
 OPEN_TIMEOUT_S = 3.0
@@ -114,6 +116,8 @@ class Session:
         self._epoch = 0
         self._control: deque[Any] = deque()
         self._dirty: dict[int, Holder] = {}
+        self._taken = asyncio.Event()
+        """the writer has taken a request, or they are dropped"""
         self._wake = asyncio.Event()
         self._flushed = asyncio.Event()
         self._is_up = asyncio.Event()
@@ -385,6 +389,20 @@ class Session:
         except TimeoutError:
             raise TimedOut(f"no transaction could begin for {timeout_ms} ms") from None
 
+    def check(self, queue: Route, batch: PreparedBatch) -> None:
+        """Raise UsageError if the service never takes such a batch."""
+        self.publisher.check(queue, batch)
+
+    async def written(self, timeout_ms: int) -> None:
+        """Wait until the last of the requests is being written, or their stream is lost."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while self._control:
+                    self._taken.clear()
+                    await self._taken.wait()
+        except TimeoutError:
+            raise TimedOut(f"earlier requests were not sent for {timeout_ms} ms; nothing was sent") from None
+
     def begin_transaction(self) -> int:
         """The number of a new transaction."""
         number, self._next_tx = self._next_tx, self._next_tx + 1
@@ -500,6 +518,7 @@ class Session:
         )
         self.publisher.resend_all()
         self._control.clear()
+        self._taken.set()
         self._is_up.set()
         for consumer in list(self._consumers.values()):
             self._start_attaching(consumer)
@@ -566,6 +585,7 @@ class Session:
         if self._is_between:
             return None
         if self._control:
+            self._taken.set()
             return self._control.popleft()
         if not self._is_moved.is_set():
             return None
@@ -724,6 +744,7 @@ class Session:
     def _drop_requests(self, error: QuorumError) -> None:
         """Fail the requests that the stream has not answered."""
         self._control.clear()
+        self._taken.set()
         self._requests.lost(error)
 
     def _may_go_on(self, error: QuorumError) -> bool:

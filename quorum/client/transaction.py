@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from quorum.client.batch import Batch, Message, prepare
+from quorum.client.batch import Batch, Message, PreparedBatch, prepare
 from quorum.client.delivery import DISCARD, MODIFY, RETURN, SETTLE, Holder, Target, by_holder
 from quorum.client.errors import (
     ConnectionLost,
     OutcomeUnknown,
+    QuorumError,
     RefusedError,
     RolledBack,
     TimedOut,
@@ -28,6 +29,7 @@ from quorum.client.errors import (
     UsageError,
 )
 from quorum.client.requests import within
+from quorum.client.routes import Route, Through
 from quorum.client.values import FieldValue, Properties
 from quorum.v1 import queue_pb2
 
@@ -43,6 +45,8 @@ class Link(Protocol):
     @property
     def stream_name(self) -> tuple[bytes, int]: ...
 
+    def check(self, queue: Route, batch: PreparedBatch) -> None: ...
+
     def use(self, queue: str) -> None: ...
 
     def use_exchange(self) -> None: ...
@@ -56,6 +60,8 @@ class Link(Protocol):
     def end_transaction(self, number: int) -> None: ...
 
     def ask(self, doing: str) -> tuple[int, asyncio.Future[Any]]: ...
+
+    async def written(self, timeout_ms: int) -> None: ...
 
     def send(self, **request: Any) -> None: ...
 
@@ -103,11 +109,8 @@ class Transaction:
     async def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
         """Publish a batch with the commit. queue: of all messages, or one of each message."""
         prepared = prepare(batch)
-        if not isinstance(queue, str) and len(queue) != prepared.count:
-            raise UsageError(
-                f"{len(queue)} queues for {prepared.count} messages; give one for all, or one each"
-            )
-        await self._begin(queue if isinstance(queue, str) else next(iter(queue), ""))
+        self._session.check(queue if isinstance(queue, str) else tuple(queue), prepared)
+        await self._begin(queue if isinstance(queue, str) else next(iter(queue), ""), is_publish=True)
         request = queue_pb2.PublishBatch(tx=self._number, batch=prepared.data)
         if isinstance(queue, str):
             request.routing_key = queue
@@ -137,11 +140,8 @@ class Transaction:
         one of each message."""
         prepared = prepare(batch)
         keys = [] if isinstance(routing_key, str) else list(routing_key)
-        if not isinstance(routing_key, str) and len(keys) != prepared.count:
-            raise UsageError(
-                f"{len(keys)} routing keys for {prepared.count} messages; give one for all, or one each"
-            )
-        await self._begin(None)
+        self._session.check(Through(exchange, tuple(keys) or str(routing_key), mandatory), prepared)
+        await self._begin(None, is_publish=True)
         request = queue_pb2.PublishBatch(
             tx=self._number,
             batch=prepared.data,
@@ -185,9 +185,9 @@ class Transaction:
                 disposition.tx = self._number
                 self._session.send(disposition=disposition)
 
-    async def _begin(self, queue: str | None) -> None:
+    async def _begin(self, queue: str | None, *, is_publish: bool = False) -> None:
         """Give the transaction its number with its first request; later check that it still has its stream. queue: that
-        it is about to use, None for an exchange."""
+        it is about to use, None for an exchange. is_publish: wait until what was published before is being written."""
         async with self._beginning:  # the requests of several tasks are of one transaction
             if not self._is_over and not self._number:
                 if queue is None:
@@ -198,6 +198,8 @@ class Transaction:
                 if not self._is_over:
                     self._number = self._session.begin_transaction()
                     self._stream = self._session.stream_name
+            if is_publish and not self._is_over and self._has_stream():
+                await self._session.written(self._timeout_ms)
         if self._is_over:
             raise UsageError("the transaction is over")
         if not self._has_stream():
@@ -229,18 +231,21 @@ class Transaction:
     async def _commit(self) -> None:
         doing = f"committing transaction {self._number}"
         while True:
+            request_id, answer = self._session.ask(doing)
+            self._session.send(commit=queue_pb2.Commit(request_id=request_id, tx=self._number))
             try:
-                await self._session.stream()
-                if self._session.stream_name[0] != self._stream[0]:
-                    raise OutcomeUnknown(f"{doing}: the service has forgotten this client")
-                request_id, answer = self._session.ask(doing)
-                self._session.send(commit=queue_pb2.Commit(request_id=request_id, tx=self._number))
                 await answer
                 return
             except RefusedError as error:
                 raise self._rolled_back(error) from error
             except UnavailableError:
                 await asyncio.sleep(RETRY_PAUSE_S)
+            try:
+                await self._session.stream()
+            except QuorumError as error:
+                raise OutcomeUnknown(f"{doing}: {error}; all of it counts, or nothing") from error
+            if self._session.stream_name[0] != self._stream[0]:
+                raise OutcomeUnknown(f"{doing}: the service has forgotten this client")
 
     def _rolled_back(self, error: RefusedError) -> RolledBack:
         self._give_back()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from google.rpc import code_pb2
 
 import quorum
 import quorum.sync
-from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, UsageError
+from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, TimedOut, UsageError
+from support.fake_server import Refusal
 from support.fake_server_harness import World, eventually, on_cluster
 
 
@@ -130,6 +132,75 @@ async def test_a_commit_that_was_lost_on_its_way_is_refused(world: World) -> Non
         with pytest.raises(RolledBack) as caught:
             await committing
         assert caught.value.reason == "ROLLED_BACK"
+        assert bodies(world) == []
+
+
+@on_cluster()
+async def test_a_commit_without_an_answer_is_unknown_if_no_session_is_opened_again(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        tx = client.transaction()
+        await tx.publish("q", b"one")
+        world.cluster.cut_after = 0
+        for node in world.nodes:
+            node.refuses_sessions = Refusal(code_pb2.RESOURCE_EXHAUSTED, "SESSION_LIMIT", "too many")
+        with pytest.raises(OutcomeUnknown):
+            await tx.commit()
+        assert bodies(world) == [b"one"]
+
+
+@on_cluster()
+async def test_a_commit_without_an_answer_is_unknown_if_the_client_is_closed(world: World) -> None:
+    client = await quorum.connect(world.url)
+    tx = client.transaction()
+    await tx.publish("q", b"one")
+    world.nodes[0].muted = True
+    committing = asyncio.create_task(tx.commit())
+    await eventually(lambda: bodies(world) == [b"one"], "it counts")
+    await client.close()
+    with pytest.raises(OutcomeUnknown):
+        await committing
+
+
+@on_cluster()
+async def test_what_can_never_be_sent_is_refused_and_the_stream_goes_on(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        async with client.transaction() as tx:
+            for queue, bodies_ in (
+                ("q", [bytes(20 << 20)]),
+                ("q", [b""] * 1_001),
+                (["q"] * 2, [b""]),
+            ):
+                with pytest.raises(UsageError):
+                    await tx.publish_batch(queue, bodies_)
+                with pytest.raises(UsageError):
+                    await tx.publish_batch_to("e", queue, bodies_)
+            await tx.publish("q", b"one")
+        assert bodies(world) == [b"one"]
+        assert client.reconnect_count == 0
+
+
+@on_cluster()
+async def test_a_transaction_publishes_no_faster_than_the_stream_takes_it(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        async with client.transaction() as tx:
+            for _ in range(100):
+                await tx.publish("q", bytes(1 << 16))
+            assert world.nodes[0].requests.count("publish") > 50
+        assert len(bodies(world)) == 100
+
+
+@on_cluster(nodes=1)
+async def test_a_publish_that_the_stream_does_not_take_in_time_is_not_sent(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        tx = client.transaction(timeout_ms=50)
+        await tx.publish("q", b"one")
+        session = client._live()
+        session._next_request = lambda: None  # type: ignore[method-assign]
+        with pytest.raises(TimedOut):
+            await tx.publish("q", b"two")
+        del session._next_request  # type: ignore[method-assign]
+        session._wake_writer()
+        await tx.rollback()
         assert bodies(world) == []
 
 
