@@ -20,7 +20,7 @@ from quorum.client.answers import Inbox, Running, Work, at_once
 from quorum.client.batch import Batch, Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer as AioConsumer
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
-from quorum.client.errors import ClosedError
+from quorum.client.errors import ClosedError, PublishUnknown
 from quorum.client.records import (
     BindingInfo,
     BrowsedMessage,
@@ -62,7 +62,10 @@ class _Loop:
     def publish(self, work: Work) -> None:
         """Run a publish on the loop, together with those of other threads, and wait for its answer."""
         self._require_running()
-        self._inbox.leave(work, comes_back=True).wait()
+        try:
+            self._inbox.leave(work, comes_back=True).wait()
+        except PublishUnknown as error:
+            raise self._for_threads(error) from None
 
     def at_once(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run work that never waits for anything on the loop, and wait until it has run."""
@@ -85,6 +88,8 @@ class _Loop:
         running = Running(self._loop, work)
         try:
             result: T = self._inbox.leave(running.begin).wait()
+        except PublishUnknown as error:
+            raise self._for_threads(error) from None
         except BaseException:
             running.cancel()
             raise
@@ -112,6 +117,15 @@ class _Loop:
 
         self.run(work())
         return followed
+
+    def _for_threads(self, error: PublishUnknown) -> PublishUnknown:
+        """The error with a confirmation that a thread can wait for."""
+
+        async def confirmation() -> asyncio.Future[int]:
+            found: asyncio.Future[int] = error.confirmation
+            return found
+
+        return PublishUnknown(str(error), self.follow(confirmation))
 
     def stop(self) -> None:
         """Refuse new work, end the remaining tasks, then the loop and its thread. Several threads may call this."""

@@ -23,6 +23,7 @@ Every error has `reason`, the service's word for it (google.rpc.ErrorInfo.reason
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,9 +97,18 @@ class PublishUnknown(TimedOut):
     """A publish was sent and is not decided yet. The client keeps resending it: to avoid duplicates, await
     `confirmation` again instead of publishing again."""
 
-    def __init__(self, message: str, confirmation: asyncio.Future[int]) -> None:
+    def __init__(
+        self, message: str, confirmation: asyncio.Future[int] | concurrent.futures.Future[int]
+    ) -> None:
         super().__init__(message, reason="DEADLINE_EXCEEDED")
-        self.confirmation = confirmation
+        self._confirmation = confirmation
+
+    @property
+    def confirmation(self) -> Any:
+        """A future of the outcome; from the blocking client one of concurrent.futures, whose `result(timeout)` waits.
+        If it is cancelled, as by `asyncio.wait_for`, the next one is not."""
+        waited = self._confirmation
+        return asyncio.shield(waited) if isinstance(waited, asyncio.Future) else waited
 
 
 class RolledBack(RefusedError):

@@ -179,6 +179,8 @@ async def test_a_message_that_was_sent_may_still_be_confirmed_when_its_time_is_u
         with pytest.raises(PublishUnknown) as caught:
             await client.publish("q", b"hasty", timeout_ms=30)
         assert not other.done()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(caught.value.confirmation, 0.01)
         world.cluster.release_confirms()
         assert await caught.value.confirmation == 1
         await other
