@@ -19,7 +19,7 @@ import grpc
 
 from quorum.client.answers import Answer
 from quorum.client.batch import Batch, Message, prepare
-from quorum.client.consumer import Consumer, ConsumerOptions
+from quorum.client.consumer import MAX_COUNT, Consumer, ConsumerOptions
 from quorum.client.delivery import DeliveredMessage, Delivery, Target, by_holder
 from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, OpenChannel, open_channel, parse_url
 from quorum.client.errors import (
@@ -44,7 +44,7 @@ from quorum.client.records import (
     QueueInfo,
     StorageInfo,
 )
-from quorum.client.routes import Address, Route, Through, describe
+from quorum.client.routes import Address, Route, Through, check_name, check_names, describe
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
 from quorum.client.values import FieldValue, Properties, arguments, property_filter
@@ -216,6 +216,7 @@ class Client(PolicyCalls, ExchangeCalls):
         """`publish` or `publish_to` without waiting: the outcome is set when it is known. The blocking client uses
         this. queue: or an exchange with the message's routing key."""
         session = self._live()
+        check_names(queue)
         if isinstance(queue, Through):
             session.use_exchange()
         else:
@@ -281,6 +282,7 @@ class Client(PolicyCalls, ExchangeCalls):
 
     async def _send_batch(self, route: Route, batch: Batch, timeout_ms: int | None) -> asyncio.Future[int]:
         prepared = prepare(batch)
+        check_names(route)
         session = self._live()
         if isinstance(route, Through):
             session.use_exchange()
@@ -326,8 +328,9 @@ class Client(PolicyCalls, ExchangeCalls):
         self, queue: str, count: int = 1, settled: bool = False, *, timeout_ms: int | None = None
     ) -> list[DeliveredMessage]:
         """Take up to `count` messages that are ready now. settled: they are settled at once (at most once)."""
-        if count < 1:
-            raise UsageError(f"get of {count} messages; allowed: 1 and more")
+        if not 1 <= count <= MAX_COUNT:
+            raise UsageError(f"get of {count} messages; allowed: 1 to {MAX_COUNT}")
+        check_name(queue)
         session = self._live()
         task = asyncio.create_task(session.get(queue, count, settled))
         try:

@@ -13,6 +13,8 @@ from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
 from quorum.client.errors import ClosedError, QuorumError, UsageError
 from quorum.v1 import queue_pb2
 
+MAX_COUNT = (1 << 32) - 1
+"""Messages that one get or one prefetch may name."""
 MAX_PRIORITY = 10
 """The highest priority; the lowest is its negative."""
 
@@ -65,8 +67,8 @@ class Consumer(Holder):
     def __init__(self, link: ConsumerLink, queue: str, consumer_tag: str, options: ConsumerOptions) -> None:
         super().__init__(link, queue, consumer_tag)
         self._life = link
-        if options.prefetch < 1:
-            raise UsageError(f"prefetch {options.prefetch}; allowed: 1 and more")
+        if not 1 <= options.prefetch <= MAX_COUNT:
+            raise UsageError(f"prefetch {options.prefetch}; allowed: 1 to {MAX_COUNT}")
         if abs(options.priority) > MAX_PRIORITY:
             raise UsageError(f"priority {options.priority}; allowed: -{MAX_PRIORITY}..{MAX_PRIORITY}")
         if options.selector is not None and options.property_filter is not None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from quorum.client.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Through:
@@ -32,6 +34,30 @@ Address = str | Through
 """What single messages are gathered by: a queue, or an exchange without keys."""
 Route = str | tuple[str, ...] | Through
 """The queue of all messages of a batch, one of each message, or an exchange."""
+
+
+def check_names(route: Route) -> None:
+    """Raise UsageError if no request could carry this route."""
+    names = route
+    if isinstance(route, Through):
+        if not isinstance(route.mandatory, bool):
+            raise UsageError(f"mandatory is True or False, not {route.mandatory!r}")
+        check_name(route.exchange)
+        names = route.keys
+    for name in dict.fromkeys(names) if isinstance(names, tuple) else (names,):
+        check_name(name)
+
+
+def check_name(name: object) -> None:
+    """Raise UsageError if this cannot be the name of a queue or exchange, or a routing key."""
+    if not isinstance(name, str):
+        raise UsageError(
+            f"the name of a queue or exchange, or a routing key, is text, not {type(name).__name__}"
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{name!r} is not valid text: half a surrogate pair") from None
 
 
 def range_count(route: Route, count: int) -> int:

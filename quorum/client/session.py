@@ -53,7 +53,7 @@ from quorum.client.errors import (
 from quorum.client.limits import Limits
 from quorum.client.publisher import Publisher, boottime_s
 from quorum.client.requests import Requests, within
-from quorum.client.routes import Route
+from quorum.client.routes import Route, check_names
 from quorum.v1 import queue_pb2, queue_pb2_grpc
 
 OPEN_TIMEOUT_S = 3.0
@@ -266,6 +266,10 @@ class Session:
             raise self._failure
         if consumer.consumer_tag in self._consumers:
             raise UsageError(f"consumer tag {consumer.consumer_tag!r} is in use in this client")
+        try:
+            consumer.attach_request(0)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{consumer} cannot be attached: {error}") from error
         self._consumers[consumer.consumer_tag] = consumer
         task = self._start_attaching(consumer)
         timeout_ms = consumer.options.timeout_ms
@@ -391,6 +395,7 @@ class Session:
 
     def check(self, queue: Route, batch: PreparedBatch) -> None:
         """Raise UsageError if the service never takes such a batch."""
+        check_names(queue)
         self.publisher.check(queue, batch)
 
     async def written(self, timeout_ms: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 from google.rpc import code_pb2
@@ -502,3 +503,34 @@ async def test_a_refusal_says_what_the_service_said_and_nothing_twice(world: Wor
         with pytest.raises(PublishRejected) as caught:
             await client.publish("none", b"x")
     assert str(caught.value) == "the message to 'none' was refused: there is no queue 'none'"
+
+
+@on_cluster()
+async def test_a_name_that_no_request_can_carry_is_refused_and_the_client_goes_on(world: World) -> None:
+    bad, none = "half \ud800", cast(str, None)
+    async with quorum.connect(world.url) as client:
+        for call in (
+            client.publish(bad, b""),
+            client.publish(none, b""),
+            client.publish_to(bad, "key", b""),
+            client.publish_to("e", none, b""),
+            client.publish_to("e", "key", b"", mandatory=cast(bool, "yes")),
+            client.publish_batch(bad, [b""]),
+            client.publish_batch(["q", bad], [b"", b""]),
+            client.publish_batch(["q", none], [b"", b""]),
+            client.publish_batch_to("e", bad, [b""]),
+            client.transaction().publish(bad, b""),
+            client.transaction().publish_to("e", bad, b""),
+            client.get(bad),
+            client.get("q", 1 << 40),
+            client.consume(bad).start(),
+            client.consume("q", f"a = '{bad}'").start(),
+            client.consume("q", consumer_tag=bad).start(),
+        ):
+            with pytest.raises(UsageError):
+                await call
+        with pytest.raises(UsageError):
+            client.consume("q", prefetch=1 << 64)
+        await client.publish("q", b"one")
+        assert client.reconnect_count == 0
+    assert bodies(world) == [b"one"]
