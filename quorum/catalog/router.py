@@ -7,8 +7,8 @@ reaches are sorted and distinct, so the result depends on the exchanges and bind
 Adding or removing a binding costs its own size. The bindings of headers and selector exchanges are conditions in a
 `PredicateIndex`, each different condition once: a message is compared only with those that it may meet.
 
-The router counts steps: nodes of topic trees, conditions and lookups, bindings taken. A message that needs more than
-MAX_STEPS is refused (`TooManySteps`), because the event loop does nothing else meanwhile.
+The router counts steps: nodes of topic trees, conditions and lookups, long texts, bindings taken. A message that needs
+more than MAX_STEPS is refused (`TooManySteps`), because the event loop does nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from quorum.catalog.bindings import Binding, Exchange, condition_of
 from quorum.catalog.topics import TopicTree
 from quorum_selectors.compiled import Condition, compile_expression
-from quorum_selectors.expression import Expression, FieldValue, steps
+from quorum_selectors.expression import Expression, Field, FieldValue, Like, steps, walk
 from quorum_selectors.predicates import PredicateIndex
 
 Fields = Mapping[str, FieldValue]
@@ -27,6 +27,9 @@ Destination = tuple[str, str]
 """(kind, name)"""
 MAX_STEPS = 131_072
 """Maximum steps for one message. They take up to 0.1 s."""
+SEARCHED_A_STEP = 128
+"""Characters in which one step looks for the literal segments of a LIKE pattern. A segment with `_` takes a step for
+each character."""
 
 
 class TooManySteps(Exception):
@@ -108,18 +111,39 @@ class _Topic:
 class _Condition:
     """A condition, and the bindings that have it, by their id."""
 
-    __slots__ = ("_test", "by_binding", "expression", "steps")
+    __slots__ = ("_searches", "_steps", "_test", "by_binding", "expression")
 
     def __init__(self, expression: Expression) -> None:
         self.expression = expression
-        self.steps = steps(expression)
+        self._steps = steps(expression)
+        self._searches = _searches(expression)
         self.by_binding: dict[int, Destination] = {}
         self._test: Condition | None = None
+
+    def cost(self, fields: Fields) -> int:
+        """The steps of evaluating it."""
+        count = self._steps
+        for key, characters in self._searches:
+            text = fields.get(key)
+            if isinstance(text, str):
+                count += len(text) // characters
+        return count
 
     def holds(self, fields: Fields) -> bool:
         if self._test is None:
             self._test = compile_expression(self.expression)
         return self._test(fields) is True
+
+
+def _searches(expression: Expression) -> list[tuple[str, int]]:
+    """The LIKE tests that search a field for what is between two `%`: its key, and the characters of one step."""
+    found = []
+    for part in walk(expression):
+        match part:
+            case Like(Field(key), pattern) if len(pattern) > 2:
+                has_wildcard = any(isinstance(run, int) for segment in pattern[1:-1] for run in segment)
+                found.append((key, 1 if has_wildcard else SEARCHED_A_STEP))
+    return found
 
 
 class _Conditions:
@@ -153,7 +177,7 @@ class _Conditions:
         for tokens in (self._index.named(fields), self._index.rest):
             for token in tokens:
                 condition = self._conditions[token]
-                message.spend(condition.steps)
+                message.spend(condition.cost(fields))
                 if condition.holds(fields):
                     yield condition.by_binding.values()
 

@@ -221,6 +221,20 @@ def test_a_message_that_needs_too_many_steps_is_refused() -> None:
         routes.to("amq.topic", ".".join("a" * 127))
 
 
+@pytest.mark.parametrize(("pattern", "fitting"), [("%x_{}%", 1), ("%xx{}%", 250), ("x_{}%", 1_000)])
+def test_like_costs_what_the_text_is_long_that_it_searches(pattern: str, fitting: int) -> None:
+    routes = Routes(choice="selector")
+    text = application({"a": "x" * 65_536})
+    for number in range(fitting):
+        routes.bind("choice", "q", where=f"a LIKE '{pattern.format(number)}'")
+    assert routes.router.route("choice", "", lambda: text).queues == ()
+    if pattern.startswith("%"):
+        for number in range(fitting, fitting + 10):
+            routes.bind("choice", "q", where=f"a LIKE '{pattern.format(number)}'")
+        with pytest.raises(TooManySteps, match=str(MAX_STEPS)):
+            routes.router.route("choice", "", lambda: text)
+
+
 def test_removed_bindings_leave_an_empty_tree() -> None:
     tree: TopicTree[str] = TopicTree()
     patterns = ["a.b", "a.*", "a.#", "#", "", "a.b.c"]
