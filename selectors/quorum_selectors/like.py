@@ -9,17 +9,25 @@ between literal text (str) and runs of `_` (their number). `_` after `%` is move
 
 The string must begin with the first segment and end with the last. Each segment between them is matched at its first
 possible place. That never excludes a match, because it leaves the longest rest for the other segments; so there is no
-backtracking. Literal segments are found by str.find; a segment with `_` by a bit-parallel scan (shift-and) that reads
-each character once. A character is a Unicode code point.
+backtracking. Literal segments are found by str.find. A segment with `_` is found in a short string by a bit-parallel
+scan (shift-and) that reads each character once, and in a long one by bit sets of all places at once. A character is a
+Unicode code point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 Segment = tuple[str | int, ...]
 Pattern = tuple[Segment, ...]
 """At least one segment; the pattern has one `%` less than segments."""
+SHORT = 64
+"""Characters that are scanned one by one: bit sets cost more."""
+GROWTH = 4
+FEW_PLACES = 64
+"""Places that are tried one by one, instead of looking at more letters at all places."""
 
 
 class PatternError(ValueError):
@@ -174,26 +182,59 @@ def _finder(segment: Segment) -> Callable[[str, int, int], int]:
     if len(segment) == 1 and isinstance(segment[0], str):
         text = segment[0]
         return lambda value, start, end: value.find(text, start, end)
-    # shift-and: bit i of `state` is set while the last i+1 characters fit the first i+1 places of the segment.
     anywhere, place = 0, 0
-    places: dict[str, int] = {}
+    offsets: dict[str, list[int]] = {}
     for run in segment:
         if isinstance(run, int):
             anywhere |= ((1 << run) - 1) << place
             place += run
         else:
             for character in run:
-                places[character] = places.get(character, 0) | 1 << place
+                offsets.setdefault(character, []).append(place)
                 place += 1
-    masks = {character: mask | anywhere for character, mask in places.items()}
-    found, size = 1 << (place - 1), place
+    masks = {character: anywhere | sum(1 << each for each in found) for character, found in offsets.items()}
+    rarest_first = sorted(offsets.items(), key=lambda each: len(each[1]))
+    last, size = 1 << (place - 1), place
 
-    def find(value: str, start: int, end: int) -> int:
+    def scan(value: str, start: int, end: int) -> int:
+        # shift-and: bit i of `state` is set while the last i+1 characters fit the first i+1 places of the segment
         state = 0
         for position in range(start, end):
             state = ((state << 1) | 1) & masks.get(value[position], anywhere)
-            if state & found:
+            if state & last:
                 return position - size + 1
+        return -1
+
+    def within(value: str, start: int, end: int) -> int:
+        letters = np.frombuffer(value[start:end].encode("utf-32-le", "surrogatepass"), "<u4")
+        places = (
+            1 << (end - start - size + 1)
+        ) - 1  # bit i is set while the segment may begin at the i-th character
+        for character, found in rarest_first:
+            bits = np.packbits(letters == ord(character), bitorder="little").tobytes()
+            is_there = int.from_bytes(bits, "little")
+            for offset in found:
+                places &= is_there >> offset
+            if places.bit_count() <= FEW_PLACES:
+                break
+        while places:
+            first = (places & -places).bit_length() - 1
+            if _fits(segment, value, start + first):
+                return start + first
+            places &= places - 1
+        return -1
+
+    def find(value: str, start: int, end: int) -> int:
+        if end - start <= SHORT:
+            return scan(value, start, end)
+        width = size + SHORT
+        while end - start >= size:  # in ever wider parts, because the first place is often near
+            stop = min(start + width, end)
+            position = within(value, start, stop)
+            if position >= 0:
+                return position
+            start = stop - size + 1
+            width *= GROWTH
         return -1
 
     return find
