@@ -1,7 +1,8 @@
 """Messages as JSON, one a line: {"body" or "body_base64", "properties", "application_properties"}.
 
 A body that is UTF-8 text is in "body", any other in "body_base64". Properties have AMQP's names. An integer value is
-exact, a number with a point or exponent is a double, and {"base64": ...} is bytes. `publish` reads the format that
+exact, a number with a point or exponent is a double, {"double": "NaN"} (or "Infinity", "-Infinity") is a double that
+JSON has no number for, and {"base64": ...} is bytes. `publish` reads the format that
 `consume` writes. With positions, "sequence", "redelivered" and "delivery_count" are added; reading ignores them.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -17,6 +19,8 @@ from quorum.client.batch import Message
 from quorum.client.values import FieldValue, Properties
 
 KEYS = ("body", "body_base64", "properties", "application_properties")
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""The doubles that are no numbers in JSON."""
 POSITION = ("sequence", "redelivered", "delivery_count")
 
 
@@ -51,12 +55,20 @@ def to_line(message: Received, positions: bool = False) -> str:
         value["body_base64"] = base64.b64encode(body).decode("ascii")
     value["properties"] = message.properties.to_dict()
     value["application_properties"] = {
-        name: {"base64": base64.b64encode(each).decode("ascii")} if isinstance(each, bytes) else each
-        for name, each in message.application_properties.items()
+        name: _plain(each) for name, each in message.application_properties.items()
     }
     if positions:
         value |= {name: getattr(message, name) for name in POSITION}
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: FieldValue | None) -> Any:
+    """A value of an application property as JSON."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"double": json.dumps(value)}
+    return value
 
 
 def from_line(line: str | bytes) -> Message:
@@ -106,7 +118,9 @@ def _value(name: str, value: Any) -> FieldValue:
         return value
     if isinstance(value, dict) and list(value) == ["base64"]:
         return _base64(name, value["base64"])
-    raise LineError(f'{name!r} is not a boolean, number, text or {{"base64": ...}}')
+    if isinstance(value, dict) and list(value) == ["double"] and value["double"] in NOT_FINITE:
+        return float(value["double"])
+    raise LineError(f'{name!r} is not a boolean, number, text, {{"base64": ...}} or {{"double": "NaN"}}')
 
 
 def _base64(name: str, text: Any) -> bytes:
