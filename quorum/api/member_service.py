@@ -15,10 +15,11 @@ from quorum.api import status
 from quorum.api.handlers import unary
 from quorum.api.hub import Hub
 from quorum.catalog.lease_times import LeaseTimes, SetLeaseTimes, check_times
-from quorum.catalog.members import AddMember, DrainMember, RemoveMember, check_member
+from quorum.catalog.members import AddMember, DrainMember, MemberCommand, RemoveMember, check_member
 from quorum.config import NodeConfig
 from quorum.node import events as ev
 from quorum.node import queries as q
+from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.RemoveMemberRequest, pb.RemoveMemberResponse],
     ) -> pb.RemoveMemberResponse:
         _checked(check_id, request.name)
-        await self._hub.own_session.change(lambda catalog: RemoveMember(request.name, catalog.changes))
+        await self._do_without(request.name, lambda changes: RemoveMember(request.name, changes))
         return pb.RemoveMemberResponse()
 
     @unary
@@ -70,9 +71,12 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.DrainMemberRequest, pb.DrainMemberResponse],
     ) -> pb.DrainMemberResponse:
         _checked(check_id, request.name)
-        await self._hub.own_session.change(
-            lambda catalog: DrainMember(request.name, request.drained, catalog.changes)
-        )
+        if request.drained:
+            await self._do_without(request.name, lambda changes: DrainMember(request.name, True, changes))
+        else:
+            await self._hub.own_session.change(
+                lambda catalog: DrainMember(request.name, False, catalog.changes)
+            )
         return pb.DrainMemberResponse()
 
     @unary
@@ -110,6 +114,17 @@ class MemberService:
         )
         assert isinstance(reply, Ok)
         return pb.SetLeaseTimesResponse(changed=bool(reply.count))
+
+    async def _do_without(self, name: str, make: Callable[[int], MemberCommand]) -> None:
+        """Propose a command after which this member serves no clients. UNAVAILABLE if no other member could serve them
+        that is reachable now. make: the command, from CatalogMachine.changes."""
+
+        def checked(found: q.Successors) -> MemberCommand:
+            if found.problem:
+                raise status.unavailable("no_successor", found.problem)
+            return make(found.changes)
+
+        await self._hub.own_session.change_group(q.FindSuccessors(SYSTEM_GROUP, name), checked)
 
     async def _transfer(self, group: int, name: str) -> None:
         target = await self._hub.requests.query(q.FindTransferTarget(group, name))

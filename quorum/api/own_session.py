@@ -99,8 +99,10 @@ class OwnSession:
             command = make(await self._requests.current_catalog())
         return None
 
-    async def change_group(self, query: GroupQuery[T], make: Callable[[T], c.Command]) -> Reply | None:
-        """The same for a command to a queue's group, made from the answer to this query."""
+    async def change_group(
+        self, query: GroupQuery[T], make: Callable[[T], c.Command | CatalogCommand]
+    ) -> Reply | None:
+        """The same for a command to a group, made from the answer to this query."""
         command = make(await self._requests.query(query))
         while True:
             reply = await self._call(query.group, command)

@@ -386,6 +386,21 @@ class FindTransferTarget(Query[TransferTarget]):
 
 
 @dataclass(frozen=True, slots=True)
+class Successors:
+    """changes: as in CatalogMachine, of the members that were looked at. problem: why no member could serve instead."""
+
+    changes: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FindSuccessors(GroupQuery[Successors]):
+    """Whether another member than this one may lead and can be reached now. group: the system group."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRebalance(Query[tuple[tuple[int, str], ...]]):
     """(group, name of the member that should lead it) for each group whose leader should change. Every member leads as
     many groups as any other, give or take one; no other group moves."""

@@ -44,6 +44,7 @@ class ClusterAnswers:
         table.add(q.FindUnserved, self._find_unserved)
         table.add(q.FindLeader, lambda query, now_ms: self.replicas[query.group].raft.leader)
         table.add(q.FindTransferTarget, self._find_transfer_target)
+        table.add(q.FindSuccessors, self._find_successors)
         table.add(q.PlanRebalance, self._plan_rebalance)
         table.add(q.DescribeCluster, self._describe_cluster)
 
@@ -98,6 +99,22 @@ class ClusterAnswers:
         if found.id not in self.replicas[group].raft.configuration.voters:
             return q.TransferTarget("", f"{name!r} does not vote in group {group}")
         return q.TransferTarget(found.id)
+
+    def _find_successors(self, query: q.FindSuccessors, now_ms: int) -> q.Successors:
+        catalog = self.replicas.catalog
+        found = catalog.members.named(query.name)
+        able = [
+            each
+            for each in catalog.members.by_id.values()
+            if each is not found and not each.is_drained and not each.is_joining
+        ]
+        if found is None or not able or any(self.peers.is_reachable(each.id) for each in able):
+            return q.Successors(catalog.changes)  # the catalog decides
+        return q.Successors(
+            catalog.changes,
+            f"no member would be left to serve: {self.membership.member_directory.me} cannot reach "
+            + ", ".join(sorted(each.name for each in able)),
+        )
 
     def _plan_rebalance(self, query: q.PlanRebalance, now_ms: int) -> tuple[tuple[int, str], ...]:
         members = self.replicas.catalog.members.by_id.values()
