@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorum.addresses import host_port
-from quorum.cli.console import CliError, UrlOption, connect
+from quorum.cli.console import CliError, UrlOption, connect, default_url
 
 if TYPE_CHECKING:
     from quorum.client.records import ClusterStatus, LeaseTimes, MemberInfo
@@ -55,7 +55,7 @@ def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> N
             f"the node at {address} is called {new.name!r}, not {replaced!r}; a node can replace only a member of "
             f"its own name. Otherwise: quorum cluster add {address}, then quorum cluster remove {replaced}"
         )
-    with connect(url) as client:
+    with _administer(url) as client:
         client.add_member(new, replace=replaced is not None)
 
         def has_joined(seen: ClusterStatus) -> bool:
@@ -98,6 +98,22 @@ def ask_any(url: str) -> ClusterStatus | None:
     return other
 
 
+def _administer(url: str | None) -> Client:
+    """A client for the calls of administration. A drained member serves no sessions; if no other member answers, the
+    commands go to it without one."""
+    from quorum import sync
+    from quorum.client.endpoints import parse_url
+
+    drained = ""
+    for address in parse_url(url or default_url()):
+        seen = ask(address)
+        if seen is not None and seen.standing == "member":
+            return connect(url)
+        if seen is not None and seen.standing == "drained":
+            drained = drained or address
+    return sync.connect(f"quorum://{drained}", has_session=False) if drained else connect(url)
+
+
 def _ask_new_node(address: str) -> MemberInfo:
     try:
         host_port(address)
@@ -115,7 +131,7 @@ def _ask_new_node(address: str) -> MemberInfo:
 
 def remove(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
     """Remove a member from every group for good. It need not run."""
-    with connect(url) as client:
+    with _administer(url) as client:
         found = next((each for each in client.cluster_status().members if name in (each.name, each.id)), None)
         client.remove_member(name)
         gone = {name, found.id if found is not None else name}
@@ -131,7 +147,7 @@ def remove(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S)
 def drain(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
     """Drain a member, for work on its machine: until undrain it serves no sessions, and leads a group only if no
     other member can."""
-    with connect(url) as client:
+    with _administer(url) as client:
         client.drain_member(name)
 
         def leads_nothing(seen: ClusterStatus) -> bool:
@@ -143,7 +159,7 @@ def drain(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) 
 def undrain(name: NameArgument, url: UrlOption = None) -> None:
     """Let a drained member work again. Within half a minute the cluster gives it groups to lead; `rebalance` does
     so at once."""
-    with connect(url) as client:
+    with _administer(url) as client:
         client.drain_member(name, drained=False)
     print(f"{name} works again")
 
@@ -154,14 +170,14 @@ def transfer(
     url: UrlOption = None,
 ) -> None:
     """Transfer the leadership of a group to a member."""
-    with connect(url) as client:
+    with _administer(url) as client:
         client.transfer_leadership(group, name)
     print(f"{name} leads group {group}")
 
 
 def rebalance(url: UrlOption = None) -> None:
     """Spread the groups' leaders evenly over the members."""
-    with connect(url) as client:
+    with _administer(url) as client:
         moved = client.rebalance_leaders()
     for group, leader in sorted(moved.items()):
         print(f"{leader} leads group {group}")
@@ -186,7 +202,7 @@ def lease_times(
     """Show or change the cluster's lease times. A longer lease is granted only when every member, as a new leader,
     would wait for it to end.
     """
-    with connect(url) as client:
+    with _administer(url) as client:
         now = client.cluster_status().lease_times
         if now is None:
             raise CliError("the cluster has no lease times yet; its members are still meeting", 1)

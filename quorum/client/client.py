@@ -54,6 +54,9 @@ CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000
 SILENCE_MS = 3_000
 UNARY_PAUSE_S = 0.05
+MAX_GROUP = (1 << 32) - 1
+"""Highest number of a group that a request can name."""
+MAX_LEASE_TIME_MS = (1 << 64) - 1
 LISTED_QUEUES = 1_000
 """Queues that one call of ListQueues asks for."""
 
@@ -105,15 +108,18 @@ class Client(PolicyCalls, ExchangeCalls):
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         silence_ms: int = SILENCE_MS,
         near_leader: bool = True,
+        has_session: bool = True,
         channels: OpenChannel = open_channel,
         clock_s: Callable[[], float] = boottime_s,
     ) -> None:
-        """channels: opens a channel to an endpoint. clock_s: a monotonic clock, in seconds."""
+        """has_session: False for a client with only the calls of administration, which a drained member serves, too.
+        channels: opens a channel to an endpoint. clock_s: a monotonic clock, in seconds."""
         self._endpoints = parse_url(url)
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._silence_ms = silence_ms
         self._near_leader = near_leader
+        self._has_session = has_session
         self._open_channel = channels
         self._clock_s = clock_s
         self._session: Session | None = None
@@ -123,7 +129,7 @@ class Client(PolicyCalls, ExchangeCalls):
     # ---- life
 
     async def open(self) -> Self:
-        if self._session is None:
+        if self._session is None and self._has_session:
             self._require_not_closed()
             session = Session(
                 self._endpoints,
@@ -500,6 +506,8 @@ class Client(PolicyCalls, ExchangeCalls):
 
     async def transfer_leadership(self, group: int, to: str, *, timeout_ms: int | None = None) -> None:
         """Transfer a group's leadership to member `to`. Returns when this member leads the group."""
+        if not 0 <= group <= MAX_GROUP:
+            raise UsageError(f"group {group}; allowed: 0..{MAX_GROUP}")
         await self._admin(
             "TransferLeadership", admin_pb2.TransferLeadershipRequest(group=group, to=to), timeout_ms
         )
@@ -514,6 +522,9 @@ class Client(PolicyCalls, ExchangeCalls):
     ) -> bool:
         """Set the cluster's lease times; True if that changes anything. lease_ms: 500 to 60,000. leader_fallback_ms:
         500 to 120,000. RefusedError otherwise. `cluster_status().lease_times` shows when every member uses them."""
+        for name, value in (("lease_ms", lease_ms), ("leader_fallback_ms", leader_fallback_ms)):
+            if not 0 <= value <= MAX_LEASE_TIME_MS:
+                raise UsageError(f"{name} is {value}; allowed: 0..{MAX_LEASE_TIME_MS}")
         times = admin_pb2.LeaseTimes(lease_ms=lease_ms, leader_fallback_ms=leader_fallback_ms)
         request = admin_pb2.SetLeaseTimesRequest(lease_times=times)
         return bool((await self._admin("SetLeaseTimes", request, timeout_ms)).changed)
@@ -576,8 +587,9 @@ class Client(PolicyCalls, ExchangeCalls):
             await asyncio.sleep(UNARY_PAUSE_S)
 
     def _channel(self, attempt: int) -> grpc.aio.Channel:
-        """A channel to the session's endpoint for attempt 0, then to the others in turn."""
-        first = self._endpoints.index(self._live().endpoint)
+        """A channel to the session's endpoint (or the first one) for attempt 0, then to the others in turn."""
+        self._require_not_closed()
+        first = self._endpoints.index(self._live().endpoint) if self._has_session else 0
         endpoint = self._endpoints[(first + attempt) % len(self._endpoints)]
         if endpoint not in self._channels:
             self._channels[endpoint] = self._open_channel(endpoint)
@@ -592,6 +604,8 @@ class Client(PolicyCalls, ExchangeCalls):
 
     def _live(self) -> Session:
         self._require_not_closed()
+        if not self._has_session:
+            raise UsageError("the client has no session: it has only the calls of administration")
         if self._session is None:
             raise UsageError("the client is not open: use `async with`, or await it")
         return self._session

@@ -157,6 +157,12 @@ def test_members_join_are_drained_and_are_removed(folder: Path) -> None:
         assert [group["members"] for group in seen["groups"]] == [["node-1", "node-2", "node-3"]] * 4
         assert "node-1 leads nothing" in quorum("cluster", "drain", "node-1", cwd=folder)
         assert "node-1 works again" in quorum("cluster", "undrain", "node-1", cwd=folder)
+        for name in ("node-1", "node-2"):
+            quorum("cluster", "drain", name, cwd=folder)
+        LocalCluster.open(folder / "quorum-data").stop(["node-3"])
+        for name in ("node-1", "node-2"):  # no member that runs serves a session now
+            assert f"{name} works again" in quorum("cluster", "undrain", name, cwd=folder)
+        quorum("cluster", "start", "node-3", cwd=folder)
         assert "node-3 leads group 2" in quorum("cluster", "transfer", "2", "node-3", cwd=folder)
         assert quorum("cluster", "lease-times", cwd=folder) == "lease_ms 4000, leader_fallback_ms 1500\n"
         said = quorum("cluster", "lease-times", "--lease-ms", "1000", cwd=folder)

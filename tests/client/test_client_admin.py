@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 import quorum
-from quorum.client.client import DOING
-from quorum.client.errors import NotFound, UnavailableError, UsageError
+from quorum.client.client import DOING, Client
+from quorum.client.errors import ClosedError, NotFound, UnavailableError, UsageError
 from quorum.v1 import admin_pb2
 from support.fake_server_harness import World, on_cluster
 
@@ -170,3 +170,27 @@ async def test_policies_are_set_listed_and_deleted(world: World) -> None:
 
 def test_every_call_of_the_operators_has_words_for_its_errors() -> None:
     assert set(DOING) == {method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods}
+
+
+@on_cluster()
+async def test_numbers_that_no_request_can_hold_are_refused(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        for group in (-1, 1 << 32):
+            with pytest.raises(UsageError, match=r"allowed: 0\.\.4294967295"):
+                await client.transfer_leadership(group, "n1")
+        for times in ((-1, 1_000), (1_000, -1), (1 << 64, 1_000)):
+            with pytest.raises(UsageError, match=r"allowed: 0\.\.18446744073709551615"):
+                await client.set_lease_times(*times)
+
+
+@on_cluster()
+async def test_a_client_without_a_session_administers_and_does_nothing_else(world: World) -> None:
+    """As an operator needs it while the members that run are drained."""
+    async with Client(world.url, has_session=False) as client:
+        world.nodes[0].unavailable_calls = 1
+        assert await client.declare("new") is True
+        with pytest.raises(UsageError, match="no session"):
+            await client.publish("new", b"1")
+        assert not any(node.streams for node in world.nodes)
+    with pytest.raises(ClosedError):
+        await client.declare("never")
