@@ -190,8 +190,13 @@ def test_json_lines_keep_their_properties_and_their_kinds(service: Service) -> N
         "body": "héllo",
         "properties": {"subject": "s", "priority": 7, "durable": True},
         "application_properties": {
-            **{"b": True, "i": 1, "d": 1.0, "t": "1", "x": {"base64": "AP8="}},
-            **{"nan": {"double": "NaN"}, "low": {"double": "-Infinity"}},
+            "b": True,
+            "i": 1,
+            "d": 1.0,
+            "t": "1",
+            "x": {"base64": "AP8="},
+            "nan": {"double": "NaN"},
+            "low": {"double": "-Infinity"},
         },
     }
     line = json.dumps(message).encode() + b"\n"
