@@ -11,7 +11,6 @@ next stream, and hears the outcome.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -261,11 +260,12 @@ class Transaction:
         doing = f"rolling back transaction {self._number}"
         request_id, answer = self._session.ask(doing)
         self._session.send(rollback=queue_pb2.Rollback(request_id=request_id, tx=self._number))
-        with contextlib.suppress(
-            ConnectionLost, TimedOut
-        ):  # it ends with its stream; a late answer changes nothing
+        try:
             await within(self._timeout_ms, answer, doing)
-        self._give_back()
+        except (ConnectionLost, TimedOut):
+            pass  # it ends with its stream; a late answer changes nothing
+        finally:  # also if the caller is cancelled: the request is on its way
+            self._give_back()
 
     def _end(self) -> bool:
         """The transaction is over; whether there is anything to end at the service."""

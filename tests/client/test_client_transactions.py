@@ -229,6 +229,24 @@ async def test_a_rollback_without_an_answer_in_time_gives_back_what_was_settled(
         assert world.cluster.queues["q"].settled == [1]
 
 
+@on_cluster(nodes=1)
+async def test_a_rollback_whose_caller_is_cancelled_gives_back_what_was_settled(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"order")
+        [order] = await client.get("q")
+        tx = client.transaction()
+        await tx.settle(order)
+        world.nodes[0].muted = True
+        rolling_back = asyncio.create_task(tx.rollback())
+        await eventually(lambda: "rollback" in world.nodes[0].requests, "requested")
+        rolling_back.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await rolling_back
+        world.nodes[0].muted = False
+        await client.settle(order, wait=True)
+        assert world.cluster.queues["q"].settled == [1]
+
+
 @on_cluster()
 async def test_settlements_are_sent_before_the_commit_and_with_its_number(world: World) -> None:
     async with quorum.connect(world.url) as client:
