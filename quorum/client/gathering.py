@@ -226,6 +226,9 @@ class Gathering:
         if isinstance(queue, Through):
             assert isinstance(queue.keys, str)
             key, queue = queue.keys, queue.address
+            self.close(
+                Through(queue.exchange, mandatory=not queue.mandatory)
+            )  # it may be for the same queues
             size += len(key)
         batch = self._open.get(queue)
         most = min(MAX_BYTES, limits.max_batch_bytes - BATCH_BYTES)
@@ -246,6 +249,14 @@ class Gathering:
         if batch is not None:
             self._under_way[queue] += 1
             self._window.admit_gathered(batch)
+
+    def close_before(self, route: Route) -> None:
+        """Send the open batches that may have messages for the same queues as a batch that the caller sends by this
+        route. An exchange may route to any queue."""
+        names = {route} if isinstance(route, str) else route
+        for address in list(self._open):
+            if isinstance(names, Through) or isinstance(address, Through) or address in names:
+                self.close(address)
 
     def close_all(self) -> None:
         for queue in list(self._open):

@@ -41,7 +41,7 @@ from quorum.client.errors import (
 )
 from quorum.client.gathering import Gathered, Gathering
 from quorum.client.limits import Limits
-from quorum.client.routes import Address, Route, Through, addresses, describe, range_count
+from quorum.client.routes import Address, Route, Through, describe, range_count
 from quorum.client.tags import TagRanges, count_of
 from quorum.v1 import queue_pb2
 
@@ -213,8 +213,7 @@ class Publisher:
             raise self._failure
         self.check(queue, batch)
         size = len(batch.data)
-        for address in addresses(queue):
-            self.gathering.close(address)  # the order of calls is the order of messages
+        self.gathering.close_before(queue)  # the order of calls is the order of messages
         if not self._waiters and self._has_room(queue, batch.count, size):
             return self._take(queue, batch)
         admitted: asyncio.Future[asyncio.Future[int]] = asyncio.get_running_loop().create_future()

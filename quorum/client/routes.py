@@ -69,15 +69,6 @@ def range_count(route: Route, count: int) -> int:
     return sum(name != after for name, after in pairwise((*route, None)))
 
 
-def addresses(route: Route) -> list[Address]:
-    """What single messages for the same queues or exchange are gathered by."""
-    if isinstance(route, str):
-        return [route]
-    if isinstance(route, Through):
-        return [Through(route.exchange, "", mandatory) for mandatory in (False, True)]
-    return list(dict.fromkeys(route))
-
-
 def describe(route: str | Sequence[str] | Through) -> str:
     """The queues or the exchange of a batch, for the text of an error."""
     if isinstance(route, str):

@@ -132,3 +132,30 @@ async def test_after_a_reconnect_undecided_messages_are_sent_with_their_keys(wor
         world.cluster.cut_after = -1
         assert await asyncio.gather(*confirmations) == [2, 2, 2]
     assert (bodies(world, "p"), bodies(world, "q")) == ([b"1"] * 3, [b"2"] * 3)
+
+
+@on_cluster()
+async def test_messages_are_in_the_order_of_calls_whether_mandatory_or_in_a_batch(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.declare_exchange("e")
+        await client.bind("e", "q", "k")
+        queue = world.cluster.queues["q"]
+        world.cluster.holds_confirms = True
+        calls = [client.publish_to("e", "k", b"0"), client.publish("q", b"1")]
+        waiting = [asyncio.create_task(call) for call in calls]
+        await eventually(lambda: len(queue.arrived) == 2, "both are under way")
+        for following in (
+            client.publish_to("e", "k", b"2"),
+            client.publish_to("e", "k", b"3", mandatory=True),
+            client.publish_to("e", "k", b"4"),
+            client.send_batch("q", [b"5"]),
+            client.publish("q", b"6"),
+            client.send_batch_to("e", "k", [b"7"]),
+        ):
+            waiting.append(asyncio.create_task(following))
+            await asyncio.sleep(0)
+        await eventually(lambda: len(queue.arrived) == 8, "all are under way")
+        assert queue.arrived == [b"%d" % number for number in range(8)]
+        world.cluster.holds_confirms = False
+        world.cluster.release_confirms()
+        await asyncio.gather(*waiting)
