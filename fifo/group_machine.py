@@ -387,7 +387,8 @@ class GroupMachine(GroupState):
         self, entry: Entry, operation: Operation, producer: Producer, command: Enqueue
     ) -> Reply:
         """Decides about every message first, then changes the queues. Messages that are not accepted are in the reply,
-        also where that is all of them."""
+        also where that is all of them. A queue that was deleted gets nothing, and takes a message from no other queue:
+        the node that routed it did not know of that yet."""
         limits = self.limits
         floor = max(producer.floor, command.lowest_unconfirmed)
         refused = _refuse_enqueue(command, floor, limits.window) or targets.refuse(
@@ -409,6 +410,9 @@ class GroupMachine(GroupState):
         highest = producer.highest
         for ordinal, count, number in producer.fresh_numbers(numbers.ranges, floor):
             (late if number < highest else new).append((ordinal, count))
+        gone = [place for place, each in enumerate(command.targets) if self.was_deleted(each.queue)]
+        if gone:
+            parts = targets.without(parts, gone)
         chosen = targets.choose(command, targets.within(parts, new), self.queues)
         taken = numbers.of(chosen.taken)
         prepared = self._prepare(entry, producer, command, chosen, taken, floor)

@@ -87,6 +87,14 @@ def split(command: Enqueue) -> list[Part] | Refused:
     return parts
 
 
+def without(parts: Sequence[Part], gone: Sequence[int]) -> list[Part]:
+    """The parts without these places of targets, ascending. Messages that are for no other queue keep theirs."""
+    return [
+        (ordinal, count, tuple([each for each in places if each not in gone]) or places)
+        for ordinal, count, places in parts
+    ]
+
+
 def within(parts: Sequence[Part], ranges: Ranges) -> list[Part]:
     """The parts, cut down to these ordinals."""
     found: list[Part] = []

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from fifo import queue_machine
-from fifo.commands import NODE, Attach, CloseSession, Enqueue, Get, Purge, Settle, Target, UpdateConfig
+from fifo.commands import (
+    NODE,
+    Attach,
+    CloseSession,
+    DeleteQueue,
+    Enqueue,
+    Get,
+    Purge,
+    Settle,
+    Target,
+    UpdateConfig,
+)
 from fifo.effects import Confirmed, Deliver, Refused, Reply
 from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.messages.pages import MemoryPages
@@ -92,6 +103,17 @@ def test_an_independent_batch_loses_only_what_a_queue_refuses() -> None:
     reply = routed(world, name, [(1,), (2,), (1, 2), (9,), (1,), (1, 9), (3,)], independent=True)
     assert plain_reply(reply) == (1, 7, [(3, "queue_full"), (4, "not_found"), (6, "not_found")])
     assert ready(world) == [2, 1, 1]
+
+
+@pytest.mark.parametrize("independent", [True, False])
+def test_a_queue_that_was_deleted_takes_a_message_from_no_other_queue(independent: bool) -> None:
+    world, name = prepared()
+    world.apply([(None, DeleteQueue(2))])
+    reply = routed(world, name, [(1, 2), (2, 3), (1,), (1, 2, 3)], independent=independent)
+    assert plain_reply(reply) == (1, 4, [])
+    assert ready(world) == [3, 2]
+    reply = routed(world, name, [(1, 2), (2,)], independent=True)
+    assert plain_reply(reply) == (5, 6, [(6, "not_found")])  # it has no queue left
 
 
 def full(queues: int) -> tuple[World, bytes]:

@@ -978,6 +978,8 @@ class ModelGroup:
                         rows[target.queue][ordinal] = all_rows[ordinal]
         if sum(map(len, routes)) > self.rules.max_targeted:
             return e.Refused("limit", "")
+        for ordinal, queues in enumerate(routes):
+            routes[ordinal] = [queue for queue in queues if queue not in self.deleted] or queues
         floor = max(producer.floor, command.lowest_unconfirmed)
         why: dict[int, str] = {}
         fresh = []
