@@ -79,18 +79,16 @@ class _AskingAll:
     request_id: int
     left: int
     is_committed: bool = False
-    refused: Reply | None = None
     queues: tuple[()] = ()
 
     def answered(self, reply: Reply | None) -> None:
         self.commands.answered()
         self.left -= 1
-        if isinstance(reply, Refused):
-            self.refused = reply
-        else:
+        if not isinstance(reply, Refused):
             self.is_committed = True
-        if not self.left:
-            self.commands.finish(self.request_id, None if self.is_committed else self.refused)
+            self.commands.finish(self.request_id, None)  # no other group says so, too
+        elif not self.left and not self.is_committed:
+            self.commands.finish(self.request_id, reply)
 
 
 class SessionTransactions:

@@ -237,6 +237,20 @@ async def test_a_commit_is_answered_again_in_a_later_session(node: Node) -> None
 
 
 @on_node
+async def test_a_commit_that_one_group_knows_waits_for_no_other_group(node: Node) -> None:
+    await node.publish(1, "a")
+    node.session.transactions.commit(5, 1)
+    node.waiting.clear()
+    node.open(2)
+    node.session.transactions.commit(5, 1)
+    of_a, *late = node.waiting
+    node.waiting = [of_a]
+    assert node.answer() == {5: ""}
+    node.waiting = late
+    assert node.answer() == {}
+
+
+@on_node
 async def test_what_goes_through_an_exchange_counts_at_the_commit(node: Node) -> None:
     node.bind("amq.direct", "a", "b", "far")
     node.bind("amq.fanout", "a", "b")
