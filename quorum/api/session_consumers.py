@@ -41,6 +41,8 @@ class Consumer:
     """the highest tag that was delivered to it"""
     timed_out_to: int = 0
     """the highest tag of this attachment that has timed out"""
+    is_cancelled: bool = False
+    """it is given nothing more; what it holds may still be settled"""
 
     def raise_credit(self, credit_to: int) -> bool:
         """Take note of credit. Returns whether it ends a wait: the consumer has used all that it had before."""
@@ -139,8 +141,8 @@ class SessionConsumers:
         try:
             if not 1 <= len(tag.encode()) <= c.MAX_NAME_BYTES:
                 raise status.invalid("bad_argument", f"a consumer tag has 1..{c.MAX_NAME_BYTES} bytes")
-            if tag not in self.by_tag and len(self.by_tag) >= MAX_CONSUMERS:
-                raise status.invalid("limit", f"a session has at most {MAX_CONSUMERS} consumers")
+            if tag not in self.by_tag:
+                self._make_room()
             queue = await self._hub.requests.queue(name)
             known = self.by_tag.get(tag)
             if known is not None and known.queue != queue.id:
@@ -157,9 +159,20 @@ class SessionConsumers:
         consumer = known or Consumer(tag, queue.group, queue.id)
         self.by_tag[tag] = consumer
         consumer.attaching += 1
+        consumer.is_cancelled = False
         consumer.credit_to, consumer.delivered_to = credit_to, 0
         command = c.Attach(queue.id, tag, selector, credit_to, priority)
         self._submit(consumer, command, _Attaching(self, (queue,), request_id, consumer))
+
+    def _make_room(self) -> None:
+        """Make room for one more consumer. If there is none, the one that was cancelled first is forgotten: what it
+        still holds returns to the queue. StatusError if none is cancelled."""
+        if len(self.by_tag) < MAX_CONSUMERS:
+            return
+        cancelled = next((each.tag for each in self.by_tag.values() if each.is_cancelled), None)
+        if cancelled is None:
+            raise status.invalid("limit", f"a session has at most {MAX_CONSUMERS} consumers")
+        self.cancel(0, cancelled, requeue=True)
 
     def attach_answered(self, request_id: int, consumer: Consumer, reply: Reply | None) -> None:
         """A refused consumer is forgotten, unless it is attached already or another request may attach it. A consumer
@@ -199,8 +212,10 @@ class SessionConsumers:
         if consumer is not None:
             command = c.Cancel(consumer.queue, consumer.tag, requeue)
             self._submit(consumer, command, _Requested(self._commands, request_id))
-            if requeue:
-                del self.by_tag[consumer.tag]
+            del self.by_tag[consumer.tag]
+            if not requeue:
+                consumer.is_cancelled = True
+                self.by_tag[consumer.tag] = consumer  # behind those that were cancelled before
 
     def notified(self, notify: Notify) -> None:
         """A consumer's credit was given back, it has become active or inactive, it has held messages for too long, or

@@ -340,6 +340,34 @@ def test_a_consumer_is_attached_delivered_to_settled_and_cancelled() -> None:
     on_node(scenario)
 
 
+def test_consumers_that_were_cancelled_do_not_use_up_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service cannot know whether they still hold something: beyond the limit, that returns to the queue."""
+    monkeypatch.setattr(session_consumers, "MAX_CONSUMERS", 2)
+
+    async def scenario(node: Node) -> None:
+        consumers = node.session.consumers
+        for tag in ("a", "b"):
+            await node.attach(tag)
+        await consumers.attach(2, "c", "orders", None, 10)
+        [refusal] = node.told()
+        assert isinstance(refusal, Failed) and "at most 2 consumers" in refusal.why.message
+        for tag in ("b", "a"):
+            consumers.cancel(3, tag, requeue=False)
+            node.answer(Ok())
+        assert consumers.find(4, "a") and consumers.find(4, "b")
+        node.told()
+        node.items.clear()
+        await consumers.attach(5, "c", "orders", None, 10)
+        sent = [each.command for each in node.submitted]
+        assert sent == [c.Cancel(7, "b", True), c.Attach(7, "c", b"", 10)]
+        node.answer(Refused("not_attached", "no consumer"), 0)
+        node.answer(AttachedReply(6), 1)
+        assert node.told() == [Attached(5, "c", 6)]
+        assert list(consumers.by_tag) == ["a", "c"]
+
+    on_node(scenario)
+
+
 def test_a_consumer_has_the_priority_that_its_client_wants() -> None:
     async def scenario(node: Node) -> None:
         await node.session.consumers.attach(1, "c", "orders", None, 10, -3)
