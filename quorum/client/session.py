@@ -172,7 +172,7 @@ class Session:
             self._stay()
         closed = ClosedError("the client has been closed")
         try:
-            if self._failure is None and timeout_ms and self._has_stream:
+            if self._failure is None and timeout_ms:
                 await self._decide_all(timeout_ms)
             self._is_closing = True
             if self._call is not None and self._is_up.is_set():
@@ -189,10 +189,12 @@ class Session:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _decide_all(self, timeout_ms: int) -> None:
-        """Wait until all publishes are decided and all requests are written, while there is a stream."""
+        """Wait until all publishes are decided, over another stream if need be, and all requests are written."""
         self.publisher.gathering.close_all()
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        while self._has_stream and not (self.publisher.is_idle and self._is_flushed()):
+        while self._failure is None and not (
+            self.publisher.is_idle and (self._is_flushed() or not self._has_stream)
+        ):
             if asyncio.get_running_loop().time() >= deadline:
                 return
             await asyncio.sleep(0.005)

@@ -534,3 +534,19 @@ async def test_a_name_that_no_request_can_carry_is_refused_and_the_client_goes_o
         await client.publish("q", b"one")
         assert client.reconnect_count == 0
     assert bodies(world) == [b"one"]
+
+
+@on_cluster()
+async def test_close_waits_for_open_publishes_over_another_stream(world: World) -> None:
+    client = await quorum.connect(world.url)
+    world.cluster.holds_confirms = True
+    confirmation = await client.send_batch("q", [b"one"])
+    await eventually(lambda: bodies(world) == [b"one"], "taken, not answered")
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0.01)
+    world.cluster.holds_confirms = False
+    for node in world.nodes:
+        node.cut()
+    await closing
+    assert await confirmation == 1
+    assert bodies(world) == [b"one"]
