@@ -207,9 +207,8 @@ def _finder(segment: Segment) -> Callable[[str, int, int], int]:
 
     def within(value: str, start: int, end: int) -> int:
         letters = np.frombuffer(value[start:end].encode("utf-32-le", "surrogatepass"), "<u4")
-        places = (
-            1 << (end - start - size + 1)
-        ) - 1  # bit i is set while the segment may begin at the i-th character
+        # bit i of `places` is set while the segment may begin at the i-th character
+        places = (1 << (end - start - size + 1)) - 1
         for character, found in rarest_first:
             bits = np.packbits(letters == ord(character), bitorder="little").tobytes()
             is_there = int.from_bytes(bits, "little")
