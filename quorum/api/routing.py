@@ -206,7 +206,7 @@ async def _route_each(lookup: _Lookup, keys: Sequence[str], stored: StoredBatch)
     refused: dict[int, Status] = {}
     for ordinal, properties in enumerate(stored.each):
         lookup.by_key.clear()
-        lookup.fields = lambda properties=properties: EVERYTHING.read(properties)  # type: ignore[misc]
+        lookup.fields = lambda properties=properties: lookup.counted(EVERYTHING.read(properties))  # type: ignore[misc]
         found = await lookup.of(keys[0] if len(keys) == 1 else keys[ordinal])
         if isinstance(found, Status):
             refused[ordinal], found = found, ()
@@ -225,6 +225,11 @@ class _Lookup:
         self._pause_at = STEPS_AT_A_TIME
         self.by_key: dict[str, Queues | Status] = {}
         self.fields = _no_fields
+
+    def counted(self, fields: Fields) -> Fields:
+        """Count the properties that were read for a message: each is a step."""
+        self._steps += len(fields)
+        return fields
 
     async def of(self, key: str) -> Queues | Status:
         """The queues of a message, or why it is not routed."""

@@ -318,6 +318,29 @@ def test_routing_a_batch_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     on_node(scenario)
 
 
+def pauses_of(properties: int) -> int:
+    """How often publishing gives way to other sessions: 100 messages with so many properties each."""
+    found = []
+
+    async def scenario(node: Node) -> None:
+        node.change_routes(binding("amq.headers", "a", colour="red"))
+        rows = [
+            {f"p{place}": number for place in range(properties)} | {"colour": "red"} for number in range(100)
+        ]
+        data = encode_batch([Message(b"x", None, row) for row in rows]).data
+        publishing = node.session.publisher.publish("", 1, 1, data, exchange="amq.headers")
+        found.append(len(list(publishing.__await__())))
+        assert len(node.sent) == 1
+
+    on_node(scenario)
+    return found[0]
+
+
+def test_reading_many_properties_gives_way_to_other_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "STEPS_AT_A_TIME", 1_000)
+    assert pauses_of(100) > pauses_of(0) + 8
+
+
 def lines_of(number: int) -> int:
     """Executed lines of publishing so many messages to three queues of a group."""
     found = []
