@@ -30,8 +30,9 @@ from quorum.node import events as ev
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity.identity import FILE as IDENTITY
 from quorum.node.identity.identity import Founding, IdentityError, ProcessStart, record_start
+from quorum.node.identity.log_owner import check_owner, claim_log
 from quorum.node.maintenance.garbage_collection import Threaded
-from quorum.node.maintenance.lost_log import open_log
+from quorum.node.maintenance.lost_log import LOG, open_log
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.member import Member
 from quorum.node.member_config import SPREAD_AFTER_MS, MemberConfig
@@ -82,6 +83,10 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
     except OSError as error:
         raise OperatorError(f"data_dir {config.data_dir} cannot be made: {error.strerror}") from error
     disk = disk or Disk()
+    try:
+        check_owner(config.data_dir, config.data_dir / LOG, disk.files)
+    except IdentityError as error:
+        raise ConfigError(str(error)) from error
     log = open_log(
         config.data_dir,
         groups=config.queue_groups + 1,
@@ -109,6 +114,8 @@ def _record_start(config: NodeConfig, log: Log, files: Files) -> ProcessStart:
         log,
         lambda: record_start(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files),
     )
+    incarnation = start.node_state.incarnation
+    _with_room(log, lambda: claim_log(config.data_dir / LOG, incarnation, files))
     save = start.node_state.save
     start.node_state.save = lambda: _with_room(log, save)
     return start

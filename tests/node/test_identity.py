@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from quorum.api.process import run
 from quorum.catalog.members import CatalogMember
+from quorum.config import load
+from quorum.errors import ConfigError
+from quorum.log.files import RealFiles
 from quorum.node.identity.identity import FILE, Founding, IdentityError, record_start
+from quorum.node.identity.log_owner import OWNER, check_owner, claim_log, read_owner
 
 FOUNDING = Founding("orders", 3, ("a", "b", "c"))
 
@@ -40,6 +45,45 @@ def test_a_directory_is_not_taken_for_another_node_or_another_cluster(
     with pytest.raises(IdentityError, match=words):
         record_start(tmp_path, name, founding, 1)
     assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_a_member_does_not_start_on_the_log_of_another_data_directory(tmp_path: Path) -> None:
+    """It has forgotten its votes and what it has acknowledged: confirmed messages would be lost."""
+    files, logs = RealFiles(), {}
+    for name in "ab":
+        logs[name] = tmp_path / name / "log"
+        logs[name].mkdir(parents=True)
+        start = record_start(tmp_path / name, name, FOUNDING, 1)
+        claim_log(logs[name], start.node_state.incarnation, files)
+    check_owner(tmp_path / "a", logs["a"], files)
+    (logs["a"] / OWNER).write_bytes((logs["b"] / OWNER).read_bytes())
+    secret = tmp_path / "secret"
+    secret.write_text("x" * 32, encoding="ascii")
+    secret.chmod(0o400)
+    members = {name: {"peer": f"{name}:1", "client": f"{name}:2"} for name in "abc"}
+    flags = {"name": "a", "cluster": "orders", "members": members, "secret_file": secret}
+    with pytest.raises(
+        ConfigError, match=r"log is from another data directory than .*: what 'a' has voted for"
+    ):
+        run(load(None, flags | {"data_dir": tmp_path / "a"}))
+
+
+def test_a_log_without_an_owner_gets_one(tmp_path: Path) -> None:
+    """Also if one bit of the file is wrong: nothing speaks against this member then."""
+    files = RealFiles()
+    start = record_start(tmp_path, "a", FOUNDING, 1)
+    log, incarnation = tmp_path / "log", start.node_state.incarnation
+    log.mkdir()
+    assert read_owner(log, files) is None
+    claim_log(log, incarnation, files)
+    good = (log / OWNER).read_bytes()
+    for bit in range(8 * len(good)):
+        data = bytearray(good)
+        data[bit >> 3] ^= 1 << (bit & 7)
+        (log / OWNER).write_bytes(data)
+        check_owner(tmp_path, log, files)
+        claim_log(log, incarnation, files)
+        assert read_owner(log, files) == incarnation
 
 
 def test_every_bit_that_is_turned_over_is_noticed(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ from quorum.cli import data_files
 from quorum.cli.console import CliError
 from quorum.cli.main import app
 from quorum.log import Log, Retained, inspect
+from quorum.log.files import RealFiles
 from quorum.log.inspection import FileKind, kind_of
 from quorum.log.manifest import decode_manifest, encode_manifest
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
 from quorum.log.table import Cut
 from quorum.node.identity.identity import Founding, record_start
+from quorum.node.identity.log_owner import claim_log
 from quorum.node.maintenance.offline_check import CannotCheck, Finding, Report, check
 from support.cluster import Cluster, Session, batch, enqueue
 
@@ -175,6 +177,7 @@ def test_a_bad_page_is_named_with_the_snapshots_that_need_it(directory: Path) ->
         (lambda d: flip(d / "log" / "MANIFEST", 100), "fails its CRC"),
         (lambda d: (d / "node.json").unlink(), "it is gone"),
         (lambda d: flip(d / "node.json", 12), "fails its CRC"),
+        (lambda d: claim_log(d / "log", "00" * 16, RealFiles()), "is from another data directory than"),
         (lambda d: flip(sorted(d.glob("log/snapshots/*"))[-1], 60), "fails its CRC"),
     ],
 )

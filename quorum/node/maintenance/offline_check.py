@@ -40,6 +40,7 @@ from quorum.log.segments import (
 from quorum.log.snapshot_files import SnapshotDamaged, decode_snapshot, parse_name
 from quorum.log.table import Cut, GroupState
 from quorum.node.identity.identity import FILE, IdentityError, read_identity
+from quorum.node.identity.log_owner import OWNER, check_owner
 from quorum.node.replica.checkpoints import contents
 from quorum.node.replica.replica import SYSTEM_GROUP, machine_state
 from quorum.replication.configuration import unwrap_state
@@ -210,6 +211,11 @@ class _Checker:
             self._find(path, None, "it is gone", "the owner of this data is unknown", REPLACE)
             return
         self._report.member = f"{known.name} of cluster {known.founding.cluster}"
+        try:
+            check_owner(self._directory, self._log, self._files)
+        except IdentityError as error:
+            means = f"{LOST_PROMISE}; the member will not start"
+            self._find(self._log / OWNER, None, str(error), means, "put back the member's own log")
 
     def _check_manifest(self) -> list[Listed] | None:
         try:
