@@ -182,19 +182,24 @@ def _finder(segment: Segment) -> Callable[[str, int, int], int]:
     if len(segment) == 1 and isinstance(segment[0], str):
         text = segment[0]
         return lambda value, start, end: value.find(text, start, end)
-    anywhere, place = 0, 0
     offsets: dict[str, list[int]] = {}
+    size = 0
     for run in segment:
         if isinstance(run, int):
-            anywhere |= ((1 << run) - 1) << place
-            place += run
-        else:
-            for character in run:
-                offsets.setdefault(character, []).append(place)
-                place += 1
-    masks = {character: anywhere | sum(1 << each for each in found) for character, found in offsets.items()}
+            size += run
+            continue
+        for character in run:
+            offsets.setdefault(character, []).append(size)
+            size += 1
     rarest_first = sorted(offsets.items(), key=lambda each: len(each[1]))
-    last, size = 1 << (place - 1), place
+    masks: dict[str, int] = {}
+    last = anywhere = 0
+    if size <= SHORT:  # a longer segment is in no short string
+        last, fixed = 1 << (size - 1), {each for found in offsets.values() for each in found}
+        anywhere = sum(1 << each for each in range(size) if each not in fixed)
+        masks = {
+            character: anywhere | sum(1 << each for each in found) for character, found in offsets.items()
+        }
 
     def scan(value: str, start: int, end: int) -> int:
         # shift-and: bit i of `state` is set while the last i+1 characters fit the first i+1 places of the segment
@@ -207,7 +212,7 @@ def _finder(segment: Segment) -> Callable[[str, int, int], int]:
 
     def within(value: str, start: int, end: int) -> int:
         letters = np.frombuffer(value[start:end].encode("utf-32-le", "surrogatepass"), "<u4")
-        # bit i of `places` is set while the segment may begin at the i-th character
+        # bit i is set while the segment may begin at the i-th character
         places = (1 << (end - start - size + 1)) - 1
         for character, found in rarest_first:
             bits = np.packbits(letters == ord(character), bitorder="little").tobytes()
@@ -224,6 +229,8 @@ def _finder(segment: Segment) -> Callable[[str, int, int], int]:
         return -1
 
     def find(value: str, start: int, end: int) -> int:
+        if end - start < size:
+            return -1
         if end - start <= SHORT:
             return scan(value, start, end)
         width = size + SHORT

@@ -214,6 +214,13 @@ def test_like_with_one_long_piece_looks_at_all_places_at_once() -> None:
     assert matches("x" + "a" * 2000 + "b") is True
 
 
+def test_like_finds_a_segment_with_many_different_letters() -> None:
+    letters = [chr(0x4E00 + number) for number in range(2_000)]
+    matches = compile_pattern(parse_pattern("%" + "_".join(letters) + "%"))
+    assert matches("x" + "y".join(letters)) is True
+    assert matches("x" + "y".join(reversed(letters))) is False
+
+
 @settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.text("ab_\U0001f600\ud800", max_size=80), min_size=1, max_size=4).map("%".join),
