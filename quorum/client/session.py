@@ -67,6 +67,8 @@ MAX_TURN = 1_024
 MAX_TURN_RANGES = 10_000
 """Ranges of tags in one turn: with the other fields of its requests half of what any service allows, or less."""
 REFUSALS_BEFORE_GIVING_UP = 3
+HEALTHY_S = 10.0
+"""What a stream resends is refused at once. A stream that has lasted so long was not refused for that."""
 MAX_TRANSACTIONS = 256
 """How far the numbers of transactions may be apart whose outcome is not known."""
 
@@ -140,6 +142,8 @@ class Session:
         self._received = 0
         self._silent_losses = 0
         self._refusals = 0
+        self._up_since_s = 0.0
+        """time of the loop"""
         self._last_error: QuorumError | None = None
         self._failure: QuorumError | None = None
         self._failed = asyncio.Event()
@@ -456,6 +460,8 @@ class Session:
             self.publisher.give_up_old()
             if self.publisher.decided_batches > decided:
                 self._refusals = self._silent_losses = 0
+            if was_up and asyncio.get_running_loop().time() >= self._up_since_s + HEALTHY_S:
+                self._refusals = 0
             if not self._may_go_on(error):
                 self._give_up(error)
                 return
@@ -526,6 +532,7 @@ class Session:
         self.publisher.resend_all()
         self._control.clear()
         self._taken.set()
+        self._up_since_s = asyncio.get_running_loop().time()
         self._is_up.set()
         for consumer in list(self._consumers.values()):
             self._start_attaching(consumer)

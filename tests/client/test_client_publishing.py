@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from typing import cast
+from unittest.mock import patch
 
 import pytest
 from google.rpc import code_pb2
 
 import quorum
+from quorum.client import session
 from quorum.client.client import Client
 from quorum.client.errors import (
     ClosedError,
@@ -339,6 +341,19 @@ async def test_a_stream_refused_again_and_again_fails_the_client(world: World) -
             await sending
         with pytest.raises(RefusedError, match="no such thing"):
             await client.publish("q", b"more")
+
+
+@on_cluster()
+async def test_refusals_with_much_time_between_them_do_not_add_up(world: World) -> None:
+    with patch.object(session, "HEALTHY_S", 0.0):
+        async with quorum.connect(world.url) as client, client.consume("q") as consumer:
+            for n in range(session.REFUSALS_BEFORE_GIVING_UP + 1):
+                streams = client.reconnect_count
+                for node in world.nodes:
+                    node.cut(Refusal(code_pb2.INVALID_ARGUMENT, "BAD_SESSION", "no such thing"))
+                await eventually(lambda before=streams: client.reconnect_count > before, f"reconnect {n}")
+            await client.publish("q", b"there")
+            assert (await anext(aiter(consumer))).body == b"there"
 
 
 @on_cluster()
