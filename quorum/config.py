@@ -13,7 +13,6 @@ import difflib
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +32,8 @@ from quorum.replication.group_config import GroupConfig
 from quorum.replication.network.handshake import MIN_SECRET_BYTES
 
 MIB = 1 << 20
+MAX_BYTES = 1 << 60
+"""Highest value of a setting in bytes, so that every message between members and clients can hold it."""
 ENV_PREFIX = "QUORUM_"
 MAX_JOINING_NAME = 51
 """Maximum length of a joining node's name, in characters: the member's id has at most 64 bytes, and the part that tells
@@ -146,11 +147,13 @@ class NodeConfig(BaseSettings):
     session_window_bytes: int = Field(
         8 * MIB,
         ge=64 * 1024,
+        le=MAX_BYTES,
         description="unconfirmed bytes of one session; above it, the member does not read the session's stream",
     )
     node_window_bytes: int = Field(
         256 * MIB,
         ge=MIB,
+        le=MAX_BYTES,
         description="unconfirmed bytes of all sessions of this node; a second limit of the same size is for the "
         "bytes of requests in progress; docs/operations.md says how clients and groups share them",
     )
@@ -163,6 +166,7 @@ class NodeConfig(BaseSettings):
     queue_memory_bytes: int = Field(
         256 * MIB,
         ge=MIB,
+        le=MAX_BYTES,
         description="memory for the blocks of this node's queues, filter fields included; docs/queues.md says which "
         "blocks are paged out",
     )
@@ -170,12 +174,14 @@ class NodeConfig(BaseSettings):
     disk_free_limit_bytes: int = Field(
         256 * MIB,
         ge=MIB,
+        le=MAX_BYTES,
         description="minimum free space on a member's disk, in addition to the reserve of its log (195 MiB); below it, "
         "all members refuse publishes",
     )
     max_log_bytes: int | None = Field(
         None,
         ge=2 * MIB,
+        le=MAX_BYTES,
         description="maximum size of a member's log, which has the messages of all queues and what is not collected "
         "yet; when less than `disk_free_limit_bytes` of it are left, all members refuse publishes",
     )
@@ -244,8 +250,9 @@ class NodeConfig(BaseSettings):
             with open(self.secret_file, "rb") as file:
                 status = os.fstat(file.fileno())
                 secret = file.read().strip()
-        except OSError as error:
-            raise ConfigError(f"secret_file {self.secret_file} cannot be read: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+            text = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConfigError(f"secret_file {self.secret_file} cannot be read: {text}") from error
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise ConfigError(
@@ -302,9 +309,20 @@ def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> No
     except ValidationError as error:
         raise ConfigError("\n".join(f"{origin}: {finding}" for finding in _findings(error))) from error
     except SettingsError as error:
-        raise ConfigError(f"QUORUM_MEMBERS is not a JSON object: {error.__cause__ or error}") from error
-    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(_not_json(error)) from error
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not TOML, not text, a number of many digits
         raise ConfigError(f"{origin} cannot be read: {error}") from error
+
+
+def _not_json(error: SettingsError) -> str:
+    """Which variable is no JSON, and what it has to be. The library names the key only in its text."""
+    wanted = {"members": "a JSON object", "skip_entries": 'a JSON array, such as ["0:1234"]'}
+    key = next((each for each in wanted if f'"{each}"' in str(error)), "members")
+    return f"{ENV_PREFIX}{key.upper()} is not {wanted[key]}: {error.__cause__ or error}"
 
 
 def _findings(error: ValidationError) -> list[str]:

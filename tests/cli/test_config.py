@@ -20,6 +20,10 @@ client = "127.0.0.2:7400"
 """
 
 
+SMALL = ("max_message_bytes", "max_batch_bytes")
+"""Settings with a bound of their own."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import os
@@ -127,6 +131,32 @@ def test_files_that_are_none(folder: Path) -> None:
     refused(file, "cannot be read")
     file.write_bytes(b"\xff\xfe")
     refused(file, "cannot be read")
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 5_000 + "]" * 5_000, "lease_ms = " + "9" * 5_000])
+def test_a_file_beyond_what_the_reader_takes_is_none(folder: Path, text: str) -> None:
+    refused(write(folder, text + "\n"), "cannot be read")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [name for name in NodeConfig.model_fields if name.endswith("_bytes") and name not in SMALL],
+)
+def test_bytes_that_no_message_can_hold_are_refused(folder: Path, key: str) -> None:
+    load(write(folder, f"node_window_bytes = {1 << 60}\nmax_log_bytes = {1 << 60}\n"))
+    for value in ((1 << 60) + 1, 1 << 64, 10**30):
+        refused(
+            write(folder, f"{key} = {value}\n"), f"{key}: Input should be less than or equal to", str(value)
+        )
+
+
+def test_a_variable_that_is_no_json_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, wanted in (("MEMBERS", "a JSON object"), ("SKIP_ENTRIES", 'a JSON array, such as ["0:1234"]')):
+        with monkeypatch.context() as changed:
+            changed.setenv(f"QUORUM_{name}", "0:1")
+            refused(write(folder), f"QUORUM_{name} is not {wanted}")
+    monkeypatch.setenv("QUORUM_SKIP_ENTRIES", '["0:1"]')
+    assert load(write(folder)).skipped_places == ((0, 1),)
 
 
 def test_the_secret_comes_from_its_file(folder: Path) -> None:
