@@ -331,6 +331,14 @@ def test_a_proof_cannot_be_reflected() -> None:
         listener.read(listened)
 
 
+@pytest.mark.parametrize("name", ["a\x1b[2J", "a\nb", "\u202eb"])
+def test_a_name_that_cannot_be_printed_is_refused_before_it_is_logged(name: str) -> None:
+    listener, dialer = Identity("a", 1, SECRET, "test"), Identity(name, 1, SECRET, "test")
+    with pytest.raises(HandshakeError, match="printable") as refused:
+        listener.read(dialer.hello("a", bytes(32)))
+    assert str(refused.value).isprintable()
+
+
 @pytest.mark.parametrize("known", [UNKNOWN, b"k" * 16])
 def test_a_stranger_that_resets_behind_its_hello_ends_nothing(cluster: Cluster, known: bytes) -> None:
     network = cluster.add("a", known=lambda _: known)

@@ -249,6 +249,8 @@ def _decode_name(data: bytes) -> str:
     try:
         name = data.rstrip(b"\0").decode()
         encode_name(name)
+        if not name.isprintable():  # it is logged before its sender has proved anything
+            raise ValueError(f"a node's name is printable, not {name!r}")
     except ValueError as error:  # UnicodeDecodeError, too
         raise HandshakeError(f"a sender whose name no node can have: {error}") from None
     return name
