@@ -116,8 +116,8 @@ class MemberService:
         return pb.SetLeaseTimesResponse(changed=bool(reply.count))
 
     async def _do_without(self, name: str, make: Callable[[int], MemberCommand]) -> None:
-        """Propose a command after which this member serves no clients. FAILED_PRECONDITION if no other member could serve them
-        that is reachable now. make: the command, from CatalogMachine.changes."""
+        """Propose a command after which this member serves no clients. FAILED_PRECONDITION if no other member that is
+        reachable now could serve them. make: the command, from CatalogMachine.changes."""
 
         def checked(found: q.Successors) -> MemberCommand:
             if found.problem:
