@@ -332,6 +332,7 @@ UNREACHED = """
     quorum/bench/command.py
     quorum/bench/load.py
     quorum/bench/plan.py
+    quorum/bench/receivers.py
     quorum/bench/report.py
     quorum/bench/run.py
     quorum/bench/selectors_alone.py
@@ -377,6 +378,7 @@ UNREACHED = """
     quorum/log/reserve.py
     quorum/node/driver.py
     quorum/node/errors.py
+    quorum/node/identity/log_owner.py
     quorum/node/maintenance/lost_log.py
     quorum/node/maintenance/offline_check.py
     quorum/replication/network/connection.py
