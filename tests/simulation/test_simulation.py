@@ -323,7 +323,6 @@ UNREACHED = """
     quorum/api/allocator.py
     quorum/api/calls.py
     quorum/api/connections.py
-    quorum/api/exchange_service.py
     quorum/api/health.py
     quorum/api/process.py
     quorum/api/request_limits.py
@@ -368,7 +367,6 @@ UNREACHED = """
     quorum/client/answers.py
     quorum/client/bulk.py
     quorum/client/bulk_calls.py
-    quorum/client/exchanges.py
     quorum/demo/extract.py
     quorum/demo/flights.py
     quorum/demo/plan.py
@@ -377,7 +375,6 @@ UNREACHED = """
     quorum/log/inspection.py
     quorum/log/reserve.py
     quorum/node/driver.py
-    quorum/node/errors.py
     quorum/node/identity/log_owner.py
     quorum/node/maintenance/lost_log.py
     quorum/node/maintenance/offline_check.py
@@ -409,7 +406,6 @@ UNREACHED = """
     quorum/spark/verify_holders.py
     quorum/spark/verify_order.py
     quorum/sync.py
-    fifo/consumers/single_active.py
     fifo/layouts.py
     fifo/persistence/invariants.py
     fifo/results.py

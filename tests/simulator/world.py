@@ -29,6 +29,7 @@ from quorum.node import member_config
 from quorum.node.identity.identity import Founding, IdentityError
 from quorum.node.member import Member
 from simulator.changes import Changes, Mover
+from simulator.clients.alone import alone_apps, alone_places
 from simulator.clients.apps import (
     SELECTORS,
     WIDE_SELECTOR,
@@ -36,12 +37,14 @@ from simulator.clients.apps import (
     App,
     Consumer,
     Getter,
+    NumberedProducer,
     Operator,
     Place,
     Producer,
 )
-from simulator.clients.bounded import BoundedProducer, bounded_apps, bounded_places
+from simulator.clients.bounded import bounded_apps, bounded_places
 from simulator.clients.bulk import Browser, Reader, Writer
+from simulator.clients.copies import PLACES, copy_apps
 from simulator.clients.hostile import hostile_apps
 from simulator.clients.reads import Auditor, Tally, Teller
 from simulator.clients.singles import SingleProducer
@@ -74,6 +77,7 @@ LEASE_MS = 1_500
 WIDE_SEEDS = 0.25
 ROUTING_SEEDS = 0.4
 TRANSACTION_SEEDS = 0.4
+EXCHANGE_SEEDS = 0.3
 FEW_PART = 0.15
 """Of all seeds: the cluster is founded with one or two members, and grows to three."""
 LEASES_MS = (LEASE_MS, LEASE_MS, 4_000)
@@ -93,7 +97,8 @@ class Build:
     scenario: str = ""
     """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
     "leases" whose times change, "wide" batches, batches with "routing" keys, "few" founders, "singles" that are
-    gathered, "transactions", or "versions" that members are upgraded to."""
+    gathered, "transactions", "exchanges", a queue with a consumer "alone", or "versions" that members are upgraded
+    to."""
 
 
 class World:
@@ -170,6 +175,17 @@ class World:
         self.has_transactions = self.random_of("transactions").random() < TRANSACTION_SEEDS or is_transacting
         self.outputs = [Place("paid", {}), Place("shipped", {})] if self.has_transactions else []
         """queues that only transactions publish to"""
+        is_copying = self.build.scenario == "exchanges"
+        self.has_exchanges = self.random_of("exchanges").random() < EXCHANGE_SEEDS or is_copying
+        self.alone = alone_places(self.random_of("alone"), self.build.scenario == "alone")
+        self.single_active = {
+            place.name for place in self.alone if "x-single-active-consumer" in place.arguments
+        }
+        self.consumer_timeouts = {
+            place.name: place.arguments["x-consumer-timeout"]
+            for place in self.alone
+            if "x-consumer-timeout" in place.arguments
+        }
 
     def add_machine(self, name: str, founders: tuple[str, ...] = ()) -> Machine:
         """One more, with nothing running on it yet. founders: what its configuration says; none: it joins."""
@@ -429,7 +445,9 @@ class World:
             self.apps += [
                 Consumer(self, number, place, None, 0.3) for number, place in enumerate(self.outputs, 63)
             ]
-        self.apps += bounded_apps(self) + hostile_apps(self)
+        if self.has_exchanges:
+            self.apps += copy_apps(self)
+        self.apps += alone_apps(self) + bounded_apps(self) + hostile_apps(self)
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
         self.apps += [
@@ -505,7 +523,7 @@ class World:
         before = counts["confirmed"]
         self.run_until(lambda: counts["confirmed"] > before + 20, "publishing goes on", PROGRESS_LIMIT_MS)
         self.phase = "draining"
-        producers = [app for app in self.apps if isinstance(app, Producer | BoundedProducer | SingleProducer)]
+        producers = [app for app in self.apps if isinstance(app, NumberedProducer)]
         self.run_until(
             lambda: (
                 not any(each.unconfirmed for each in producers)
@@ -530,7 +548,8 @@ class World:
     @property
     def queues(self) -> list[Place]:
         """Those that exist as long as the run."""
-        return self.places + self.bounded + self.outputs
+        copies = PLACES if self.has_exchanges else []
+        return self.places + self.bounded + self.outputs + self.alone + copies
 
     @property
     def is_draining(self) -> bool:

@@ -268,6 +268,34 @@ CANARIES: tuple[Canary, ...] = (
         scenario="transactions",
         fifo__queue_machine__QueueMachine__drop_embargo=broken.rollback_settles,
     ),
+    # ---- exchanges
+    _patched(
+        "no message is mandatory",
+        "a mandatory message for no queue is refused",
+        scenario="exchanges",
+        is_quick=True,
+        quorum__api__session_publisher__SessionPublisher___publish_through=broken.never_mandatory,
+    ),
+    _patched(
+        "copies of a repeat",
+        "a message for several queues that comes again is in each of them once",
+        scenario="exchanges",
+        fifo__producers__Producer__fresh_numbers=broken.takes_repeats,
+    ),
+    # ---- consumers
+    _patched(
+        "everybody is active",
+        "of a queue with a single active consumer no two hold messages at a time",
+        scenario="alone",
+        is_quick=True,
+        fifo__consumers__single_active__SingleActive__elect=broken.everybody_is_active,
+    ),
+    _patched(
+        "held too long though settled",
+        "a consumer timeout takes no messages that were held for less",
+        scenario="alone",
+        fifo__consumers__consumer__CheckedOut__has_up_to=broken.holds_for_ever,
+    ),
     # ---- single messages
     _patched(
         "gathered in any order",

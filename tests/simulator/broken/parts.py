@@ -4,15 +4,17 @@ one promise away. A class stands in the place of its base class; a function says
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from fifo import targets
 from fifo.budgets import Entry
 from fifo.commands import Enqueue, Reserve, Return, Settle
+from fifo.consumers.consumer import CheckedOut
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
+from fifo.consumers.single_active import SingleActive
 from fifo.effects import Confirmed, Deliver, Refused, Reply
 from fifo.embargo import EmbargoedSettlement
 from fifo.embargo import Key as TransactionKey
@@ -28,6 +30,7 @@ from fifo.subscriptions import Subscription, Subscriptions
 from quorum.api.hub import Hub
 from quorum.api.member_requests import MemberRequests
 from quorum.api.published_state import PublishedState
+from quorum.api.session_publisher import SessionPublisher
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.client.gathering import Gathering
 from quorum.log import Log, record
@@ -52,6 +55,7 @@ from quorum.replication.outbox import Outbox
 
 T = TypeVar("T")
 _enqueue_rest = GroupMachine._enqueue_rest
+_publish_through = SessionPublisher._publish_through
 choose = targets.choose
 
 # ---- durability
@@ -121,6 +125,34 @@ def first_target_only(*arguments: Any) -> targets.Choice:
 def numbers_without_gaps(first: int, ordinals: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """In the place of routing.numbers_of: a group gets the numbers of neighbours, whichever it was sent."""
     return ((first + ordinals[0], len(ordinals)),)
+
+
+def takes_repeats(
+    producer: Producer, ranges: Iterable[tuple[int, int, int]], floor: int
+) -> Iterator[tuple[int, int, int]]:
+    """In the place of Producer.fresh_numbers: a batch for several queues that comes again is new."""
+    yield from ranges
+
+
+async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
+    """In the place of SessionPublisher._publish_through: messages for no queue are dropped, mandatory or not."""
+    await _publish_through(publisher, *arguments[:-1], False)
+
+
+# ---- consumers
+
+
+def everybody_is_active(single: SingleActive, entry: Entry) -> None:
+    """In the place of SingleActive.elect."""
+    for consumer in single.candidates.values():
+        if not consumer.is_active:
+            single._set_active(entry, consumer, is_active=True)
+            single.active = consumer
+
+
+def holds_for_ever(checked_out: CheckedOut, last: int) -> bool:
+    """In the place of CheckedOut.has_up_to: what was settled counts as held too long."""
+    return True
 
 
 def confirms_refusals(machine: GroupMachine, *arguments: Any) -> Reply:

@@ -34,15 +34,14 @@ from quorum.client.batch import BatchReader
 from quorum.histories import Run
 from quorum.node.replica.applier import Applier
 from quorum.node.wire.operations import Command, batch_of, count_of
-from simulator.rules.rules import Broken, Key, Origin, origin_of
+from simulator.rules.rules import EARLIEST_PERCENT, Broken, Key, Origin, origin_of
 
 if TYPE_CHECKING:
     from simulator.machines.node import Node
     from simulator.world import World
 
-EARLIEST_PERCENT, EARLIEST_MS = 85, 50
-"""Of its TTL by the world's clock a message lives at least so much, less so many milliseconds: a leader slews group
-time by up to a tenth, and clocks drift by up to a hundredth."""
+EARLIEST_MS = 50
+"""A message lives at least EARLIEST_PERCENT of its TTL by the world's clock, less so many milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)

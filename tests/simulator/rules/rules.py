@@ -12,6 +12,7 @@ more), its node's process dies, or the lease is over by its node's clock.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fifo.persistence.state_crc import StateCrc
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from simulator.machines.wire import ServedCall
     from simulator.world import World
 
+MAX_TAG = (1 << 64) - 1
+EARLIEST_PERCENT = 85
+"""By the world's clock a time that a group counts takes at least so much: a leader slews group time by up to a tenth,
+and clocks drift by up to a hundredth."""
 STRANGE = "strange"
 """The queue of hostile clients: what they put in there nobody else has to understand."""
 Key = tuple[str, int]
@@ -44,17 +49,43 @@ class Broken(AssertionError):
     world: World | None = None
 
 
-def _deliveries(response: Any) -> list[Any]:
-    """Those in a response of a session."""
+def _parts(response: Any) -> list[Any]:
+    """What a response of a session consists of; nothing for one of another call."""
     if not hasattr(response, "delivery"):
         return []
-    parts = response.turn.responses if response.HasField("turn") else [response]
-    return [each.delivery for each in parts if each.HasField("delivery")]
+    return list(response.turn.responses) if response.HasField("turn") else [response]
+
+
+def _deliveries(response: Any) -> list[Any]:
+    return [each.delivery for each in _parts(response) if each.HasField("delivery")]
 
 
 def origin_of(body: bytes) -> Origin:
     producer, n, _ = body.split(b":", 2)
     return int(producer), int(n)
+
+
+COPIES = "copy-"
+"""So begin the names of queues that may have copies of one message, before their numbers."""
+COPY_STEP = 1_000_000
+
+
+def origin_in(queue: str, body: bytes) -> Origin:
+    """The origin as the history knows it: in a queue of copies, each queue's copies have a producer of their own."""
+    producer, n = origin_of(body)
+    if queue.startswith(COPIES):
+        producer += COPY_STEP * int(queue.removeprefix(COPIES))
+    return producer, n
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who was handed a message: a consumer of a call, when, and of which group the message is."""
+
+    call: ServedCall
+    consumer: str
+    group: int
+    at_ms: int
 
 
 class Rules:
@@ -67,8 +98,8 @@ class Rules:
         self._committed: dict[tuple[int, int], tuple[int, str]] = {}
         """(group, index) -> the term of the entry, and who said first that it is committed"""
         self._compared = 0
-        self._holders: dict[Key, tuple[ServedCall, str, int]] = {}
-        """who was handed it last: call, consumer tag, group"""
+        self._holders: dict[Key, Holder] = {}
+        """who was handed it last"""
         self.sent: dict[bytes, None] = {}
         """every body that a client has sent, confirmed or not"""
         self.published: dict[Origin, bool] = {}
@@ -172,11 +203,11 @@ class Rules:
     def _release(self, call: ServedCall, consumer: str, attach: int, tag: int) -> None:
         key = call.held.pop((consumer, attach, tag), None)
         holder = None if key is None else self._holders.get(key)
-        if key is not None and holder is not None and holder[0] is call:
+        if key is not None and holder is not None and holder.call is call:
             del self._holders[key]
 
-    def _release_all(self, call: ServedCall, consumer: str) -> None:
-        for held in [held for held in call.held if held[0] == consumer]:
+    def _release_all(self, call: ServedCall, consumer: str, last_tag: int = MAX_TAG) -> None:
+        for held in [held for held in call.held if held[0] == consumer and held[2] <= last_tag]:
             self._release(call, *held)
 
     def writes(self, call: ServedCall, response: Any) -> None:
@@ -190,6 +221,10 @@ class Rules:
                 )
 
     def answered(self, call: ServedCall, response: Any) -> None:
+        for each in _parts(response):
+            if each.HasField("timed_out"):
+                self._release_all(call, each.timed_out.consumer_tag, each.timed_out.last_tag)
+                self.counts["consumers timed out"] += 1
         for delivery in _deliveries(response):
             self._delivered(call, delivery)
 
@@ -218,7 +253,7 @@ class Rules:
         """Of a message that is handed out: it is, byte for byte, what a client has sent."""
         if body not in self.sent:
             raise Broken(f"{key} has a body that nobody has sent: {body[:60]!r}")
-        origin = origin_of(body)
+        origin = origin_in(key[0], body)
         if origin in self._found:
             self._found[origin] = True
         return origin
@@ -228,13 +263,40 @@ class Rules:
         if key in self._reserved:
             raise Broken(f"{key} is handed to {held[0]!r} while it is reserved for {self._reserved[key]}")
         before = self._holders.get(key)
-        if before is not None and before[0].is_used and before[0].node.may_deliver(before[2]):
+        if before is not None and self._holds(before, key[0]):
             raise Broken(
-                f"{key} is handed to {held[0]!r} at {call.node.name} while {before[1]!r} at {before[0].node.name} "
-                f"holds it, with a lease"
+                f"{key} is handed to {held[0]!r} at {call.node.name} while {before.consumer!r} at "
+                f"{before.call.node.name} holds it, with a lease"
             )
-        self._holders[key] = call, held[0], group
+        if key[0] in self._world.single_active:
+            self._is_alone(call, held[0], key)
+        self._holders[key] = Holder(call, held[0], group, self._world.now_ms)
         call.held[held] = key
+
+    def _holds(self, holder: Holder, queue: str) -> bool:
+        """Whether it still has the right to the message: it has a lease, and the consumer's timeout has not passed."""
+        if not holder.call.is_used or not holder.call.node.may_deliver(holder.group):
+            return False
+        return not self._is_overdue(holder.call, holder.consumer, queue)
+
+    def _is_overdue(self, call: ServedCall, consumer: str, queue: str) -> bool:
+        """Whether a consumer has held a message for as long as the queue allows. The group's time may be ahead."""
+        timeout_ms = self._world.consumer_timeouts.get(queue)
+        if timeout_ms is None:
+            return False
+        earliest = self._world.now_ms - timeout_ms * EARLIEST_PERCENT // 100
+        found = (self._holders.get(key) for held, key in call.held.items() if held[0] == consumer)
+        return any(each is not None and each.call is call and each.at_ms <= earliest for each in found)
+
+    def _is_alone(self, call: ServedCall, consumer: str, key: Key) -> None:
+        """Of a queue with a single active consumer no two hold messages at a time."""
+        for other, holder in self._holders.items():
+            is_another = other[0] == key[0] and (holder.call, holder.consumer) != (call, consumer)
+            if is_another and self._holds(holder, key[0]):
+                raise Broken(
+                    f"{key} is handed to {consumer!r} at {call.node.name} while {holder.consumer!r} at "
+                    f"{holder.call.node.name} holds {other}: there is one active consumer at a time"
+                )
 
     def _is_within_limit(self, key: Key, origin: Origin) -> None:
         """What has failed too often is not handed out."""
@@ -257,14 +319,14 @@ class Rules:
                 holder = self._holders.get(key)
                 if (
                     holder is not None
-                    and holder[0] is not call
-                    and holder[0].is_used
-                    and holder[0].node.may_deliver(holder[2])
-                    and node.may_deliver(holder[2])
+                    and holder.call is not call
+                    and self._holds(holder, key[0])
+                    and node.may_deliver(holder.group)
+                    and not self._is_overdue(call, held[0], key[0])
                 ):
                     raise Broken(
                         f"{key} is with {held[0]!r} at {node.name} still, whose lease was renewed, and with "
-                        f"{holder[1]!r} at {holder[0].node.name}"
+                        f"{holder.consumer!r} at {holder.call.node.name}"
                     )
 
     # ---- what durable readers say
@@ -275,8 +337,10 @@ class Rules:
         for key, body in zip(keys, bodies, strict=True):
             origin = self._origins[key] = self._origin(key, body)
             holder = self._holders.get(key)
-            if holder is not None and holder[0].is_used and holder[0].node.may_deliver(holder[2]):
-                raise Broken(f"{key} is reserved for {reader} while {holder[1]!r} holds it, with a lease")
+            if holder is not None and self._holds(holder, key[0]):
+                raise Broken(
+                    f"{key} is reserved for {reader} while {holder.consumer!r} holds it, with a lease"
+                )
             self._reserved[key] = reader
             messages.append(Run(key[1], str(origin[0]), origin[1], redelivered=True))
         if keys:
