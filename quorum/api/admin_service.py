@@ -1,12 +1,13 @@
 """quorum.v1.Admin: queues and cluster status. Members are in member_service.py, policies in policy_service.py,
-exchanges and bindings in exchange_service.py."""
+exchanges and bindings in exchange_service.py, definitions in definition_service.py."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import os
-from dataclasses import asdict, astuple
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, replace
 from functools import partial
 from operator import attrgetter
 
@@ -16,19 +17,20 @@ from fifo import commands as c
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
-from quorum.api.exchange_service import ExchangeService
+from quorum.api.definition_service import DefinitionService
 from quorum.api.filters import selector_text
 from quorum.api.handlers import unary, unary_once
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
+from quorum.catalog import commands as cat
 from quorum.catalog.arguments import check_queue_name, check_size, effective_config
-from quorum.catalog.commands import NO_QUEUE, DeclareQueue, RemoveQueue
+from quorum.catalog.commands import NO_QUEUE, RemoveQueue
 from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
 from quorum.config import NodeConfig
 from quorum.node import queries as q
 from quorum.v1 import admin_pb2 as pb
-from quorum.v1 import admin_pb2_grpc
+from quorum.v1 import admin_pb2_grpc, queue_pb2
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LISTED_BYTES = 3 << 20
@@ -42,7 +44,7 @@ PART_CONSUMERS, PART_FILTER_BYTES = 1_000, 256 << 10
 """Maximum number of consumers in an answer, and bytes of their filters, unless a single filter is larger."""
 
 
-class AdminService(MemberService, PolicyService, ExchangeService, admin_pb2_grpc.AdminServicer):
+class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_grpc.AdminServicer):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._hub = hub
         self._config = config
@@ -55,19 +57,27 @@ class AdminService(MemberService, PolicyService, ExchangeService, admin_pb2_grpc
         request: pb.DeclareQueueRequest,
         context: grpc.aio.ServicerContext[pb.DeclareQueueRequest, pb.DeclareQueueResponse],
     ) -> pb.DeclareQueueResponse:
-        arguments = {name: argument(name, value) for name, value in request.arguments.items()}
-        effective_config(request.queue, arguments)
-        if self._hub.catalog.queue(request.queue) is None:
+        return pb.DeclareQueueResponse(
+            created=await self._declare_queue(self._queue_declaration(request.queue, request.arguments))
+        )
+
+    def _queue_declaration(self, name: str, values: Mapping[str, queue_pb2.Value]) -> cat.DeclareQueue:
+        arguments = {each: argument(each, value) for each, value in values.items()}
+        effective_config(name, arguments)
+        if self._hub.catalog.queue(name) is None:
             check_size(arguments)
-        pairs = tuple(sorted(arguments.items()))
         allowed = self._config.max_queues or MAX_QUEUES
+        return cat.DeclareQueue(name, tuple(sorted(arguments.items())), max_queues=allowed)
+
+    async def _declare_queue(self, declaration: cat.DeclareQueue) -> bool:
+        """Return whether the queue was created, once its group has it."""
         while True:
             reply = await self._hub.own_session.change(
-                lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals, allowed)
+                lambda catalog: replace(declaration, seen=catalog.removals)
             )
             assert isinstance(reply, Ok)
             try:
-                queue = await self._hub.requests.queue(request.queue)
+                queue = await self._hub.requests.queue(declaration.name)
                 await self._hub.requests.await_queue(queue.group, queue.id, present=True)
             except status.StatusError as error:
                 if error.status.code != status.Code.NOT_FOUND:
@@ -77,7 +87,7 @@ class AdminService(MemberService, PolicyService, ExchangeService, admin_pb2_grpc
                 continue  # it existed, and has expired or was deleted since
             if reply.count or not await self._has_expired(queue):
                 break
-        return pb.DeclareQueueResponse(created=bool(reply.count))
+        return bool(reply.count)
 
     async def _has_expired(self, queue: CatalogQueue) -> bool:
         """Tell the group of a queue that was declared again that the queue is used, if it may expire. Return whether it

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
+from dataclasses import replace
 from operator import attrgetter
 
 import grpc
@@ -14,6 +16,7 @@ from quorum.api.filters import SelectorText, parse, selector_text
 from quorum.api.handlers import unary_once
 from quorum.api.hub import Hub
 from quorum.api.policy_service import argument, set_arguments
+from quorum.catalog import exchanges as cat
 from quorum.catalog.arguments import ArgumentError, ArgumentValue, check_queue_name
 from quorum.catalog.bindings import (
     SELECTOR,
@@ -25,8 +28,9 @@ from quorum.catalog.bindings import (
     check_reserved,
 )
 from quorum.catalog.commands import CatalogCommand
-from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange, Unbind
+from quorum.catalog.exchanges import Bind, DeleteExchange, Unbind
 from quorum.v1 import admin_pb2 as pb
+from quorum.v1 import queue_pb2
 from quorum_selectors import canonical
 
 LISTED_BYTES = 3 << 20
@@ -46,14 +50,17 @@ class ExchangeService:
         request: pb.DeclareExchangeRequest,
         context: grpc.aio.ServicerContext[pb.DeclareExchangeRequest, pb.DeclareExchangeResponse],
     ) -> pb.DeclareExchangeResponse:
-        arguments = {name: argument(name, value) for name, value in request.arguments.items()}
-        check_exchange(request.exchange, request.type, arguments)
-        pairs = tuple(sorted(arguments.items()))
+        created = await self._declare_exchange(
+            exchange_declaration(request.exchange, request.type, request.arguments)
+        )
+        return pb.DeclareExchangeResponse(created=created)
+
+    async def _declare_exchange(self, declaration: cat.DeclareExchange) -> bool:
         reply = await self._hub.own_session.change(
-            lambda catalog: DeclareExchange(request.exchange, request.type, pairs, catalog.routes.removals)
+            lambda catalog: replace(declaration, seen=catalog.routes.removals)
         )
         assert isinstance(reply, Ok)
-        return pb.DeclareExchangeResponse(created=bool(reply.count))
+        return bool(reply.count)
 
     @unary_once
     async def DeleteExchange(
@@ -110,20 +117,16 @@ class ExchangeService:
         request: pb.AddBindingRequest,
         context: grpc.aio.ServicerContext[pb.AddBindingRequest, pb.AddBindingResponse],
     ) -> pb.AddBindingResponse:
-        binding = await self._binding(request.binding)
+        added = await self._bind(await self._binding(request.binding))
+        return pb.AddBindingResponse(added=added)
+
+    async def _bind(self, binding: Binding) -> bool:
+        command = bind_command(binding)
         reply = await self._hub.own_session.change(
-            lambda catalog: Bind(
-                binding.source,
-                binding.kind,
-                binding.destination,
-                binding.routing_key,
-                binding.arguments,
-                binding.selector,
-                catalog.routes.removals,
-            )
+            lambda catalog: replace(command, seen=catalog.routes.removals)
         )
         assert isinstance(reply, Ok)
-        return pb.AddBindingResponse(added=bool(reply.count))
+        return bool(reply.count)
 
     @unary_once
     async def RemoveBinding(
@@ -166,7 +169,7 @@ class ExchangeService:
                 continue
             if name and (binding.kind, binding.destination) != (kind, name):
                 continue
-            shown = _shown_binding(binding)
+            shown = shown_binding(binding)
             left -= shown.ByteSize()
             if left < 0:
                 response.next_after = response.bindings[-1].id
@@ -175,29 +178,54 @@ class ExchangeService:
         return response
 
     async def _binding(self, wanted: pb.Binding) -> Binding:
-        """The binding that a request means, without its id. Raises ArgumentError, SelectorError or NOT_FOUND."""
+        """`read_binding`, of an exchange of the catalog."""
         check_exchange_name(wanted.source)
-        kind = wanted.WhichOneof("destination")
-        if kind is None:
-            raise ArgumentError(f"a binding of exchange {wanted.source!r} leads to a queue or to an exchange")
-        destination: str = getattr(wanted, kind)
-        if kind == "queue":
-            check_queue_name(destination)
-        else:
-            check_exchange_name(destination)
-        arguments: dict[str, ArgumentValue] = {
-            name: argument(name, value) for name, value in wanted.arguments.items()
-        }
         known = self._hub.catalog.routes.exchange(wanted.source)
         if known is None:
             known = (await self._hub.requests.current_catalog()).routes.exchange(wanted.source)
-        if known is None:
-            raise _no_exchange(wanted.source)
-        selector = _selector(known, arguments) if known.type == "selector" else ""
-        pairs = tuple(sorted(arguments.items()))
-        binding = Binding(0, wanted.source, kind, destination, wanted.routing_key, pairs, selector)
-        check_binding(known.type, binding)
-        return binding
+        return read_binding(wanted, known)
+
+
+def exchange_declaration(name: str, kind: str, values: Mapping[str, queue_pb2.Value]) -> cat.DeclareExchange:
+    """The command that declares an exchange. Raises ArgumentError."""
+    arguments = {each: argument(each, value) for each, value in values.items()}
+    check_exchange(name, kind, arguments)
+    return cat.DeclareExchange(name, kind, tuple(sorted(arguments.items())))
+
+
+def bind_command(binding: Binding) -> Bind:
+    return Bind(
+        binding.source,
+        binding.kind,
+        binding.destination,
+        binding.routing_key,
+        binding.arguments,
+        binding.selector,
+    )
+
+
+def read_binding(wanted: pb.Binding, source: Exchange | None) -> Binding:
+    """The binding that a request means, without its id. source: the exchange of its name, None if there is none. Raises
+    ArgumentError, SelectorError or NOT_FOUND."""
+    check_exchange_name(wanted.source)
+    kind = wanted.WhichOneof("destination")
+    if kind is None:
+        raise ArgumentError(f"a binding of exchange {wanted.source!r} leads to a queue or to an exchange")
+    destination: str = getattr(wanted, kind)
+    if kind == "queue":
+        check_queue_name(destination)
+    else:
+        check_exchange_name(destination)
+    arguments: dict[str, ArgumentValue] = {
+        name: argument(name, value) for name, value in wanted.arguments.items()
+    }
+    if source is None:
+        raise _no_exchange(wanted.source)
+    selector = _selector(source, arguments) if source.type == "selector" else ""
+    pairs = tuple(sorted(arguments.items()))
+    binding = Binding(0, wanted.source, kind, destination, wanted.routing_key, pairs, selector)
+    check_binding(source.type, binding)
+    return binding
 
 
 def _selector(exchange: Exchange, arguments: dict[str, ArgumentValue]) -> str:
@@ -218,7 +246,7 @@ def _shown(exchange: Exchange, bindings: int) -> pb.ExchangeInfo:
     return shown
 
 
-def _shown_binding(binding: Binding) -> pb.Binding:
+def shown_binding(binding: Binding) -> pb.Binding:
     shown = pb.Binding(source=binding.source, routing_key=binding.routing_key, id=binding.id)
     setattr(shown, binding.kind, binding.destination)
     set_arguments(shown.arguments, binding.arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import grpc
 
@@ -12,7 +13,7 @@ from quorum.api.handlers import unary
 from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_size, check_text
 from quorum.catalog.commands import RemovePolicy, SetPolicy
-from quorum.catalog.policies import Effective, check_policy
+from quorum.catalog.policies import Effective, Policy, check_policy
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
 
@@ -28,16 +29,10 @@ class PolicyService:
         request: pb.SetPolicyRequest,
         context: grpc.aio.ServicerContext[pb.SetPolicyRequest, pb.SetPolicyResponse],
     ) -> pb.SetPolicyResponse:
-        policy = request.policy
-        arguments = {name: argument(name, value) for name, value in policy.arguments.items()}
-        check_policy(policy.name, policy.pattern, policy.priority)
-        check_policy_arguments(arguments)
-        if policy.name not in self._hub.catalog.policies.by_name:
-            check_size(arguments)
-        pairs = tuple(sorted(arguments.items()))
-        reply = await self._hub.own_session.change(
-            lambda catalog: SetPolicy(policy.name, policy.pattern, policy.priority, pairs, catalog.changes)
-        )
+        command = policy_command(request.policy)
+        if command.name not in self._hub.catalog.policies.by_name:
+            check_size(dict(command.arguments))
+        reply = await self._hub.own_session.change(lambda catalog: replace(command, seen=catalog.changes))
         await self._hub.requests.await_configured()
         assert isinstance(reply, Ok)
         return pb.SetPolicyResponse(changed=bool(reply.count))
@@ -64,9 +59,22 @@ class PolicyService:
         policies = (await self._hub.requests.current_catalog()).policies
         response = pb.ListPoliciesResponse()
         for policy in policies.by_name.values():
-            shown = response.policies.add(name=policy.name, pattern=policy.pattern, priority=policy.priority)
-            set_arguments(shown.arguments, policy.arguments)
+            response.policies.append(shown_policy(policy))
         return response
+
+
+def policy_command(policy: pb.Policy) -> SetPolicy:
+    """The command that sets a policy. Raises ArgumentError."""
+    arguments = {name: argument(name, value) for name, value in policy.arguments.items()}
+    check_policy(policy.name, policy.pattern, policy.priority)
+    check_policy_arguments(arguments)
+    return SetPolicy(policy.name, policy.pattern, policy.priority, tuple(sorted(arguments.items())))
+
+
+def shown_policy(policy: Policy) -> pb.Policy:
+    shown = pb.Policy(name=policy.name, pattern=policy.pattern, priority=policy.priority)
+    set_arguments(shown.arguments, policy.arguments)
+    return shown
 
 
 def argument(name: str, value: queue_pb2.Value) -> bool | int | float | str:

@@ -58,6 +58,11 @@ class PublishedState:
         if low:
             raise status.disk_low(low)
 
+    @property
+    def version(self) -> int:
+        """The machine version that the cluster uses."""
+        return self._version
+
     def check_version(self, command: c.Command | CatalogCommand) -> None:
         """StatusError if the cluster has not switched to the machine version yet that the command needs."""
         needed = needed_version(command)

@@ -115,6 +115,14 @@ def with_defaults(arguments: Arguments, version: int) -> Arguments:
     return tuple(sorted((*arguments, ("x-delivery-limit", DELIVERY_LIMIT))))
 
 
+def with_past_defaults(arguments: Arguments, version: int) -> Arguments:
+    """The arguments with which a new queue means the same as one with these arguments that an entry of this version has
+    declared: defaults that have changed since are given."""
+    if version >= LIMITED_DELIVERIES or any(argument == "x-delivery-limit" for argument, _ in arguments):
+        return arguments
+    return tuple(sorted((*arguments, ("x-delivery-limit", -1))))
+
+
 def needed_version(arguments: Iterable[str]) -> int:
     """The machine version that the cluster has to use for these arguments; FIRST if any version will do."""
     return max((SUPPORTED[each].since for each in arguments if each in SUPPORTED), default=FIRST)

@@ -33,6 +33,7 @@ from quorum.catalog.arguments import (
     effective_config,
     with_defaults,
 )
+from quorum.catalog.bindings import Binding, Exchange
 from quorum.catalog.commands import (
     CatalogCommand,
     DeclareQueue,
@@ -193,10 +194,14 @@ class CatalogMachine:
             return self._left_out(command)
         if isinstance(command, c.CloseSession):
             self._numbering.close(origin, meta.now_ms, meta.version)
+        return self._change(command, meta.version)
+
+    def _change(self, command: c.Command | CatalogCommand, version: int) -> Reply | None:
+        handler = self._HANDLERS[type(command)]
         if isinstance(
             command, AddMember | RemoveMember | DrainMember | DeclareQueue | RemoveQueue | SetPolicy
         ):
-            return handler(self, command, meta.version)
+            return handler(self, command, version)
         return handler(self, command)
 
     def _left_out(self, command: c.Command | CatalogCommand) -> Reply:
@@ -453,6 +458,37 @@ class CatalogMachine:
     def queue_groups(self) -> tuple[int, ...]:
         """Numbers of the groups that may hold queues, ascending."""
         return tuple(self._by_group)
+
+    # ---- rehearsals
+
+    @classmethod
+    def rehearsing(
+        cls,
+        queue_groups: Sequence[int],
+        queues: Iterable[CatalogQueue],
+        policies: Iterable[Policy],
+        exchanges: Iterable[Exchange],
+        bindings: Iterable[Binding],
+    ) -> CatalogMachine:
+        """A machine with these objects, for `rehearse`. It is no member's state: it has no producers and no members,
+        and gives out other ids. exchanges: those that are always there may be among them. O(objects)."""
+        machine = cls(queue_groups)
+        machine.policies = Policies(policies)
+        for queue in sorted(queues, key=attrgetter("id")):
+            machine._add(queue)
+            machine.next_queue_id = queue.id + 1
+        for exchange in exchanges:
+            if exchange.id:
+                machine.exchanges.add_exchange(exchange)
+                machine.exchanges.next_id = max(machine.exchanges.next_id, exchange.id + 1)
+        for binding in sorted(bindings, key=attrgetter("id")):
+            machine.exchanges.add_binding(binding)
+            machine.exchanges.next_id = max(machine.exchanges.next_id, binding.id + 1)
+        return machine
+
+    def rehearse(self, command: CatalogCommand, version: int) -> Reply | None:
+        """The reply that the command would get in an entry of this version. Changes this machine accordingly."""
+        return self._change(command, version)
 
     # ---- snapshot
 

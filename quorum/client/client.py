@@ -72,6 +72,8 @@ DOING = {
     "AddBinding": "adding a binding",
     "RemoveBinding": "removing a binding",
     "ListBindings": "listing bindings of",
+    "ExportDefinitions": "exporting definitions",
+    "ImportDefinitions": "importing definitions",
     "SetPolicy": "setting a policy",
     "DeletePolicy": "deleting a policy",
     "ListPolicies": "listing policies",

@@ -1,5 +1,6 @@
 from quorum.v1 import queue_pb2 as _queue_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -409,6 +410,96 @@ class ListBindingsResponse(_message.Message):
     bindings: _containers.RepeatedCompositeFieldContainer[Binding]
     next_after: int
     def __init__(self, bindings: _Optional[_Iterable[_Union[Binding, _Mapping]]] = ..., next_after: _Optional[int] = ...) -> None: ...
+
+class ExchangeDefinition(_message.Message):
+    __slots__ = ("name", "type", "arguments")
+    class ArgumentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _queue_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_queue_pb2.Value, _Mapping]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    arguments: _containers.MessageMap[str, _queue_pb2.Value]
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ...) -> None: ...
+
+class QueueDefinition(_message.Message):
+    __slots__ = ("name", "arguments")
+    class ArgumentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _queue_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_queue_pb2.Value, _Mapping]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    arguments: _containers.MessageMap[str, _queue_pb2.Value]
+    def __init__(self, name: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ...) -> None: ...
+
+class Definitions(_message.Message):
+    __slots__ = ("exchanges", "queues", "bindings", "policies")
+    EXCHANGES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    BINDINGS_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    exchanges: _containers.RepeatedCompositeFieldContainer[ExchangeDefinition]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueDefinition]
+    bindings: _containers.RepeatedCompositeFieldContainer[Binding]
+    policies: _containers.RepeatedCompositeFieldContainer[Policy]
+    def __init__(self, exchanges: _Optional[_Iterable[_Union[ExchangeDefinition, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueDefinition, _Mapping]]] = ..., bindings: _Optional[_Iterable[_Union[Binding, _Mapping]]] = ..., policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ...) -> None: ...
+
+class ExportDefinitionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExportDefinitionsResponse(_message.Message):
+    __slots__ = ("definitions",)
+    DEFINITIONS_FIELD_NUMBER: _ClassVar[int]
+    definitions: Definitions
+    def __init__(self, definitions: _Optional[_Union[Definitions, _Mapping]] = ...) -> None: ...
+
+class ImportDefinitionsRequest(_message.Message):
+    __slots__ = ("definitions", "dry_run")
+    DEFINITIONS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    definitions: Definitions
+    dry_run: bool
+    def __init__(self, definitions: _Optional[_Union[Definitions, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class DefinitionResult(_message.Message):
+    __slots__ = ("outcome", "reason", "text")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OUTCOME_UNSPECIFIED: _ClassVar[DefinitionResult.Outcome]
+        ADDED: _ClassVar[DefinitionResult.Outcome]
+        SAME: _ClassVar[DefinitionResult.Outcome]
+        DIFFERS: _ClassVar[DefinitionResult.Outcome]
+        REFUSED: _ClassVar[DefinitionResult.Outcome]
+    OUTCOME_UNSPECIFIED: DefinitionResult.Outcome
+    ADDED: DefinitionResult.Outcome
+    SAME: DefinitionResult.Outcome
+    DIFFERS: DefinitionResult.Outcome
+    REFUSED: DefinitionResult.Outcome
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    outcome: DefinitionResult.Outcome
+    reason: str
+    text: str
+    def __init__(self, outcome: _Optional[_Union[DefinitionResult.Outcome, str]] = ..., reason: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class ImportDefinitionsResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[DefinitionResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[DefinitionResult, _Mapping]]] = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
     __slots__ = ("with_state_hash",)

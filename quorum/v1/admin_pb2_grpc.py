@@ -104,6 +104,16 @@ class AdminStub:
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ListBindingsRequest.SerializeToString,
                 response_deserializer=quorum_dot_v1_dot_admin__pb2.ListBindingsResponse.FromString,
                 _registered_method=True)
+        self.ExportDefinitions = channel.unary_stream(
+                '/quorum.v1.Admin/ExportDefinitions',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.ExportDefinitionsRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.ExportDefinitionsResponse.FromString,
+                _registered_method=True)
+        self.ImportDefinitions = channel.stream_stream(
+                '/quorum.v1.Admin/ImportDefinitions',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.ImportDefinitionsRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.ImportDefinitionsResponse.FromString,
+                _registered_method=True)
         self.ClusterStatus = channel.unary_unary(
                 '/quorum.v1.Admin/ClusterStatus',
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ClusterStatusRequest.SerializeToString,
@@ -232,6 +242,25 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportDefinitions(self, request, context):
+        """Definitions: queues, exchanges, bindings and policies as they were given (docs/definitions.md).
+
+        An export shows the catalog at one moment, in answers of about 1 MiB. An import makes what is missing, and changes
+        nothing that exists. Each request has an answer, in order, before which the next request is not read. A client sends
+        exchanges and queues before the bindings between them. After UNAVAILABLE or DEADLINE_EXCEEDED an import may be
+        repeated. With dry_run in its first request, a call changes nothing: the answers say what an import would do now,
+        with all requests of the call taken together.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportDefinitions(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ClusterStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -350,6 +379,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListBindings,
                     request_deserializer=quorum_dot_v1_dot_admin__pb2.ListBindingsRequest.FromString,
                     response_serializer=quorum_dot_v1_dot_admin__pb2.ListBindingsResponse.SerializeToString,
+            ),
+            'ExportDefinitions': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportDefinitions,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.ExportDefinitionsRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.ExportDefinitionsResponse.SerializeToString,
+            ),
+            'ImportDefinitions': grpc.stream_stream_rpc_method_handler(
+                    servicer.ImportDefinitions,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.ImportDefinitionsRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.ImportDefinitionsResponse.SerializeToString,
             ),
             'ClusterStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ClusterStatus,
@@ -765,6 +804,60 @@ class Admin:
             '/quorum.v1.Admin/ListBindings',
             quorum_dot_v1_dot_admin__pb2.ListBindingsRequest.SerializeToString,
             quorum_dot_v1_dot_admin__pb2.ListBindingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportDefinitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quorum.v1.Admin/ExportDefinitions',
+            quorum_dot_v1_dot_admin__pb2.ExportDefinitionsRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.ExportDefinitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportDefinitions(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/quorum.v1.Admin/ImportDefinitions',
+            quorum_dot_v1_dot_admin__pb2.ImportDefinitionsRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.ImportDefinitionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -22,6 +22,7 @@ from quorum.catalog.arguments import (
     differences,
     effective_config,
     with_defaults,
+    with_past_defaults,
 )
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.wire.operations import needed_version
@@ -181,6 +182,15 @@ def test_a_queue_has_a_delivery_limit_from_version_2_on() -> None:
     assert with_defaults((("x-max-length", 5),), 2) == (("x-delivery-limit", 20), ("x-max-length", 5))
     for limit in (-1, 3):
         assert with_defaults((("x-delivery-limit", limit),), 2) == (("x-delivery-limit", limit),)
+
+
+def test_a_queue_of_an_earlier_version_keeps_its_meaning_where_its_defaults_are_given() -> None:
+    assert with_past_defaults((("x-max-length", 5),), CURRENT) == (("x-max-length", 5),)
+    for given in ((), (("x-max-length", 5),), (("x-delivery-limit", 3),)):
+        moved = with_past_defaults(given, FIRST)
+        declared_then = effective_config("q", dict(with_defaults(given, FIRST)))
+        assert effective_config("q", dict(with_defaults(moved, CURRENT))) == declared_then
+        assert effective_config("q", dict(with_defaults(moved, FIRST))) == declared_then
 
 
 def test_differences_are_named_as_arguments() -> None:

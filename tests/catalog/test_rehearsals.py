@@ -1,0 +1,81 @@
+"""A rehearsal: a copy of the catalog replies to commands as the catalog itself does."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fifo import commands as c
+from fifo.effects import Ok, Refused, Reply
+from fifo.versions import CURRENT
+from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
+from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange, Unbind
+from quorum.catalog.machine import CatalogMachine
+
+names = st.sampled_from(["a", "b", "amq.topic", ""])
+arguments = st.sampled_from([(), (("x-max-length", 5),), (("x-max-length", 6),), (("x-wrong", 1),)])
+COMMANDS: st.SearchStrategy[CatalogCommand] = st.one_of(
+    st.builds(DeclareQueue, names, arguments, max_queues=st.sampled_from([1, 100])),
+    st.builds(RemoveQueue, names),
+    st.builds(SetPolicy, names, st.sampled_from(["*", "a", ""]), st.integers(0, 2), arguments),
+    st.builds(RemovePolicy, names),
+    st.builds(
+        DeclareExchange,
+        names,
+        st.sampled_from(["direct", "topic", "fanout"]),
+        st.sampled_from([(), (("alternate-exchange", "a"),)]),
+    ),
+    st.builds(DeleteExchange, names, if_unused=st.booleans()),
+    st.builds(Bind, names, st.sampled_from(["queue", "exchange"]), names, st.sampled_from(["", "k.*"])),
+    st.builds(Unbind, st.integers(1, 4)),
+)
+
+
+class Catalog:
+    """A machine and the numbers of its commands."""
+
+    def __init__(self) -> None:
+        self.machine = CatalogMachine((1, 2))
+        self.index = 0
+        self.apply(c.RegisterProducer(c.Address(1, 1, 1)))
+
+    def apply(self, command: CatalogCommand | c.RegisterProducer) -> Reply | None:
+        origin = c.Origin(b"p" * 16, 1, self.index)
+        self.index += 1
+        operation = c.Operation(0, origin, command)  # type: ignore[arg-type]
+        return self.machine.apply(c.Meta(self.index, 1, 1_000, CURRENT), (operation,)).replies[0]
+
+    def copied(self) -> CatalogMachine:
+        machine = self.machine
+        return CatalogMachine.rehearsing(
+            machine.queue_groups,
+            machine.queues(),
+            machine.policies.by_name.values(),
+            machine.exchanges.by_name.values(),
+            machine.exchanges.bindings.values(),
+        )
+
+
+def meaning(reply: Reply | None) -> object:
+    """A reply without the ids that the catalog gives out."""
+    if isinstance(reply, Refused):
+        return reply.reason, reply.detail
+    assert isinstance(reply, Ok)
+    return reply.count
+
+
+@given(
+    st.lists(COMMANDS, max_size=12),
+    # the copy gives out other ids
+    st.lists(COMMANDS.filter(lambda each: not isinstance(each, Unbind)), max_size=12),
+)
+def test_a_rehearsal_gets_the_replies_of_the_catalog(
+    before: list[CatalogCommand], after: list[CatalogCommand]
+) -> None:
+    catalog = Catalog()
+    for command in before:
+        catalog.apply(command)
+    copy, state = catalog.copied(), catalog.machine.snapshot()
+    rehearsed = [meaning(copy.rehearse(command, CURRENT)) for command in after]
+    assert catalog.machine.snapshot() == state, "the catalog itself has not changed"
+    assert rehearsed == [meaning(catalog.apply(command)) for command in after]
