@@ -19,6 +19,7 @@ from quorum.client import client as aio
 from quorum.client.answers import Inbox, Running, Work, at_once
 from quorum.client.batch import Batch, Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer as AioConsumer
+from quorum.client.definitions import ImportReport
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
 from quorum.client.errors import ClosedError, PublishUnknown
 from quorum.client.records import (
@@ -563,6 +564,21 @@ class Client(_Settling):
 
     def policies(self, *, timeout_ms: int | None = None) -> list[Policy]:
         return self._loop.run(self._client.policies(timeout_ms=timeout_ms))
+
+    def export_definitions(self, *, timeout_ms: int | None = None) -> dict[str, Any]:
+        return self._loop.run(self._client.export_definitions(timeout_ms=timeout_ms))
+
+    def import_definitions(
+        self,
+        data: str | bytes | Mapping[str, Any],
+        *,
+        dry_run: bool = False,
+        vhost: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> ImportReport:
+        return self._loop.run(
+            self._client.import_definitions(data, dry_run=dry_run, vhost=vhost, timeout_ms=timeout_ms)
+        )
 
     def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:
         return self._loop.run(self._client.cluster_status(timeout_ms=timeout_ms))

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import grpc
 
 from quorum.client.answers import Answer
 from quorum.client.batch import Batch, Message, prepare
 from quorum.client.consumer import MAX_COUNT, Consumer, ConsumerOptions
+from quorum.client.definitions import DefinitionCalls
 from quorum.client.delivery import DeliveredMessage, Delivery, Target, by_holder
 from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, OpenChannel, open_channel, parse_url
 from quorum.client.errors import (
@@ -49,6 +50,8 @@ from quorum.client.session import Session
 from quorum.client.transaction import Transaction
 from quorum.client.values import FieldValue, Properties, arguments, property_filter
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000
@@ -98,7 +101,7 @@ GONE: dict[str, Any] = {
 PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 
 
-class Client(PolicyCalls, ExchangeCalls):
+class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
     """A connection to the service. `async with connect(url) as client`, or `await connect(url)` and
     `close()`."""
 
@@ -558,14 +561,29 @@ class Client(PolicyCalls, ExchangeCalls):
     async def _admin(
         self, method: str, request: Any, timeout_ms: int | None, doing: str | None = None
     ) -> Any:
-        """Make one unary call; retry it at the next endpoint while a node is unavailable and the deadline allows.
-        doing: replaces the method's words in error texts."""
-        limit_s = self._limit(timeout_ms) / 1000
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + limit_s
+        """Make one unary call. doing: replaces the method's words in error texts."""
         doing = doing or DOING[method]
         named = getattr(request, "queue", "") or getattr(request, "exchange", "")
         doing += f" {named!r}" if named else ""
+
+        async def call(stub: Any, timeout_s: float, attempt: int) -> Any:
+            try:
+                return await getattr(stub, method)(request, timeout=timeout_s)
+            except grpc.aio.AioRpcError as problem:
+                if attempt and method in GONE and isinstance(from_rpc_error(problem, doing), NotFound):
+                    return GONE[method]  # an earlier try removed it
+                raise
+
+        return await self._attempts(doing, timeout_ms, call)
+
+    async def _attempts(
+        self, doing: str, timeout_ms: int | None, work: Callable[[Any, float, int], Awaitable[T]]
+    ) -> T:
+        """Make a call of the Admin service; retry it at the next endpoint while a node is unavailable and the deadline
+        allows. work: takes the stub, the seconds that this try may take, and the number of tries before it."""
+        limit_s = self._limit(timeout_ms) / 1000
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
         attempt = 0
         told: QuorumError | None = None
         while True:
@@ -574,11 +592,9 @@ class Client(PolicyCalls, ExchangeCalls):
             # one node gets only a share of the remaining time while there are others
             share_s = left_s if len(self._endpoints) == 1 else max(left_s / 3, 0.001)
             try:
-                return await getattr(stub, method)(request, timeout=share_s)
+                return await work(stub, share_s, attempt)
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, doing)
-                if attempt and method in GONE and isinstance(error, NotFound):
-                    return GONE[method]  # an earlier try removed it
                 if not isinstance(error, UnavailableError):
                     raise error from problem
                 if error.reason or told is None:

@@ -1,0 +1,79 @@
+"""A real member behind a real gRPC server, for tests of the client and the command line with the service's own answers.
+
+The member is a cluster of one, or one of several, in one thread (support/cluster.py), whose time goes on with the event
+loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import grpc
+
+from quorum.api.calls import Gate
+from quorum.node.wire.batches import BatchLimits
+from quorum.v1 import admin_pb2_grpc, queue_pb2_grpc
+from support.cluster import Cluster
+from support.services import Api
+
+LIMITS = BatchLimits(4_096, 1 << 20, 4 << 20)
+TURN_S = 0.001
+STEP_MS = 5
+
+
+@contextlib.asynccontextmanager
+async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
+    """The URL of a new cluster of this size, of which so many members are served."""
+    cluster = Cluster(size)
+    cluster.ready()
+    servers, addresses = [], []
+    for name in cluster.names[:members]:
+        api = Api(cluster, name, LIMITS)
+        server = grpc.aio.server()
+        gate = Gate(server, api.hub.limits, api.hub.received)
+        queue_pb2_grpc.add_QueueServicer_to_server(api.queues, gate)
+        admin_pb2_grpc.add_AdminServicer_to_server(api.admin, gate)
+        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        await server.start()
+        servers.append(server)
+
+    async def go_on() -> None:
+        while True:
+            cluster.run(STEP_MS)
+            await asyncio.sleep(TURN_S)
+
+    running = asyncio.create_task(go_on())
+    try:
+        yield "quorum://" + ",".join(addresses)
+    finally:
+        for server in servers:
+            await server.stop(0)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+@contextlib.contextmanager
+def served_in_a_thread(size: int = 1) -> Iterator[str]:
+    """The same for blocking clients, on an event loop of its own thread."""
+    started, stopping = threading.Event(), threading.Event()
+    urls: list[str] = []
+
+    async def serve() -> None:
+        async with served(size) as url:
+            urls.append(url)
+            started.set()
+            while not stopping.is_set():
+                await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert started.wait(30)
+        yield urls[0]
+    finally:
+        stopping.set()
+        thread.join(30)
