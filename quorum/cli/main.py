@@ -18,6 +18,7 @@ from quorum.cli import (
     archives,
     cluster,
     data_files,
+    definitions,
     exchanges,
     messages,
     pipeline,
@@ -41,6 +42,7 @@ app.add_typer(queues.app, name="queues")
 app.add_typer(exchanges.app, name="exchanges")
 app.add_typer(exchanges.bindings_app, name="bindings")
 app.add_typer(policies.app, name="policies")
+app.add_typer(definitions.app, name="definitions")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(pipeline.app, name="pipeline")
 pipeline.app.command()(archives.archive)

@@ -173,7 +173,7 @@ def parse(data: str | bytes | Mapping[str, Any]) -> Node:
         return Node(dict(data), "$")
     size = len(data)
     if size > MAX_FILE_BYTES:
-        raise DefinitionsError(f"a file of {size} bytes; allowed: {MAX_FILE_BYTES}")
+        raise DefinitionsError(f"a file of {size} bytes or more; allowed: {MAX_FILE_BYTES}")
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
         found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)

@@ -83,6 +83,7 @@ def test_help_and_version_come_without_anything_heavy() -> None:
         "exchanges",
         "bindings",
         "policies",
+        "definitions",
         "subscriptions",
         "publish",
         "consume",

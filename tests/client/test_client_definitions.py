@@ -239,7 +239,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_the_place(data: str | bytes,
 
 def test_a_file_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definition_files, "MAX_FILE_BYTES", 10)
-    with pytest.raises(DefinitionsError, match="a file of 25 bytes; allowed: 10"):
+    with pytest.raises(DefinitionsError, match="a file of 25 bytes or more; allowed: 10"):
         definitions.read_definitions('{"quorum_definitions": 1}')
 
 
