@@ -40,10 +40,20 @@ class Transactor(Consumer):
 
     def __init__(self, world: World, number: int, place: Place) -> None:
         self._targets: list[str] = []
+        self._open: dict[int, tuple[int, list[DeliveredMessage]]] = {}
+        """transactions under way, by the number of their producer: since when, and what they settle"""
         super().__init__(world, number, place, None, HASTE)
 
     def successor(self, name: str) -> App:
         return Transactor(self.world, self.world.next_producer(), self.place)
+
+    def die(self) -> None:
+        """Nobody hears any more whether the transactions under way count."""
+        settles = self.world.rules.history.settles
+        for began_us, messages in self._open.values():
+            self._asks(lambda *asked, began=began_us: settles(*asked, began_us=began), messages)
+        self._open.clear()
+        super().die()
 
     async def work(self, client: Client) -> None:
         while not self._targets:
@@ -78,6 +88,7 @@ class Transactor(Consumer):
             bodies.append((name, body))
             sent.append(history.sends(name, producer, range(n, n + 1)))
         rules.transacts([(producer, n) for n in range(1, len(messages) + 1)])
+        self._open[producer] = began_us, messages
         try:
             async with self.client.transaction(timeout_ms=TIMEOUT_MS) as tx:
                 for place, (name, body) in enumerate(bodies):
@@ -100,6 +111,8 @@ class Transactor(Consumer):
             rules.counts["transactions rolled back"] += 1
             self.held += [message for message in messages if not message.delivery.is_void]
             return
+        finally:
+            self._open.pop(producer, None)
         for each in sent:
             rules.confirm(each)
         rules.settle(keys, self._asks(lambda *asked: history.settles(*asked, began_us=began_us), messages))
