@@ -240,6 +240,9 @@ class Rules:
         messages = []
         for ordinal, sequence in enumerate(sequences):
             tag = wire.first_tag + ordinal
+            if queue in self._world.consumer_timeouts and self._was_taken(group, found.id, wire, sequence):
+                self.counts["deliveries after a timeout"] += 1
+                continue
             origin = self._origin((queue, sequence), reader.body(ordinal))
             self._handed(call, (wire.consumer_tag, wire.attach, tag), group, (queue, sequence), origin)
             messages.append(Run(sequence, str(origin[0]), origin[1], tag in again))
@@ -248,6 +251,18 @@ class Rules:
             self.history.delivers(queue, who, messages)
         self.counts["delivered"] += len(messages)
         self.counts["redelivered"] += sum(each.redelivered for each in messages)
+
+    def _was_taken(self, group: int, queue: int, wire: Any, sequence: int) -> bool:
+        """Whether the timeout has taken a message from its consumer before the consumer's member, which lags behind,
+        hands it over. The consumer is told so next."""
+        machines = [node.member.queue_machine(group) for node in self._world.members()]
+        machine = max(machines, key=lambda each: each.index).queues.get(queue)
+        consumers = [] if machine is None else list(machine.consumers.values())
+        for each in consumers:
+            if (each.tag, each.attach) == (wire.consumer_tag, wire.attach):
+                held = zip(each.checked_out.sequences, each.checked_out.counts, strict=True)
+                return not any(first <= sequence < first + count for first, count in held)
+        return False
 
     def _origin(self, key: Key, body: bytes) -> Origin:
         """Of a message that is handed out: it is, byte for byte, what a client has sent."""
