@@ -323,6 +323,7 @@ UNREACHED = """
     quorum/api/allocator.py
     quorum/api/calls.py
     quorum/api/connections.py
+    quorum/api/definition_service.py
     quorum/api/health.py
     quorum/api/process.py
     quorum/api/request_limits.py
@@ -349,6 +350,7 @@ UNREACHED = """
     quorum/cli/cluster_file.py
     quorum/cli/console.py
     quorum/cli/data_files.py
+    quorum/cli/definitions.py
     quorum/cli/exchanges.py
     quorum/cli/json_lines.py
     quorum/cli/live_selectors.py
@@ -367,6 +369,9 @@ UNREACHED = """
     quorum/client/answers.py
     quorum/client/bulk.py
     quorum/client/bulk_calls.py
+    quorum/client/definition_files.py
+    quorum/client/definitions.py
+    quorum/client/rabbitmq_definitions.py
     quorum/demo/extract.py
     quorum/demo/flights.py
     quorum/demo/plan.py
