@@ -12,7 +12,9 @@ import random
 from typing import TYPE_CHECKING
 
 from quorum.client.client import Client
+from quorum.histories.records import Record
 from simulator.clients.apps import UNCONFIRMED, App, Consumer, Place, Producer
+from simulator.rules.rules import Key
 
 if TYPE_CHECKING:
     from simulator.world import World
@@ -32,6 +34,17 @@ def alone_places(chance: random.Random, is_wanted: bool) -> list[Place]:
     return [Place("alone", chance.choice((SINGLE, TIMEOUT, SINGLE | TIMEOUT)))]
 
 
+class AloneConsumer(Consumer):
+    """As the other consumers. What the timeout has taken may be settled in vain, with the same answer."""
+
+    def successor(self, name: str) -> App:
+        return AloneConsumer(self.world, self.world.next_producer(), self.place, None, self.haste)
+
+    def settled(self, keys: list[Key], asked: list[Record]) -> None:
+        if self.place.name not in self.world.consumer_timeouts:
+            super().settled(keys, asked)
+
+
 class AloneProducer(Producer):
     """Publishes to this queue."""
 
@@ -47,5 +60,5 @@ def alone_apps(world: World) -> list[App]:
     if not world.alone:
         return []
     place = world.alone[0]
-    consumers = [Consumer(world, number, place, None, haste) for number, haste in enumerate(HASTES, 91)]
+    consumers = [AloneConsumer(world, number, place, None, haste) for number, haste in enumerate(HASTES, 91)]
     return [AloneProducer(world, 90), *consumers]

@@ -335,7 +335,7 @@ class Consumer(App):
                 asked = self._asks(rules.history.settles, messages)
                 await self.client.settle(messages, wait=wait)
                 if wait:
-                    rules.settle(keys, asked)
+                    self.settled(keys, asked)
             elif kind < 0.9:
                 asked = self._asks(rules.history.returns, messages)
                 await self.client.return_(messages, wait=True)
@@ -345,6 +345,10 @@ class Consumer(App):
                 await self.fail(messages)
         except (VoidDelivery, UnavailableError):
             rules.counts["dispositions lost"] += 1
+
+    def settled(self, keys: list[Key], asked: list[Record]) -> None:
+        """The service has answered that these are settled."""
+        self.world.rules.settle(keys, asked)
 
     def _asks(
         self, ask: Callable[[str, str, Iterable[Run]], list[Record]], messages: list[DeliveredMessage]
