@@ -90,6 +90,9 @@ class SessionPublisher:
         """ranges that the answers of these batches may have"""
         self._routed_by = 0
         """the revision of exchanges and bindings that the session routed by last"""
+        self._is_current = False
+        """Whether this node has known all exchanges and bindings that were there when the session routed its first
+        message. A node that was started again lacks some for a moment."""
         self._bytes_of: Counter[int] = Counter()
         """the same by group: the session's part of the node's window"""
 
@@ -346,9 +349,13 @@ class SessionPublisher:
     async def _route_through(
         self, exchange: str, keys: Sequence[str], batch: bytes, count: int
     ) -> routing.Routes:
-        """Route a batch by the exchanges and bindings that this node knows; by the current ones if it knows no queue
-        for a message. Before the session routes by newer ones than before, everything that it has sent is decided."""
-        is_current = False
+        """Route a batch by the exchanges and bindings that this node knows; by the current ones if it is the session's
+        first, or if the node knows no queue for a message. Before the session routes by newer ones than before,
+        everything that it has sent is decided."""
+        is_current = not self._is_current
+        if is_current:
+            await self._hub.requests.current_catalog()
+            self._is_current = True
         while True:
             while self._routed_by != (revision := self._hub.catalog.routes.revision):
                 if not self.undecided:

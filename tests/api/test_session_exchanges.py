@@ -139,6 +139,20 @@ def test_a_message_without_a_queue_is_confirmed_and_dropped_after_a_current_look
     on_node(scenario)
 
 
+def test_the_first_message_of_a_session_is_routed_by_the_current_bindings() -> None:
+    """A node that was started again knows only a part of the catalog for a moment."""
+
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a"))
+        node.unseen = [*fanout("b")]
+        assert await node.publish([""], exchange="amq.fanout") == {1: ""}
+        assert node.bodies("a") == node.bodies("b") == [b"1"]
+        await node.publish([""], first=2, lowest=2, exchange="amq.fanout")
+        assert node.barriers == 1
+
+    on_node(scenario)
+
+
 @pytest.mark.parametrize("independent", [True, False])
 def test_a_mandatory_message_without_a_queue_is_rejected(independent: bool) -> None:
     async def scenario(node: Node) -> None:
