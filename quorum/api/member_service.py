@@ -116,14 +116,12 @@ class MemberService:
         return pb.SetLeaseTimesResponse(changed=bool(reply.count))
 
     async def _do_without(self, name: str, make: Callable[[int], MemberCommand]) -> None:
-        """Propose a command after which this member serves no clients. FAILED_PRECONDITION if no other member that is
+        """Propose a command after which this member serves no clients. UNAVAILABLE while no other member that is
         reachable now could serve them. make: the command, from CatalogMachine.changes."""
 
         def checked(found: q.Successors) -> MemberCommand:
             if found.problem:
-                raise status.StatusError(
-                    status.make(status.Code.FAILED_PRECONDITION, "no_successor", found.problem)
-                )
+                raise status.unavailable("no_successor", found.problem)
             return make(found.changes)
 
         await self._hub.own_session.change_group(q.FindSuccessors(SYSTEM_GROUP, name), checked)

@@ -25,6 +25,8 @@ from quorum.errors import ClusterError
 from quorum.log.files import RealFiles
 from quorum.log.log import LOCK
 
+STARTED_LIMIT_S = 30.0
+"""Time for a process to be loaded."""
 SLEEPER = "import time; time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
@@ -123,7 +125,10 @@ def test_processes_are_paused_resumed_killed_and_measured(
     assert live is not None
     live.write(cluster.member("node-1").pid_file)
     assert cluster.pids == (sleeper.pid,)
-    assert cluster.resident_bytes()["node-1"] > 1_000_000
+    deadline = time.monotonic() + STARTED_LIMIT_S
+    while cluster.resident_bytes()["node-1"] <= 1_000_000:  # it has only begun
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert cluster.cpu_seconds() >= 0.0
     with pytest.raises(ClusterError, match="is running already"):
         cluster.start(["node-1"])

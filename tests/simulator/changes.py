@@ -331,6 +331,6 @@ class Mover(App):
             except grpc.aio.AioRpcError as error:
                 if error.code() == done:
                     return
-                # the last member that may lead is not removed: the others are drained or down for the moment
-                excuse(error, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
+                # the last member that may lead is not removed: the others are drained for the moment
+                excuse(error, grpc.StatusCode.INVALID_ARGUMENT)
             await asyncio.sleep(0.3)

@@ -421,10 +421,8 @@ class Operator(App):
                 if not self.world.faults.is_over:
                     await self.chance.choice(jobs)()
             except grpc.aio.AioRpcError as error:
-                # nothing is handed to who is drained, or has been removed meanwhile; and one is not drained while no
-                # other can be reached
-                allowed = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
-                excuse(error, *allowed, grpc.StatusCode.FAILED_PRECONDITION)
+                # nothing is handed to who is drained, or has been removed meanwhile
+                excuse(error, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 
     def _stub(self) -> Any:
         return admin_pb2_grpc.AdminStub(self.channel(f"{self.chance.choice(list(self.world.machines))}:7400"))
