@@ -237,9 +237,9 @@ class InTransaction:
     """A publish or a settlement that counts when the transaction commits. Until then the group keeps it embargoed.
 
     tx: the number that the producer gives the transaction, from 1 on. A new one has a higher number than all before.
-    The first command that names a transaction begins it. command: of an Enqueue, the client sequences do not count, and
-    all of its messages are accepted or none. Of a settlement, all of its messages have to be checked out; its credit
-    counts at once.
+    The first command that names a transaction begins it. command: an Enqueue or a settlement.
+    The client sequences of an Enqueue do not count, and either all of its messages are accepted or none. All messages
+    of a settlement have to be checked out. The credit that a settlement carries counts at once, not at the commit.
     """
 
     tx: int

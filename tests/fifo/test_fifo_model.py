@@ -894,7 +894,7 @@ def of_one_priority(priorities: bytes, first: int) -> bytes:
 
 
 def nothing(self: Transactions, *_: Any) -> None:
-    """The transaction goes on."""
+    """In the place of a method that ends or changes a transaction: it does nothing."""
 
 
 drop_embargo, commit, refuse_begin = (

@@ -6,11 +6,12 @@ from __future__ import annotations
 import pytest
 
 from fifo import commands as c
-from fifo.effects import AttachedReply, Ok, Published, Refused
+from fifo.effects import Ok, Published, Refused
 from quorum.log import EntryMissing
 from quorum.replication.group_config import GroupConfig
-from quorum_selectors import canonical, columns, jms
+from quorum_selectors import columns
 from support.cluster import Cluster, Session, batch
+from support.member_traffic import received, traffic
 
 SEGMENT = 100_000
 PARTS = (b"a" * 16, b"b" * 16)
@@ -36,29 +37,6 @@ def stage(session: Session, group: int, queue: int, part: bytes, chunk: int, num
     command = c.Stage(queue, "writer", 1, part, chunk, len(bodies), size, columns=fields)
     assert isinstance(session.call(group, command, batch(bodies)), Ok)
     return bodies
-
-
-def traffic(cluster: Cluster, name: str, group: int, queue: int, count: int) -> None:
-    """Messages come and go, so that snapshots are taken and the log is collected."""
-    session = Session(cluster, name)
-    for _ in range(count):
-        session.publish(group, queue, bytes(5_000))
-        cluster.run(5)
-    cluster.until(lambda: len(session.confirmed()) == count, f"{count} confirms")
-    for _ in range(count):
-        assert session.call(group, c.Get(queue, 1, settled=True)) == Ok(1)
-
-
-def received(cluster: Cluster, name: str, group: int, queue: int, selector: str, count: int) -> list[bytes]:
-    session = Session(cluster, name)
-    encoded = canonical.encode(jms.parse(selector)) if selector else b""
-    reply = session.call(group, c.Attach(queue, "c", encoded, 10_000))
-    assert isinstance(reply, AttachedReply)
-    cluster.until(lambda: len(session.received(group)) >= count, f"{count} deliveries")
-    found = session.received(group)
-    assert session.call(group, c.Settle(queue, "c", reply.attach, ((1, count),))) == Ok(count)
-    assert session.call(group, c.Cancel(queue, "c", requeue=True)) == Ok()
-    return found
 
 
 def applied_index(cluster: Cluster, group: int) -> int:

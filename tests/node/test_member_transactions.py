@@ -1,5 +1,7 @@
-"""Transactions in members: what they publish lies in the log before it is in a queue, and is kept, sent to others,
-committed under another leader, and let go."""
+"""Transactions in members. What they publish is in the log before it is in a queue.
+
+A member keeps it until the transaction ends, and sends it to members that are behind. Another leader may commit the
+transaction. After its end the log is collected."""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
 from quorum.log import EntryMissing
 from quorum.replication.group_config import GroupConfig
-from quorum_selectors import canonical, columns, jms
+from quorum_selectors import columns
 from support.cluster import Cluster, Session, batch
+from support.member_traffic import received, traffic
 
 
 @pytest.fixture
@@ -35,30 +38,6 @@ def part(queue: int, numbers: range, priority: int = 0) -> tuple[c.Enqueue, byte
         queue, 0, 0, len(bodies), size, columns=fields, priorities=bytes([priority]) if priority else b""
     )
     return command, batch(bodies), bodies
-
-
-def traffic(cluster: Cluster, name: str, group: int, queue: int, count: int) -> None:
-    """Messages come and go, so that snapshots are taken and the log is collected."""
-    session = Session(cluster, name)
-    for _ in range(count):
-        session.publish(group, queue, bytes(5_000))
-        cluster.run(5)
-    cluster.until(lambda: len(session.confirmed()) == count, f"{count} confirms")
-    for _ in range(count):
-        assert session.call(group, c.Get(queue, 1, settled=True)) == Ok(1)
-
-
-def received(cluster: Cluster, name: str, group: int, queue: int, text: str, count: int) -> list[bytes]:
-    session = Session(cluster, name)
-    encoded = canonical.encode(jms.parse(text)) if text else b""
-    reply = session.call(group, c.Attach(queue, "c", encoded, 10_000))
-    assert isinstance(reply, AttachedReply)
-    cluster.until(lambda: len(session.received(group)) >= count, f"{count} deliveries")
-    cluster.run(200)
-    found = session.received(group)
-    assert session.call(group, c.Settle(queue, "c", reply.attach, ((1, count),))) == Ok(count)
-    assert session.call(group, c.Cancel(queue, "c", requeue=True)) == Ok()
-    return found
 
 
 def refers(cluster: Cluster, group: int, index: int) -> list[bool]:

@@ -280,7 +280,7 @@ CANARIES: tuple[Canary, ...] = (
         "copies of a repeat",
         "a message for several queues that comes again is in each of them once",
         scenario="exchanges",
-        fifo__producers__Producer__fresh_numbers=broken.takes_repeats,
+        fifo__group_machine__GroupMachine___enqueue_targets=broken.takes_repeats,
     ),
     # ---- consumers
     _patched(

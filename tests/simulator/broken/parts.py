@@ -4,13 +4,13 @@ one promise away. A class stands in the place of its base class; a function says
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from fifo import targets
 from fifo.budgets import Entry
-from fifo.commands import Enqueue, Reserve, Return, Settle
+from fifo.commands import Enqueue, Operation, Reserve, Return, Settle
 from fifo.consumers.consumer import CheckedOut
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
@@ -23,6 +23,7 @@ from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import PriorityOrder
+from fifo.number_ranges import NumberRanges
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
@@ -55,6 +56,7 @@ from quorum.replication.outbox import Outbox
 
 T = TypeVar("T")
 _enqueue_rest = GroupMachine._enqueue_rest
+_enqueue_targets = GroupMachine._enqueue_targets
 _publish_through = SessionPublisher._publish_through
 choose = targets.choose
 
@@ -128,10 +130,14 @@ def numbers_without_gaps(first: int, ordinals: Sequence[int]) -> tuple[tuple[int
 
 
 def takes_repeats(
-    producer: Producer, ranges: Iterable[tuple[int, int, int]], floor: int
-) -> Iterator[tuple[int, int, int]]:
-    """In the place of Producer.fresh_numbers: a batch for several queues that comes again is new."""
-    yield from ranges
+    machine: GroupMachine, entry: Entry, operation: Operation, producer: Producer, command: Enqueue
+) -> Reply:
+    """In the place of GroupMachine._enqueue_targets: for a batch for several queues, nothing was accepted before."""
+    accepted, producer.accepted = producer.accepted, NumberRanges()
+    reply = _enqueue_targets(machine, entry, operation, producer, command)
+    for first, last in accepted:
+        producer.accept(first, last)
+    return reply
 
 
 async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:

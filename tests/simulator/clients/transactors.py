@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 HASTE = 0.5
 PART = 0.8
-"""Of what it takes: the rest is settled without a transaction."""
+"""Share of the messages that it settles in transactions; it settles the others without one."""
 ABANDONED_PART = 0.2
-TIMEOUT_MS = 4_000
-"""Of a commit."""
-
+COMMIT_TIMEOUT_MS = 4_000
 
 REASONS = ("ROLLED_BACK", "NOT_CHECKED_OUT", "NOT_ATTACHED", "WRONG_ATTACH")
 """Why a commit may be refused: the last three, because the consumer was cancelled or has begun anew meanwhile."""
@@ -90,7 +88,7 @@ class Transactor(Consumer):
         rules.transacts([(producer, n) for n in range(1, len(messages) + 1)])
         self._open[producer] = began_us, messages
         try:
-            async with self.client.transaction(timeout_ms=TIMEOUT_MS) as tx:
+            async with self.client.transaction(timeout_ms=COMMIT_TIMEOUT_MS) as tx:
                 for place, (name, body) in enumerate(bodies):
                     if place == len(bodies) // 2:
                         await tx.settle(messages)
