@@ -229,9 +229,9 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         session = self._live()
         check_names(queue)
         if isinstance(queue, Through):
-            session.use_exchange()
+            session.placement.use_exchange()
         else:
-            session.use(queue)
+            session.placement.use(queue)
         session.publisher.publish(queue, message, self._limit(timeout_ms), outcome)
 
     async def publish_batch(
@@ -296,15 +296,15 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         check_names(route)
         session = self._live()
         if isinstance(route, Through):
-            session.use_exchange()
+            session.placement.use_exchange()
         else:
-            session.use(route if isinstance(route, str) else next(iter(route), ""))
+            session.placement.use(route if isinstance(route, str) else next(iter(route), ""))
         return await session.publisher.admit(route, prepared, self._limit(timeout_ms))
 
     def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
         """Publishes and settlements that count all at once. `async with` commits at the end, and rolls back if the
         block raises. All queues of a transaction belong to one Raft group. timeout_ms: of the commit."""
-        return Transaction(self._live(), self._limit(timeout_ms))
+        return Transaction(self._live().transactions, self._limit(timeout_ms))
 
     # ---- consuming
 
@@ -333,7 +333,7 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         tag = f"consumer-{secrets.token_hex(4)}" if consumer_tag is None else consumer_tag
         if not tag:
             raise UsageError("a consumer tag has at least one character")
-        return Consumer(self._live(), queue, tag, options)
+        return Consumer(self._live().attachments, queue, tag, options)
 
     async def get(
         self, queue: str, count: int = 1, settled: bool = False, *, timeout_ms: int | None = None
@@ -343,13 +343,13 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
             raise UsageError(f"get of {count} messages; allowed: 1 to {MAX_COUNT}")
         check_name(queue)
         session = self._live()
-        task = asyncio.create_task(session.get(queue, count, settled))
+        task = asyncio.create_task(session.gets.get(queue, count, settled))
         try:
             await asyncio.wait({task}, timeout=self._limit(timeout_ms) / 1000)
         finally:
             is_done = task.done()
             if not is_done:
-                session.abandon_get(task)
+                session.gets.abandon(task)
         if not is_done:
             raise TimedOut(f"get from {queue!r} took over {self._limit(timeout_ms)} ms")
         return [message for delivery in task.result() for message in messages_of(delivery)]
@@ -537,7 +537,7 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
     # ---- inside
 
     async def _find_leader(self, queue: str) -> tuple[str, str]:
-        """Session.FindLeader, asked at the session's endpoint."""
+        """placement.FindLeader, asked at the session's endpoint."""
         stub = queue_pb2_grpc.QueueStub(self._channel(0))
         try:
             found = await stub.FindLeader(queue_pb2.FindLeaderRequest(queue=queue))

@@ -19,8 +19,11 @@ MAX_PRIORITY = 10
 """The highest priority; the lowest is its negative."""
 
 
-class ConsumerLink(Link, Protocol):
-    """The part of the session that a consumer needs, beside Link."""
+class Attaching(Protocol):
+    """The part of the session that a consumer needs."""
+
+    @property
+    def stream(self) -> Link: ...
 
     async def attach(self, consumer: Consumer) -> None: ...
 
@@ -64,9 +67,11 @@ class Consumer(Holder):
     With auto_settle, a message or batch is settled when the caller asks for the next one.
     """
 
-    def __init__(self, link: ConsumerLink, queue: str, consumer_tag: str, options: ConsumerOptions) -> None:
-        super().__init__(link, queue, consumer_tag)
-        self._life = link
+    def __init__(
+        self, attachments: Attaching, queue: str, consumer_tag: str, options: ConsumerOptions
+    ) -> None:
+        super().__init__(attachments.stream, queue, consumer_tag)
+        self._attachments = attachments
         if not 1 <= options.prefetch <= MAX_COUNT:
             raise UsageError(f"prefetch {options.prefetch}; allowed: 1 to {MAX_COUNT}")
         if abs(options.priority) > MAX_PRIORITY:
@@ -94,14 +99,14 @@ class Consumer(Holder):
         try:
             await self._start()
         except asyncio.CancelledError:
-            self._life.abandon(self, ClosedError(f"{self} was cancelled while it was being attached"))
+            self._attachments.abandon(self, ClosedError(f"{self} was cancelled while it was being attached"))
             raise
         return self
 
     async def _start(self) -> None:
         if not self._state.was_started:
             self._state.was_started = True
-            await self._life.attach(self)
+            await self._attachments.attach(self)
         if self._state.error is not None:
             raise self._state.error
 
@@ -120,14 +125,14 @@ class Consumer(Holder):
         if self._state.is_ended or not self._state.was_started:
             self.end(None)
             return
-        await self._life.cancel(self, requeue, timeout_ms)
+        await self._attachments.cancel(self, requeue, timeout_ms)
 
     async def drain(self) -> None:
         """Take the messages that are ready now, within the credit; iteration ends after them. Credit is not
         refilled."""
         await self._start()
         self._state.is_draining = True
-        await self._life.drain(self)
+        await self._attachments.drain(self)
 
     # ---- deliveries
 
@@ -146,7 +151,7 @@ class Consumer(Holder):
                 return None
             if self._state.is_timed_out:
                 self._state.is_timed_out = False
-                self._life.attach_again(self)
+                self._attachments.attach_again(self)
             self._signal.clear()
             self._waiting += 1
             if self._is_starved():

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Self
 
-from quorum.client.batch import Batch, Message, PreparedBatch, prepare
+from quorum.client.batch import Batch, Message, prepare
 from quorum.client.delivery import DISCARD, MODIFY, RETURN, SETTLE, Holder, Target, by_holder
 from quorum.client.errors import (
     ConnectionLost,
@@ -27,53 +27,25 @@ from quorum.client.errors import (
     UnavailableError,
     UsageError,
 )
+from quorum.client.open_transactions import OpenTransactions
 from quorum.client.requests import within
-from quorum.client.routes import Route, Through
+from quorum.client.routes import Through
 from quorum.client.values import FieldValue, Properties
 from quorum.v1 import queue_pb2
 
 RETRY_PAUSE_S = 0.1
 
 
-class Link(Protocol):
-    """The part of the session that a transaction needs."""
-
-    @property
-    def is_up(self) -> bool: ...
-
-    @property
-    def stream_name(self) -> tuple[bytes, int]: ...
-
-    def check(self, queue: Route, batch: PreparedBatch) -> None: ...
-
-    def use(self, queue: str) -> None: ...
-
-    def use_exchange(self) -> None: ...
-
-    async def stream(self) -> None: ...
-
-    async def ready_for_transaction(self, timeout_ms: int) -> None: ...
-
-    def begin_transaction(self) -> int: ...
-
-    def end_transaction(self, number: int) -> None: ...
-
-    def ask(self, doing: str) -> tuple[int, asyncio.Future[Any]]: ...
-
-    async def written(self, timeout_ms: int) -> None: ...
-
-    def send(self, **request: Any) -> None: ...
-
-
 class Transaction:
     """One transaction of a client. It begins with its first request."""
 
-    def __init__(self, session: Link, timeout_ms: int) -> None:
-        self._session = session
+    def __init__(self, open_transactions: OpenTransactions, timeout_ms: int) -> None:
+        self._open = open_transactions
+        self._stream = open_transactions.stream
         self._timeout_ms = timeout_ms
         self._number = 0
         """0 until it begins"""
-        self._stream = (b"", 0)
+        self._began_on = (b"", 0)
         """the producer and the epoch of the stream on which it began"""
         self._settled: list[tuple[Holder, int, list[tuple[int, int]]]] = []
         """what it has settled: holder, its generation, tags"""
@@ -108,14 +80,14 @@ class Transaction:
     async def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
         """Publish a batch with the commit. queue: of all messages, or one of each message."""
         prepared = prepare(batch)
-        self._session.check(queue if isinstance(queue, str) else tuple(queue), prepared)
+        self._open.check(queue if isinstance(queue, str) else tuple(queue), prepared)
         await self._begin(queue if isinstance(queue, str) else next(iter(queue), ""), is_publish=True)
         request = queue_pb2.PublishBatch(tx=self._number, batch=prepared.data)
         if isinstance(queue, str):
             request.routing_key = queue
         else:
             request.routing_keys.extend(queue)
-        self._session.send(publish=request)
+        self._stream.send(publish=request)
 
     async def publish_to(
         self,
@@ -139,7 +111,7 @@ class Transaction:
         one of each message."""
         prepared = prepare(batch)
         keys = [] if isinstance(routing_key, str) else list(routing_key)
-        self._session.check(Through(exchange, tuple(keys) or str(routing_key), mandatory), prepared)
+        self._open.check(Through(exchange, tuple(keys) or str(routing_key), mandatory), prepared)
         await self._begin(None, is_publish=True)
         request = queue_pb2.PublishBatch(
             tx=self._number,
@@ -149,7 +121,7 @@ class Transaction:
             routing_keys=keys,
             mandatory=mandatory,
         )
-        self._session.send(publish=request)
+        self._stream.send(publish=request)
 
     async def settle(self, target: Target) -> None:
         """Settle messages with the commit: a message, a delivery, or several messages."""
@@ -182,7 +154,7 @@ class Transaction:
             self._settled.append((holder, holder.generation, tags))
             for disposition in holder.dispositions(tags, outcome, delivery_failed, undeliverable_here):
                 disposition.tx = self._number
-                self._session.send(disposition=disposition)
+                self._stream.send(disposition=disposition)
 
     async def _begin(self, queue: str | None, *, is_publish: bool = False) -> None:
         """Give the transaction its number with its first request; later check that it still has its stream. queue: that
@@ -190,22 +162,22 @@ class Transaction:
         async with self._beginning:  # the requests of several tasks are of one transaction
             if not self._is_over and not self._number:
                 if queue is None:
-                    self._session.use_exchange()
+                    self._open.placement.use_exchange()
                 else:
-                    self._session.use(queue)
-                await self._session.ready_for_transaction(self._timeout_ms)
+                    self._open.placement.use(queue)
+                await self._open.wait_for_room(self._timeout_ms)
                 if not self._is_over:
-                    self._number = self._session.begin_transaction()
-                    self._stream = self._session.stream_name
+                    self._number = self._open.begin()
+                    self._began_on = self._stream.name
             if is_publish and not self._is_over and self._has_stream():
-                await self._session.written(self._timeout_ms)
+                await self._stream.outbox.written(self._timeout_ms)
         if self._is_over:
             raise UsageError("the transaction is over")
         if not self._has_stream():
             raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
 
     def _has_stream(self) -> bool:
-        return self._session.is_up and self._session.stream_name == self._stream
+        return self._stream.is_up and self._stream.name == self._began_on
 
     # ---- its end
 
@@ -215,7 +187,7 @@ class Transaction:
         if not self._end():
             return
         if not self._has_stream():
-            self._session.end_transaction(self._number)
+            self._open.end(self._number)
             raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
@@ -225,13 +197,13 @@ class Transaction:
                 f"committing transaction {self._number} took over {self._timeout_ms} ms; all of it counts, or nothing"
             ) from None
         finally:
-            self._session.end_transaction(self._number)
+            self._open.end(self._number)
 
     async def _commit(self) -> None:
         doing = f"committing transaction {self._number}"
         while True:
-            request_id, answer = self._session.ask(doing)
-            self._session.send(commit=queue_pb2.Commit(request_id=request_id, tx=self._number))
+            request_id, answer = self._stream.ask(doing)
+            self._stream.send(commit=queue_pb2.Commit(request_id=request_id, tx=self._number))
             try:
                 await answer
                 return
@@ -240,10 +212,10 @@ class Transaction:
             except UnavailableError:
                 await asyncio.sleep(RETRY_PAUSE_S)
             try:
-                await self._session.stream()
+                await self._stream.wait()
             except QuorumError as error:
                 raise OutcomeUnknown(f"{doing}: {error}; all of it counts, or nothing") from error
-            if self._session.stream_name[0] != self._stream[0]:
+            if self._stream.name[0] != self._began_on[0]:
                 raise OutcomeUnknown(f"{doing}: the service has forgotten this client")
 
     def _rolled_back(self, error: RefusedError) -> RolledBack:
@@ -254,12 +226,12 @@ class Transaction:
         """Drop everything. What was settled is held again, and may be settled in another way."""
         if not self._end():
             return
-        self._session.end_transaction(self._number)
+        self._open.end(self._number)
         if not self._has_stream():
             return
         doing = f"rolling back transaction {self._number}"
-        request_id, answer = self._session.ask(doing)
-        self._session.send(rollback=queue_pb2.Rollback(request_id=request_id, tx=self._number))
+        request_id, answer = self._stream.ask(doing)
+        self._stream.send(rollback=queue_pb2.Rollback(request_id=request_id, tx=self._number))
         try:
             await within(self._timeout_ms, answer, doing)
         except (ConnectionLost, TimedOut):

@@ -17,7 +17,7 @@ from quorum.api.request_limits import (
     request_shape,
     texts_of,
 )
-from quorum.client import session
+from quorum.client import outbox
 from quorum.node.wire.batches import FRAME_BYTES, MAX_BATCH_PROPERTIES_BYTES, BatchLimits
 from quorum.node.wire.wire_scan import DEFAULT_BYTES, DEFAULT_COUNT, Field, Limit, ScanError, all_fields, scan
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
@@ -70,7 +70,7 @@ def test_every_field_of_a_request_has_a_limit(method: MethodDescriptor) -> None:
 
 
 def test_a_client_sends_no_larger_turn_than_a_session_takes() -> None:
-    assert session.MAX_TURN <= request_limits.MAX_TURN
+    assert outbox.MAX_TURN <= request_limits.MAX_TURN
 
 
 def test_every_text_of_a_request_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

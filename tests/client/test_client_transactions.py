@@ -199,7 +199,7 @@ async def test_a_publish_that_the_stream_does_not_take_in_time_is_not_sent(world
         with pytest.raises(TimedOut):
             await tx.publish("q", b"two")
         del session._next_request  # type: ignore[method-assign]
-        session._wake_writer()
+        session._stream.outbox.wake()
         await tx.rollback()
         assert bodies(world) == []
 

@@ -31,7 +31,9 @@ def test_every_request_of_many_settlements_is_taken_by_the_service(consumers: in
     async def scenario() -> None:
         session = Session(("host:1",), 3_000, 3_000)
         for number in range(consumers):
-            consumer = Consumer(session, "q", f"consumer-{number}", ConsumerOptions(prefetch=2 * settled))
+            consumer = Consumer(
+                session.attachments, "q", f"consumer-{number}", ConsumerOptions(prefetch=2 * settled)
+            )
             delivery = consumer.receive(queue_pb2.Delivery(attach=1, first_tag=1, count=2 * settled))
             every_other = [delivery[place] for place in range(0, 2 * settled, 2)]
             await consumer.modify(every_other, delivery_failed=True, undeliverable_here=True)

@@ -1,0 +1,60 @@
+"""The transactions of a session whose outcome is not known: their numbers, and how far these may be apart."""
+
+from __future__ import annotations
+
+import asyncio
+
+from quorum.client.batch import PreparedBatch
+from quorum.client.errors import TimedOut
+from quorum.client.placement import Placement
+from quorum.client.publisher import Publisher
+from quorum.client.routes import Route, check_names
+from quorum.client.stream_state import StreamState
+
+MAX_TRANSACTIONS = 256
+"""How far the numbers of transactions may be apart whose outcome is not known."""
+
+
+class OpenTransactions:
+    """Implements transaction.Link."""
+
+    def __init__(self, stream: StreamState, placement: Placement, publisher: Publisher) -> None:
+        self.stream = stream
+        self.placement = placement
+        self._publisher = publisher
+        self._next = 1
+        self._open: dict[int, None] = {}
+        """ascending"""
+        self._ended = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    async def wait_for_room(self, timeout_ms: int) -> None:
+        """Wait until a stream is up and the window has room for one more transaction."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.placement.settled()
+                await self.stream.wait()
+                while self._open and self._next - next(iter(self._open)) >= MAX_TRANSACTIONS:
+                    self._ended.clear()
+                    await self._ended.wait()
+                    await self.stream.wait()
+        except TimeoutError:
+            raise TimedOut(f"no transaction could begin for {timeout_ms} ms") from None
+
+    def check(self, queue: Route, batch: PreparedBatch) -> None:
+        """Raise UsageError if the service never takes such a batch."""
+        check_names(queue)
+        self._publisher.check(queue, batch)
+
+    def begin(self) -> int:
+        """The number of a new transaction."""
+        number, self._next = self._next, self._next + 1
+        self._open[number] = None
+        return number
+
+    def end(self, number: int) -> None:
+        """The outcome of a transaction is known, or nobody waits for it any more."""
+        self._open.pop(number, None)
+        self._ended.set()
