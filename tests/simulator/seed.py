@@ -30,7 +30,7 @@ def prepared(seed: int, build: Build) -> Iterator[list[Any]]:
     )
     patches = {
         "quorum.client.session.random": chance,
-        "quorum.client.session.secrets": secrets,
+        "quorum.client.stream_state.secrets": secrets,
         "quorum.client.client.secrets": secrets,
         "quorum.api.admin_service._resident_bytes": lambda: 0,
         **build.patches,
