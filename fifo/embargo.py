@@ -7,6 +7,9 @@ queue: the place of their bodies in the log, and their times to live, which begi
 A settlement that names a transaction leaves its messages checked out. Their tags are noted at the consumer
 (`Consumer.embargoed`), so that no other settlement takes them meanwhile.
 
+A transaction over several groups is *prepared* before it is decided (`fifo.decisions`): then its parts have the
+messages that they settle, and the room for those that they publish, so that the decision needs nobody else.
+
 `fifo.transactions` has the transactions: what belongs together in all queues of a group, and when it ends.
 """
 
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 
 from fifo.budgets import Entry
 from fifo.commands import Discard, Modify, Return, Settle
+from fifo.consumers.consumer import CheckedOut
 from fifo.messages.blocks import ONE_EACH
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
@@ -123,12 +127,14 @@ class EmbargoedBatch:
 
 @dataclass(slots=True, eq=False)
 class EmbargoedSettlement:
-    """What becomes of checked-out messages. tags: ranges (first, last) of the consumer's delivery tags, ascending."""
+    """What becomes of checked-out messages. tags: ranges (first, last) of the consumer's delivery tags, ascending.
+    held: the messages, once the part is prepared; until then the consumer has them."""
 
     consumer_tag: str
     attach: int
     outcome: Outcome
     tags: Sequence[tuple[int, int]]
+    held: CheckedOut | None = None
 
     size_bytes = 0
 

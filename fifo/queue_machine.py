@@ -477,18 +477,64 @@ class QueueMachine:
             if isinstance(part, EmbargoedBatch):
                 part.place(messages, entry)
                 continue
+            if part.held is not None:
+                self._leave_queue(entry, part.outcome, part.held.ranges())
+                continue
             consumer = self.consumers[key[0], part.consumer_tag]
             was_full = consumer.checked_out.total >= consumer.max_checked_out
             consumer.lift_embargo(part.tags)
-            ranges = consumer.checked_out.remove_many(part.tags)
-            if part.outcome in (Outcome.SETTLED, Outcome.REJECTED):
-                messages.settle(ranges, "settled" if part.outcome == Outcome.SETTLED else "rejected")
-            else:
-                messages.requeue(entry, ranges, failed=part.outcome == Outcome.FAILED)
+            self._leave_queue(entry, part.outcome, consumer.checked_out.remove_many(part.tags))
             self._has_settled(entry, consumer, 0, was_full=was_full)
             if consumer.key not in self.consumers:
                 gone.append(consumer.tag)
         return gone
+
+    def _leave_queue(self, entry: Entry, outcome: Outcome, ranges: list[tuple[int, int]]) -> None:
+        """What becomes of checked-out messages, as (sequence, count)."""
+        if outcome in (Outcome.SETTLED, Outcome.REJECTED):
+            self.messages.settle(ranges, "settled" if outcome == Outcome.SETTLED else "rejected")
+        else:
+            self.messages.requeue(entry, ranges, failed=outcome == Outcome.FAILED)
+
+    def prepare(self, entry: Entry, key: TransactionKey) -> list[str]:
+        """Gives the parts of a transaction what `decide` needs: the messages that they settle, which leave their
+        consumers, and room for those that they publish. Returns the tags of consumers that were cancelled before and
+        hold nothing any more."""
+        gone: list[str] = []
+        embargo = self.staging.embargo
+        for part in embargo.parts[key]:
+            if not isinstance(part, EmbargoedSettlement):
+                continue
+            consumer = self.consumers[key[0], part.consumer_tag]
+            was_full = consumer.checked_out.total >= consumer.max_checked_out
+            consumer.lift_embargo(part.tags)
+            part.held = consumer.checked_out.take(part.tags)
+            self._has_settled(entry, consumer, 0, was_full=was_full)
+            if consumer.key not in self.consumers:
+                gone.append(consumer.tag)
+        self.messages.reserve(*embargo.published(key))
+        return gone
+
+    def decide(self, entry: Entry, key: TransactionKey, *, is_committed: bool) -> None:
+        """The prepared parts of a transaction count now, or are dropped. Then a consumer has the messages again that it
+        had; they are requeued if it is not attached any more, or is given nothing."""
+        count, size = self.staging.embargo.published(key)
+        self.messages.reserve(-count, -size)
+        if is_committed:
+            self.commit(entry, key)
+            return
+        timeout_ms = self.messages.config.consumer_timeout_ms
+        for part in self.staging.embargo.parts.pop(key):
+            if not isinstance(part, EmbargoedSettlement):
+                continue
+            assert part.held is not None
+            consumer = self.consumers.get((key[0], part.consumer_tag))
+            if consumer is None or consumer.attach != part.attach or not consumer.is_active:
+                self.messages.requeue(entry, part.held.ranges(), failed=False)
+                continue
+            consumer.checked_out.put_back(part.held)
+            if timeout_ms >= 0:
+                self.timeouts.note(entry.now_ms, timeout_ms, [consumer])
 
     def _resume(self, entry: Entry, consumer: Consumer) -> None:
         """Lets a consumer go on that has answered all its messages that timed out."""

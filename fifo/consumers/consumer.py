@@ -111,6 +111,25 @@ class CheckedOut:
                     place += taken
         return out
 
+    def take(self, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
+        """Removes the tags of these ranges (first, last), ascending, all of which it has. Returns them."""
+        found = CheckedOut()
+        for first, last in ranges:
+            tag = first
+            for sequence, count in self.between(first, last):
+                found.add(tag, sequence, count)
+                tag += count
+        self.remove_many(ranges)
+        return found
+
+    def put_back(self, others: CheckedOut) -> None:
+        """Adds messages under tags that it does not have."""
+        runs = [*zip(self.tags, self.sequences, self.counts, strict=True)]
+        runs += zip(others.tags, others.sequences, others.counts, strict=True)
+        self.remove_all()
+        for tag, sequence, count in sorted(runs):
+            self.add(tag, sequence, count)
+
     def cut(self, last: int) -> CheckedOut:
         """Removes the tags up to `last` and returns them."""
         found = CheckedOut()

@@ -128,6 +128,7 @@ def decode(
             add_block(machine, decode_block(Reader(reader.blob()), group.limits.block_size))
         complete(group, machine)
     group.transactions.restore()
+    group.decisions.restore()
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
     return group
@@ -247,7 +248,7 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
         machine.owned.add(consumer.owner)
     for (producer, _), parts in staging.embargo.parts.items():
         for part in parts:
-            if isinstance(part, EmbargoedSettlement):
+            if isinstance(part, EmbargoedSettlement) and part.held is None:
                 machine.consumers[producer, part.consumer_tag].embargo(part.tags)
     groups = machine.groups
     found = []
