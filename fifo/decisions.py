@@ -81,7 +81,7 @@ class Decision:
 class Decisions:
     """What a group has prepared for the decisions of others, and what it has decided itself."""
 
-    __slots__ = ("_dirty", "_open", "_queues", "_sessions", "_waiting", "decided", "prepared")
+    __slots__ = ("_dirty", "_open", "_queues", "_sessions", "decided", "prepared", "waiting")
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Decisions:
         self._dirty = dirty
         self.prepared: dict[Key, Prepared] = {}  # in the order of preparing
         self.decided: dict[Key, Decision] = {}  # in the order of deciding
-        self._waiting: dict[bytes, int] = {}  # producer -> its prepared parts: follows from them
+        self.waiting: dict[bytes, int] = {}  # producer -> its prepared parts: follows from them
 
     # ---- commands of the session
 
@@ -140,7 +140,7 @@ class Decisions:
 
     def refuse_register(self, name: bytes) -> Refused | None:
         """The refusal of a later session of this producer, while a part of its transactions waits; else None."""
-        if name not in self._waiting:
+        if name not in self.waiting:
             return None
         return Refused("in_doubt", "a transaction of this producer waits for the decision of another group")
 
@@ -220,7 +220,7 @@ class Decisions:
     def add(self, part: Prepared) -> None:
         """Adds a part as it is, with what it counts."""
         self.prepared[part.key] = part
-        self._waiting[part.producer] = self._waiting.get(part.producer, 0) + 1
+        self.waiting[part.producer] = self.waiting.get(part.producer, 0) + 1
         shares = self._open
         shares.owned.add(part.owner)
         shares.owned_ranges.add(part.owner, part.ranges)
@@ -248,9 +248,9 @@ class Decisions:
 
     def _remove(self, part: Prepared) -> None:
         del self.prepared[part.key]
-        left = self._waiting.pop(part.producer) - 1
+        left = self.waiting.pop(part.producer) - 1
         if left:
-            self._waiting[part.producer] = left
+            self.waiting[part.producer] = left
         shares = self._open
         shares.owned.remove(part.owner)
         shares.owned_ranges.remove(part.owner, part.ranges)

@@ -529,10 +529,12 @@ class QueueMachine:
                 continue
             assert part.held is not None
             consumer = self.consumers.get((key[0], part.consumer_tag))
-            if consumer is None or consumer.attach != part.attach or not consumer.is_active:
+            if consumer is None or not consumer.may_have_back(part.attach, part.held):
                 self.messages.requeue(entry, part.held.ranges(), failed=False)
                 continue
-            consumer.checked_out.put_back(part.held)
+            consumer.checked_out.take_back(part.held)
+            if consumer.group is not None:
+                self.groups.credit_changed(consumer, entry)
             if timeout_ms >= 0:
                 self.timeouts.note(entry.now_ms, timeout_ms, [consumer])
 

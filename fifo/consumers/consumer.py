@@ -122,7 +122,7 @@ class CheckedOut:
         self.remove_many(ranges)
         return found
 
-    def put_back(self, others: CheckedOut) -> None:
+    def take_back(self, others: CheckedOut) -> None:
         """Adds messages under tags that it does not have."""
         runs = [*zip(self.tags, self.sequences, self.counts, strict=True)]
         runs += zip(others.tags, others.sequences, others.counts, strict=True)
@@ -229,6 +229,14 @@ class Consumer:
         allowed, free = self.credit_to + 1 - self.next_tag, self.max_checked_out - self.checked_out.total
         least = allowed if allowed < free else free
         return least if least > 0 else 0
+
+    def may_have_back(self, attach: int, held: CheckedOut) -> bool:
+        """Whether it may hold messages again that this attachment had."""
+        return (
+            self.attach == attach
+            and self.is_active
+            and self.checked_out.total + held.total <= self.max_checked_out
+        )
 
     def embargo(self, tags: Iterable[tuple[int, int]]) -> None:
         """Notes that an open transaction settles these ranges (first, last) of tags."""

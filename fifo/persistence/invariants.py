@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections import Counter
 
 from fifo.commands import NODE
-from fifo.consumers.consumer import Consumer, SelectorGroup
+from fifo.consumers.consumer import CheckedOut, Consumer, SelectorGroup
 from fifo.consumers.match_cache import EVICTED
 from fifo.consumers.shared_scan import CAUGHT_UP
-from fifo.embargo import EmbargoedBatch, Key
+from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
 from fifo.messages import bitsets
@@ -105,12 +105,17 @@ def _check_transactions(group: GroupMachine) -> None:
     touched: dict[Key, dict[int, None]] = {key: {} for key in by_key}
     for queue in sorted(group.queues):
         for key, parts in group.queues[queue].staging.embargo.parts.items():
-            _expect(key in by_key and bool(parts), "a queue embargoes for open transactions only")
+            _expect(bool(parts), "an embargo has parts")
+            if key in group.decisions.prepared:
+                _expect(key not in by_key, "a transaction is open or prepared")
+                continue
+            _expect(key in by_key, "a queue embargoes for open and prepared transactions only")
             touched[key][queue] = None
             for part in parts:
                 more = 1, part.message_count, part.size_bytes, part.range_count
                 counted[key] = [total + each for total, each in zip(counted[key], more, strict=True)]
     owned, ranges, sizes, began_ms = Owned(), Owned(), Owned(), 0
+    _check_decisions(group, owned, ranges, sizes)
     for key, each in by_key.items():
         producer = group.sessions.producers.get(key[0])
         _expect(producer is each.producer and key == each.key, "a transaction belongs to its producer")
@@ -151,6 +156,48 @@ def _check_transactions(group: GroupMachine) -> None:
         _expect(span < limits.transaction_window, "outcomes are forgotten")
 
 
+def _check_decisions(group: GroupMachine, owned: Owned, ranges: Owned, sizes: Owned) -> None:
+    """Checks what is prepared and decided, and counts it for the owners."""
+    decisions, prepared_ms = group.decisions, 0
+    for key, part in decisions.prepared.items():
+        found = {
+            queue: parts
+            for queue in sorted(group.queues)
+            if (parts := group.queues[queue].staging.embargo.parts.get(key))
+        }
+        parts = [each for parts in found.values() for each in parts]
+        _expect(key == part.key, "a prepared part has its key")
+        _expect(sorted(part.queues) == list(found), "a prepared part knows its queues")
+        counts = [
+            sum(each.message_count for each in parts),
+            sum(each.size_bytes for each in parts),
+            sum(each.range_count for each in parts),
+        ]
+        _expect(counts == [part.messages, part.size_bytes, part.ranges], "prepared messages are counted")
+        _expect(part.prepared_ms >= prepared_ms, "prepared parts are in the order of preparing")
+        prepared_ms = part.prepared_ms
+        owned.add(part.owner)
+        ranges.add(part.owner, part.ranges)
+        sizes.add(part.owner, part.size_bytes)
+    names = Counter(part.producer for part in decisions.prepared.values())
+    _expect(decisions.waiting == dict(names), "producers with prepared parts are known")
+    for key, decision in decisions.decided.items():
+        _expect(key == decision.key and bool(decision.groups), "a decision has its key, and groups")
+        _expect(key not in group.transactions.by_key, "what is decided is not open")
+        owned.add(decision.owner)
+    for machine in group.queues.values():
+        embargo = machine.staging.embargo
+        reserved = [embargo.published(key) for key in decisions.prepared if key in embargo.parts]
+        count, size = sum(each for each, _ in reserved), sum(each for _, each in reserved)
+        messages = machine.messages
+        _expect((messages.reserved_count, messages.reserved_bytes) == (count, size), "room is reserved")
+        for key, parts in embargo.parts.items():
+            for each in parts:
+                is_held = isinstance(each, EmbargoedSettlement) and each.held is not None
+                may_hold = isinstance(each, EmbargoedSettlement) and key in decisions.prepared
+                _expect(is_held == may_hold, "a settlement has its messages once it is prepared")
+
+
 def _check_embargo(machine: QueueMachine) -> None:
     """Checks that the tags that are noted at the consumers are those of the settlements."""
     noted: dict[tuple[bytes, str], dict[int, None]] = {}
@@ -158,6 +205,8 @@ def _check_embargo(machine: QueueMachine) -> None:
         for part in parts:
             if isinstance(part, EmbargoedBatch):
                 _expect(0 < len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
+                continue
+            if part.held is not None:
                 continue
             consumer = machine.consumers[name, part.consumer_tag]
             _expect(consumer.attach == part.attach, "a settlement is of the present attachment")
@@ -179,11 +228,16 @@ def _check_embargo(machine: QueueMachine) -> None:
 def _check_queue(machine: QueueMachine) -> None:
     checked_out: dict[int, int] = {}
     for consumer in machine.consumers.values():
-        _check_checked_out(machine, consumer, checked_out)
+        _check_checked_out(machine, consumer.checked_out, checked_out, consumer.next_tag)
         _check_consumer(machine, consumer)
     for subscription in (*machine.subscriptions.by_name.values(), *machine.subscriptions.deleted):
-        _check_checked_out(machine, subscription.consumer, checked_out)
+        holder = subscription.consumer
+        _check_checked_out(machine, holder.checked_out, checked_out, holder.next_tag)
         _check_subscription(machine, subscription)
+    for parts in machine.staging.embargo.parts.values():
+        for part in parts:
+            if isinstance(part, EmbargoedSettlement) and part.held is not None:
+                _check_checked_out(machine, part.held, checked_out, NEVER)
     ready_count = checked_out_count = ready_bytes = 0
     numbers, index, expiries = [], [], []
     for number in machine.messages.blocks.numbers():
@@ -338,8 +392,10 @@ def size_of(block: Block, slot: int) -> int:
     return sizes[bisect_right(block.runs.firsts, slot) - 1]
 
 
-def _check_checked_out(machine: QueueMachine, consumer: Consumer, checked_out: dict[int, int]) -> None:
-    own, total, bound = consumer.checked_out, 0, 0
+def _check_checked_out(
+    machine: QueueMachine, own: CheckedOut, checked_out: dict[int, int], next_tag: int
+) -> None:
+    total = bound = 0
     for tag, sequence, count in zip(own.tags, own.sequences, own.counts, strict=True):
         _expect(tag > bound and count > 0, "held runs ascend by tag")
         bound = tag + count - 1
@@ -347,7 +403,7 @@ def _check_checked_out(machine: QueueMachine, consumer: Consumer, checked_out: d
         for number, members in by_number([(sequence, count)], machine.limits).items():
             _expect(not checked_out.get(number, 0) & members, "a message is held once")
             checked_out[number] = checked_out.get(number, 0) | members
-    _expect(bound < consumer.next_tag, "tags come from the counter")
+    _expect(bound < next_tag, "tags come from the counter")
     _expect(total == own.total, "the sum of held messages")
 
 
