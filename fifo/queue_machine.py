@@ -534,7 +534,7 @@ class QueueMachine:
                 continue
             consumer.checked_out.take_back(part.held)
             if consumer.group is not None:
-                self.groups.credit_changed(consumer, entry)
+                self.groups.credit_changed(consumer)
             if timeout_ms >= 0:
                 self.timeouts.note(entry.now_ms, timeout_ms, [consumer])
 
