@@ -105,7 +105,7 @@ class Decisions:
         key = producer.name, command.tx
         if key in self.prepared:
             return Ok()
-        found = self._open.committable(producer, command.tx, command.operations)
+        found = self._open.committable(entry, producer, command.tx, command.operations)
         if isinstance(found, Refused):
             return found
         queues = sorted(found.queues)
@@ -158,7 +158,7 @@ class Decisions:
             self._dirty[queue] = None
         return Ok()
 
-    def resolve(self, command: Resolve) -> Reply:
+    def resolve(self, entry: Entry, command: Resolve) -> Reply:
         """Ok if the transaction is committed. Otherwise it is rolled back, and can never be committed."""
         key = command.producer, command.tx
         if key in self.decided:
@@ -167,7 +167,7 @@ class Decisions:
         if producer is not None:
             if any(producer.committed.overlapping(command.tx, command.tx)):
                 return Ok()
-            self._open.end(producer, command.tx)
+            self._open.end(entry, producer, command.tx)
         return Refused("rolled_back", f"transaction {command.tx} is not committed")
 
     def finished(self, command: Finished) -> Reply:

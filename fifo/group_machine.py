@@ -231,7 +231,7 @@ class GroupMachine(GroupState):
         for queue in [*self._woken, *self.dirty]:
             machine = self.queues.get(queue)
             if machine is not None and machine.timeouts.marks and machine.staging.embargo.parts:
-                self.transactions.consumers_time_out(machine, machine.overdue(entry.now_ms))
+                self.transactions.consumers_time_out(entry, machine.overdue(entry.now_ms))
 
     def _finish(self, entry: Entry, queue: int, *, is_woken: bool = False) -> None:
         """Finishes a queue if the entry's budget allows one more; else the queue joins the backlog."""
@@ -292,7 +292,7 @@ class GroupMachine(GroupState):
     def _detach(self, entry: Entry, producer: Producer) -> None:
         """Removes a producer's transactions and consumers: their checked-out messages are requeued."""
         if producer.open_tx:
-            self.transactions.end_all(producer)
+            self.transactions.end_all(entry, producer)
         for queue, tag in producer.consumers:
             machine = self.queues[queue]
             consumer = machine.consumers.get((producer.name, tag))
@@ -483,12 +483,12 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
+        before = machine.consumers.get((producer.name, command.consumer_tag))
         reply = machine.attach(entry, producer, command)
         if type(reply) is AttachedReply:
             producer.consumers[command.queue, command.consumer_tag] = None
             self.dirty[command.queue] = None
-            if producer.open_tx:
-                self.transactions.consumer_changed(producer, machine, command.consumer_tag)
+            self.transactions.consumer_changed(entry, machine, before)
         return reply
 
     def _credit(self, entry: Entry, operation: Operation, producer: Producer, command: Credit) -> Reply:
@@ -504,11 +504,11 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
+        before = machine.consumers.get((producer.name, command.consumer_tag))
         reply = machine.cancel(entry, producer.name, command.consumer_tag, command.requeue)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
-            if producer.open_tx:
-                self.transactions.consumer_changed(producer, machine, command.consumer_tag)
+            self.transactions.consumer_changed(entry, machine, before)
         return reply
 
     def _get(self, entry: Entry, operation: Operation, producer: Producer, command: Get) -> Reply:
@@ -540,7 +540,7 @@ class GroupMachine(GroupState):
         return refused or self.transactions.commit(entry, producer, command)
 
     def _rollback(self, entry: Entry, operation: Operation, producer: Producer, command: Rollback) -> Reply:
-        return self.transactions.rollback(producer, command)
+        return self.transactions.rollback(entry, producer, command)
 
     def _prepare_part(
         self, entry: Entry, operation: Operation, producer: Producer, command: Prepare
@@ -551,7 +551,7 @@ class GroupMachine(GroupState):
         return self.decisions.decide(entry, producer, command)
 
     def _resolve(self, entry: Entry, command: Resolve) -> Reply:
-        return self.decisions.resolve(command)
+        return self.decisions.resolve(entry, command)
 
     def _finished(self, entry: Entry, command: Finished) -> Reply:
         return self.decisions.finished(command)
@@ -637,7 +637,7 @@ class GroupMachine(GroupState):
         self.expired.pop(command.queue, None)  # the catalog knows that it is gone
         machine = self.queues.get(command.queue)
         if machine is not None:
-            self.transactions.queue_ends(machine)
+            self.transactions.queue_ends(entry, machine)
             self.decisions.queue_ends(machine)
         self._remove_queue(command.queue)
         if machine is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Container
 
 from fifo.commands import NODE
-from fifo.consumers.consumer import CheckedOut, Consumer, SelectorGroup
+from fifo.consumers.consumer import CheckedOut, Consumer, Embargoed, SelectorGroup
 from fifo.consumers.match_cache import EVICTED
 from fifo.consumers.shared_scan import CAUGHT_UP
 from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Key
@@ -53,7 +54,7 @@ def check(group: GroupMachine) -> None:
         _check_producer(group, producer)
     for queue in sorted(group.queues):
         machine = group.queues[queue]
-        _check_queue(machine)
+        _check_queue(machine, group.decisions.prepared)
         for name, tag in machine.consumers:
             _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
         owners = [consumer.owner for consumer in machine.consumers.values()]
@@ -191,41 +192,31 @@ def _check_decisions(group: GroupMachine, owned: Owned, ranges: Owned, sizes: Ow
         count, size = sum(each for each, _ in reserved), sum(each for _, each in reserved)
         messages = machine.messages
         _expect((messages.reserved_count, messages.reserved_bytes) == (count, size), "room is reserved")
-        for key, parts in embargo.parts.items():
-            for each in parts:
-                is_held = isinstance(each, EmbargoedSettlement) and each.held is not None
-                may_hold = isinstance(each, EmbargoedSettlement) and key in decisions.prepared
-                _expect(is_held == may_hold, "a settlement has its messages once it is prepared")
 
 
-def _check_embargo(machine: QueueMachine) -> None:
-    """Checks that the tags that are noted at the consumers are those of the settlements."""
-    noted: dict[tuple[bytes, str], dict[int, None]] = {}
-    for (name, _), parts in machine.staging.embargo.parts.items():
+def _check_embargo(machine: QueueMachine, prepared: Container[Key]) -> None:
+    """Checks that consumers know what open transactions settle."""
+    noted: dict[tuple[bytes, str], dict[int, Embargoed]] = {}
+    for key, parts in machine.staging.embargo.parts.items():
         for part in parts:
             if isinstance(part, EmbargoedBatch):
                 _expect(0 < len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
                 continue
-            if part.held is not None:
+            _expect(part.held.total > 0, "a settlement has messages")
+            if key in prepared:
                 continue
-            consumer = machine.consumers[name, part.consumer_tag]
+            consumer = machine.consumers[key[0], part.consumer_tag]
             _expect(consumer.attach == part.attach, "a settlement is of the present attachment")
-            known = noted.setdefault(consumer.key, {})
-            for first, last in part.tags:
-                held = sum(count for _, count in consumer.checked_out.between(first, last))
-                _expect(held == last - first + 1, "embargoed messages stay checked out")
-                for tag in range(first, last + 1):
-                    _expect(tag not in known, "one transaction settles a message")
-                    known[tag] = None
+            known = noted.setdefault(consumer.key, {}).setdefault(key[1], Embargoed(part.held.tags[0], 0))
+            known.first_tag = min(known.first_tag, part.held.tags[0])
+            known.count += part.held.total
     for consumer in machine.consumers.values():
-        found = consumer.embargoed
-        spans = () if found is None else tuple(found)
-        _expect(found is None or bool(spans), "a consumer notes embargoed tags if it has some")
-        tags = [tag for first, last in spans for tag in range(first, last + 1)]
-        _expect(tags == sorted(noted.get(consumer.key, {})), "a consumer knows its embargoed tags")
+        _expect(consumer.embargoed == noted.get(consumer.key, {}), "a consumer knows what is embargoed")
+        count = sum(each.count for each in consumer.embargoed.values())
+        _expect(consumer.embargoed_count == count, "embargoed messages are counted")
 
 
-def _check_queue(machine: QueueMachine) -> None:
+def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
     checked_out: dict[int, int] = {}
     for consumer in machine.consumers.values():
         _check_checked_out(machine, consumer.checked_out, checked_out, consumer.next_tag)
@@ -236,7 +227,7 @@ def _check_queue(machine: QueueMachine) -> None:
         _check_subscription(machine, subscription)
     for parts in machine.staging.embargo.parts.values():
         for part in parts:
-            if isinstance(part, EmbargoedSettlement) and part.held is not None:
+            if isinstance(part, EmbargoedSettlement):
                 _check_checked_out(machine, part.held, checked_out, NEVER)
     ready_count = checked_out_count = ready_bytes = 0
     numbers, index, expiries = [], [], []
@@ -283,7 +274,7 @@ def _check_queue(machine: QueueMachine) -> None:
     _check_timeouts(machine)
     _check_single_active(machine)
     _check_staging(machine)
-    _check_embargo(machine)
+    _check_embargo(machine, prepared)
     _check_pages(machine)
     _check_pins(machine)
 
@@ -409,7 +400,7 @@ def _check_checked_out(
 
 def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
     _expect(
-        consumer.checked_out.total <= machine.limits.max_checked_out,
+        consumer.held_count <= machine.limits.max_checked_out,
         "a consumer does not hold too many messages",
     )
     group = consumer.group
@@ -449,7 +440,7 @@ def _check_timeouts(machine: QueueMachine) -> None:
             "a consumer that has timed out is given nothing",
         )
         _expect(0 < late.total == sum(late.counts), "a consumer that has timed out has messages to answer")
-        _expect(late.total + consumer.checked_out.total <= machine.limits.max_checked_out, "they are limited")
+        _expect(late.total + consumer.held_count <= machine.limits.max_checked_out, "they are limited")
 
 
 def _check_single_active(machine: QueueMachine) -> None:
@@ -466,7 +457,7 @@ def _check_single_active(machine: QueueMachine) -> None:
     _expect(list(single.candidates.values()) == order, "attached consumers may become active")
     active = [consumer for consumer in consumers if consumer.is_active]
     _expect(active == ([] if single.active is None else [single.active]), "one consumer is active")
-    holders = [consumer for consumer in consumers if consumer.checked_out.total]
+    holders = [consumer for consumer in consumers if consumer.held_count]
     _expect(len(holders) <= 1, "one consumer holds messages")
     first = single.first
     others = [consumer for consumer in holders if consumer is not first]

@@ -200,7 +200,7 @@ CONSUMER = Record(
         Field("is_active", FLAG, since=2, default=True),
         Field("timed_out", Maybe(CHECKED_OUT), since=2, default=None),
     ),
-    others=("group", "key", "max_checked_out", "owner", "embargoed"),
+    others=("group", "key", "max_checked_out", "owner", "embargoed", "embargoed_count"),
 )
 CONSUMERS = Many(CONSUMER)
 MARKS = Many(Row(U64, Many(Row(U64, U64))))
@@ -309,7 +309,6 @@ EMBARGOED_SETTLEMENT = Record(
         Field("consumer_tag", TEXT),
         Field("attach", U64),
         Field("outcome", Coded(*Outcome)),
-        Field("tags", RANGES),
-        Field("held", Maybe(CHECKED_OUT)),
+        Field("held", CHECKED_OUT),
     ),
 )

@@ -7,7 +7,7 @@ which goes on from a checkpoint, has to agree, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -33,7 +33,6 @@ from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
 from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
-from fifo.number_ranges import NumberRanges
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.references import references
 from fifo.producers import Producer
@@ -41,7 +40,6 @@ from fifo.queries import group as queries
 from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage
 from fifo.transactions import Transactions
-from fifo.versions import CURRENT
 from support.examples import examples
 from support.fifo_model import ModelConsumer
 from support.fifo_world import World, part_name, producer, selector
@@ -935,27 +933,28 @@ TestPrioritiesAgainstModel = PrioritiesAgainstModel.TestCase
 # ---- broken machines
 
 
-def unnoted(self: Consumer, tags: Iterable[tuple[int, int]]) -> None:
+def shared(self: CheckedOut, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
     """Other settlements may take what a transaction settles."""
-    self.embargoed = NumberRanges()
+    found = take(self, ranges)
+    self.take_back(found)
+    return found
 
 
-def settled_by_rollback(self: QueueMachine, key: Key) -> None:
+def settled_by_rollback(self: QueueMachine, entry: Entry, key: Key) -> None:
     """A rollback keeps the settlements."""
     for part in self.staging.embargo.parts[key]:
         if isinstance(part, EmbargoedSettlement):
-            held = self.consumers[key[0], part.consumer_tag].checked_out
-            self.messages.settle(held.remove_many(part.tags))
-    drop_embargo(self, key)
+            self.messages.settle(part.held.ranges())
+            part.held.remove_all()
+    drop_embargo(self, entry, key)
 
 
-def returned_by_rollback(self: QueueMachine, key: Key) -> None:
+def returned_by_rollback(self: QueueMachine, entry: Entry, key: Key) -> None:
     """A rollback keeps the publishes."""
-    entry = Entry(1, 1, CURRENT, self.limits)
     for part in self.staging.embargo.parts[key]:
         if isinstance(part, EmbargoedBatch):
             part.place(self.messages, entry)
-    drop_embargo(self, key)
+    drop_embargo(self, entry, key)
 
 
 def outcome_forgotten(self: Transactions, entry: Entry, producer: Producer, command: c.Commit) -> Any:
@@ -1004,11 +1003,9 @@ def unreserved(self: Messages, count: int, size_bytes: int) -> None:
     """Queues keep no room for what is prepared."""
 
 
-def left_to_consumers(self: CheckedOut, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
-    """A prepared part leaves its messages with their consumers, too."""
-    found = take(self, ranges)
-    self.take_back(found)
-    return found
+def never_released(self: QueueMachine, entry: Entry, key: Key, part: EmbargoedSettlement) -> list[str]:
+    """Consumers count for ever what a transaction has settled."""
+    return []
 
 
 def never_given_back(self: Consumer, attach: int, held: CheckedOut) -> bool:
@@ -1033,7 +1030,7 @@ drop_embargo, commit, refuse_begin = (
 place, commit_queue = EmbargoedBatch.place, QueueMachine.commit
 
 BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "others settle what it settles": (Consumer, "embargo", unnoted),
+    "others settle what it settles": (CheckedOut, "take", shared),
     "rollback keeps settlements": (QueueMachine, "drop_embargo", settled_by_rollback),
     "rollback keeps publishes": (QueueMachine, "drop_embargo", returned_by_rollback),
     "outcomes are forgotten": (Transactions, "commit", outcome_forgotten),
@@ -1049,7 +1046,7 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 BROKEN_DECISIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "no room is kept for what is prepared": (Messages, "reserve", unreserved),
-    "consumers keep what is prepared": (CheckedOut, "take", left_to_consumers),
+    "consumers keep what is prepared": (QueueMachine, "_release", never_released),
     "nothing prepared is given back": (Consumer, "may_have_back", never_given_back),
     "a later session does not wait": (Decisions, "refuse_register", registered_early),
     "decisions are forgotten": (Decisions, "add_decision", undecided),

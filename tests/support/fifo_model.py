@@ -634,7 +634,8 @@ class ModelQueue:
         for consumer in attached:
             if consumer.is_active and consumer is not wanted:
                 self.set_active(consumer, False, effects)
-        if not wanted.is_active and not any(x.checked_out for x in self.consumers if x is not wanted):
+        held = sum(message.is_held for message in self.messages)
+        if not wanted.is_active and held == len(wanted.checked_out):
             self.set_active(wanted, True, effects)
 
     def set_active(self, consumer: ModelConsumer, is_active: bool, effects: list[Any]) -> None:

@@ -34,6 +34,9 @@ class ModelBatch:
             if not place or (ordinal - 1, ttl) != self.messages[place - 1][:2]
         )
 
+    def offered(self) -> int:
+        return self.ranges()
+
 
 @dataclass(eq=False)
 class ModelSettlement:
@@ -47,7 +50,21 @@ class ModelSettlement:
     size_bytes = 0
 
     def ranges(self) -> int:
-        return len(self.command.tags)
+        """Runs of neighbouring tags of neighbouring messages."""
+        return runs([(tag, message.sequence) for tag, message in self.messages.items()])
+
+    def offered(self) -> int:
+        """The same within each range of tags, as the limits count it beforehand."""
+        return sum(
+            runs([(tag, self.messages[tag].sequence) for tag in range(first, last + 1)])
+            for first, last in self.command.tags
+        )
+
+
+def runs(held: list[tuple[int, int]]) -> int:
+    return sum(
+        not place or (tag - 1, number - 1) != held[place - 1] for place, (tag, number) in enumerate(held)
+    )
 
 
 ModelPart = ModelBatch | ModelSettlement
@@ -241,7 +258,8 @@ class ModelTransactions:
             or len(after) > rules.transaction_operations
             or sum(len(part.messages) for part in after) > rules.transaction_messages
             or sum(part.size_bytes for part in after) > rules.transaction_bytes
-            or sum(part.ranges() for part in after) > rules.transaction_ranges
+            or sum(part.ranges() for part in known) + sum(part.offered() for part in parts)
+            > rules.transaction_ranges
         ):
             return e.Refused("limit", "")
         owners = [x.producer.owner for x in self.open] + [x.owner for x in [*self.prepared, *self.decided]]
@@ -254,7 +272,7 @@ class ModelTransactions:
             ([(owner, part.size_bytes) for owner, part in everything], rules.embargoed_bytes),
         ):
             is_ranges = allowed == rules.embargoed_ranges
-            more = sum(part.ranges() if is_ranges else part.size_bytes for part in parts)
+            more = sum(part.offered() if is_ranges else part.size_bytes for part in parts)
             own = sum(count for owner, count in counts if owner == producer.owner)
             if more and own + more > allowed - sum(count for _, count in counts):
                 return e.Refused("limit", "")
