@@ -111,6 +111,7 @@ class QueueMachine:
     """The state of one queue: its messages, and the parts that serve, reserve, pin and stage them."""
 
     __slots__ = (
+        "attached_count",
         "changes",
         "consumers",
         "groups",
@@ -137,6 +138,7 @@ class QueueMachine:
         self.next_attach = 1
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.owned = Owned()  # the consumers' owners; follows from them
+        self.attached_count = 0  # those that are not cancelled; follows from them
         self.groups = SelectorGroups(self.messages, field_source)
         self.single_active: SingleActive | None = None
         if config.single_active_consumer:
@@ -258,6 +260,7 @@ class QueueMachine:
         consumer = self._add_consumer(producer, command.consumer_tag)
         consumer.priority = command.priority
         self.groups.join(consumer, command.selector)
+        self.attached_count += 1
         if self.single_active is not None:
             consumer.is_active = False
             self.single_active.join(consumer)
@@ -269,7 +272,7 @@ class QueueMachine:
         config = self.messages.config
         if config.max_consumers < 0:
             return None
-        attached = self.groups.consumer_count
+        attached = self.attached_count
         if attached < config.max_consumers:
             return None
         return Refused(
@@ -319,6 +322,7 @@ class QueueMachine:
 
     def _leave(self, consumer: Consumer) -> None:
         """Ends deliveries to a consumer."""
+        self.attached_count -= consumer.group is not None
         self.groups.leave(consumer)
         consumer.timed_out = None
         if self.single_active is not None:

@@ -54,7 +54,6 @@ class SelectorGroups:
         "_followers",
         "_last_position",
         "by_selector",
-        "consumer_count",
         "draining",
         "eligible_counts",
         "fields",
@@ -68,7 +67,6 @@ class SelectorGroups:
         self.messages = messages
         self.fields = Fields(field_source, messages.blocks)
         self.by_selector: dict[bytes, SelectorGroup] = {}
-        self.consumer_count = 0  # of all groups
         self.service_queue: OrderedDict[bytes, SelectorGroup] = (
             OrderedDict()
         )  # groups with eligible consumers, next first
@@ -94,7 +92,6 @@ class SelectorGroups:
         if group is None:
             group = self.add(selector)
         group.size += 1
-        self.consumer_count += 1
         consumer.group = group
 
     def add(self, selector: bytes) -> SelectorGroup:
@@ -110,7 +107,6 @@ class SelectorGroups:
         self.credit_changed(consumer)
         consumer.group = None
         group.size -= 1
-        self.consumer_count -= 1
         if not group.size:
             self._forget(group)
             del self.by_selector[group.selector]

@@ -217,6 +217,8 @@ def _check_embargo(machine: QueueMachine, prepared: Container[Key]) -> None:
 
 
 def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
+    attached = sum(consumer.group is not None for consumer in machine.consumers.values())
+    _expect(machine.attached_count == attached, "attached consumers are counted")
     checked_out: dict[int, int] = {}
     for consumer in machine.consumers.values():
         _check_checked_out(machine, consumer.checked_out, checked_out, consumer.next_tag)

@@ -266,7 +266,7 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
-            groups.consumer_count += 1
+            machine.attached_count += 1
             if machine.single_active is not None and consumer.timed_out is None:
                 machine.single_active.join(consumer)
     read_subscriptions(reader, machine.subscriptions, groups, group.limits)
