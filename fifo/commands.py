@@ -272,6 +272,58 @@ class Rollback:
     tx: int
 
 
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Makes a part of a transaction wait for the decision of another group (decisions.py). Nothing else ends it then.
+
+    operations, ranges: as in Commit. record: the group that decides.
+    """
+
+    tx: int
+    operations: int
+    ranges: int
+    record: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Commits a transaction that has parts in other groups, where all of them are prepared.
+
+    operations: as in Commit, of the part of this group. ranges: the most that a group has. groups: the others.
+    """
+
+    tx: int
+    operations: int
+    ranges: int
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Tells a group the decision about a part that it has prepared. ranges: as in Commit."""
+
+    producer: bytes
+    tx: int
+    is_committed: bool
+    ranges: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Asks the group that decides for the decision. Without one, the transaction is rolled back for ever."""
+
+    producer: bytes
+    tx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Tells the group that has decided that all others have finished."""
+
+    producer: bytes
+    tx: int
+
+
 # ---- durable subscriptions
 
 
@@ -518,6 +570,11 @@ Command = (
     | InTransaction
     | Commit
     | Rollback
+    | Prepare
+    | Decide
+    | Finish
+    | Resolve
+    | Finished
     | OpenSubscription
     | Reserve
     | SettleReserved

@@ -4,8 +4,11 @@ A batch that names a transaction is in the log, but its messages are not in the 
 consumer gets them, and no limit counts them. `EmbargoedBatch` has what a commit needs to add them to the end of the
 queue: the place of their bodies in the log, and their times to live, which begin then. No body is moved or copied.
 
-A settlement that names a transaction leaves its messages checked out. Their tags are noted at the consumer
-(`Consumer.embargoed`), so that no other settlement takes them meanwhile.
+A settlement that names a transaction leaves its messages checked out, but takes them over from their consumer, so that
+no other settlement finds them there. The consumer counts them as its own (`Consumer.embargoed`).
+
+A transaction over several groups is *prepared* before it is decided (`fifo.decisions`): then the consumers have nothing
+to do with its messages any more, and room is kept for those that it publishes, so that the decision needs nobody else.
 
 `fifo.transactions` has the transactions: what belongs together in all queues of a group, and when it ends.
 """
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 
 from fifo.budgets import Entry
 from fifo.commands import Discard, Modify, Return, Settle
+from fifo.consumers.consumer import CheckedOut
 from fifo.messages.blocks import ONE_EACH
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
@@ -123,25 +127,36 @@ class EmbargoedBatch:
 
 @dataclass(slots=True, eq=False)
 class EmbargoedSettlement:
-    """What becomes of checked-out messages. tags: ranges (first, last) of the consumer's delivery tags, ascending."""
+    """What becomes of checked-out messages, which it holds."""
 
     consumer_tag: str
     attach: int
     outcome: Outcome
-    tags: Sequence[tuple[int, int]]
+    held: CheckedOut
 
     size_bytes = 0
 
     @property
     def message_count(self) -> int:
-        return sum(last - first + 1 for first, last in self.tags)
+        return self.held.total
 
     @property
     def range_count(self) -> int:
-        return len(self.tags)
+        return len(self.held.tags)
 
 
 Part = EmbargoedBatch | EmbargoedSettlement
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedSettlement:
+    """A settlement that is not embargoed yet, as limits count it."""
+
+    command: Settle
+    message_count: int
+    range_count: int
+
+    size_bytes = 0
 
 
 class Embargo:

@@ -32,11 +32,14 @@ from fifo.commands import (
     Configured,
     CreateQueue,
     Credit,
+    Decide,
     DeleteQueue,
     DeleteSubscription,
     Discard,
     DiscardStaged,
     Enqueue,
+    Finish,
+    Finished,
     Get,
     InTransaction,
     KeepSubscription,
@@ -47,11 +50,13 @@ from fifo.commands import (
     Operation,
     Origin,
     Pin,
+    Prepare,
     PublishStaged,
     Purge,
     RegisterProducer,
     ReleaseSubscription,
     Reserve,
+    Resolve,
     Return,
     Rollback,
     Settle,
@@ -119,6 +124,8 @@ class GroupMachine(GroupState):
             InTransaction: self._in_transaction,
             Commit: self._commit,
             Rollback: self._rollback,
+            Prepare: self._prepare_part,
+            Decide: self._decide,
             Stage: self._staged,
             PublishStaged: self._staged,
             DiscardStaged: self._staged,
@@ -141,6 +148,9 @@ class GroupMachine(GroupState):
             Purge: self._purge,
             Wake: self._wake,
             SetVersion: self._set_version,
+            Finish: self.decisions.finish,
+            Resolve: self._resolve,
+            Finished: self._finished,
         }
 
     # ---- one entry
@@ -221,7 +231,7 @@ class GroupMachine(GroupState):
         for queue in [*self._woken, *self.dirty]:
             machine = self.queues.get(queue)
             if machine is not None and machine.timeouts.marks and machine.staging.embargo.parts:
-                self.transactions.consumers_time_out(machine, machine.overdue(entry.now_ms))
+                self.transactions.consumers_time_out(entry, machine.overdue(entry.now_ms))
 
     def _finish(self, entry: Entry, queue: int, *, is_woken: bool = False) -> None:
         """Finishes a queue if the entry's budget allows one more; else the queue joins the backlog."""
@@ -260,6 +270,10 @@ class GroupMachine(GroupState):
         if refused is not None:
             return refused
         producer = sessions.producers.get(origin.producer)
+        if producer is None or origin.epoch > producer.epoch:
+            refused = self.decisions.refuse_register(origin.producer)
+            if refused is not None:
+                return refused
         if producer is not None and origin.epoch > producer.epoch and producer.ended_ms < 0:
             self._detach(entry, producer)
             entry.effects.append(Notify(producer.address, 0, "", 0, "fenced"))
@@ -278,7 +292,7 @@ class GroupMachine(GroupState):
     def _detach(self, entry: Entry, producer: Producer) -> None:
         """Removes a producer's transactions and consumers: their checked-out messages are requeued."""
         if producer.open_tx:
-            self.transactions.end_all(producer)
+            self.transactions.end_all(entry, producer)
         for queue, tag in producer.consumers:
             machine = self.queues[queue]
             consumer = machine.consumers.get((producer.name, tag))
@@ -469,12 +483,12 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
+        before = machine.consumers.get((producer.name, command.consumer_tag))
         reply = machine.attach(entry, producer, command)
         if type(reply) is AttachedReply:
             producer.consumers[command.queue, command.consumer_tag] = None
             self.dirty[command.queue] = None
-            if producer.open_tx:
-                self.transactions.consumer_changed(producer, machine, command.consumer_tag)
+            self.transactions.consumer_changed(entry, machine, before)
         return reply
 
     def _credit(self, entry: Entry, operation: Operation, producer: Producer, command: Credit) -> Reply:
@@ -490,11 +504,11 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
+        before = machine.consumers.get((producer.name, command.consumer_tag))
         reply = machine.cancel(entry, producer.name, command.consumer_tag, command.requeue)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
-            if producer.open_tx:
-                self.transactions.consumer_changed(producer, machine, command.consumer_tag)
+            self.transactions.consumer_changed(entry, machine, before)
         return reply
 
     def _get(self, entry: Entry, operation: Operation, producer: Producer, command: Get) -> Reply:
@@ -522,10 +536,25 @@ class GroupMachine(GroupState):
         return self.transactions.embargo(entry, operation.number, producer, command)
 
     def _commit(self, entry: Entry, operation: Operation, producer: Producer, command: Commit) -> Reply:
-        return self.transactions.commit(entry, producer, command)
+        refused = self.decisions.refuse_commit(producer, command.tx)
+        return refused or self.transactions.commit(entry, producer, command)
 
     def _rollback(self, entry: Entry, operation: Operation, producer: Producer, command: Rollback) -> Reply:
-        return self.transactions.rollback(producer, command)
+        return self.transactions.rollback(entry, producer, command)
+
+    def _prepare_part(
+        self, entry: Entry, operation: Operation, producer: Producer, command: Prepare
+    ) -> Reply:
+        return self.decisions.prepare(entry, producer, command)
+
+    def _decide(self, entry: Entry, operation: Operation, producer: Producer, command: Decide) -> Reply:
+        return self.decisions.decide(entry, producer, command)
+
+    def _resolve(self, entry: Entry, command: Resolve) -> Reply:
+        return self.decisions.resolve(entry, command)
+
+    def _finished(self, entry: Entry, command: Finished) -> Reply:
+        return self.decisions.finished(command)
 
     def _staged(
         self,
@@ -608,7 +637,8 @@ class GroupMachine(GroupState):
         self.expired.pop(command.queue, None)  # the catalog knows that it is gone
         machine = self.queues.get(command.queue)
         if machine is not None:
-            self.transactions.queue_ends(machine)
+            self.transactions.queue_ends(entry, machine)
+            self.decisions.queue_ends(machine)
         self._remove_queue(command.queue)
         if machine is None:
             return Ok()

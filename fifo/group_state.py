@@ -10,6 +10,7 @@ from sortedcontainers import SortedList
 from fifo.commands import QueueConfig
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.filter_fields import FieldSource
+from fifo.decisions import Decisions
 from fifo.effects import Refused
 from fifo.limits import PRODUCTION, Limits
 from fifo.messages.block_store import BlockMemory
@@ -39,6 +40,7 @@ class GroupState:
         self.expired: dict[int, None] = {}  # of these, expired queues that the catalog may still have
         self.configured = 0  # the catalog's revision at which all queues here are configured
         self.sessions = Sessions(limits)
+        self.decisions = Decisions(self.transactions, self.sessions, self.queues, self.dirty)
         self.index = 0
         self.now_ms = 0
         self.version = 1

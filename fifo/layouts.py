@@ -36,6 +36,7 @@ from fifo.records import Field, Record
 ADDRESS = Tuple("IQQ", c.Address, "node", "boot", "session")
 TAGS = Items("QQ")
 MILLISECONDS = Items("q", counts_bytes=True)
+GROUPS = Items("Q")
 
 CONFIG = Record(
     c.QueueConfig,
@@ -126,6 +127,23 @@ COMMANDS: tuple[Record, ...] = (
     ),
     Record(c.Commit, (Field("tx", U64), Field("operations", U32), Field("ranges", U32)), since=2),
     Record(c.Rollback, (Field("tx", U64),), since=2),
+    Record(
+        c.Prepare,
+        (Field("tx", U64), Field("operations", U32), Field("ranges", U32), Field("record", U64)),
+        since=2,
+    ),
+    Record(
+        c.Decide,
+        (Field("tx", U64), Field("operations", U32), Field("ranges", U32), Field("groups", GROUPS)),
+        since=2,
+    ),
+    Record(
+        c.Finish,
+        (Field("producer", BYTES), Field("tx", U64), Field("is_committed", FLAG), Field("ranges", U32)),
+        since=2,
+    ),
+    Record(c.Resolve, (Field("producer", BYTES), Field("tx", U64)), since=2),
+    Record(c.Finished, (Field("producer", BYTES), Field("tx", U64)), since=2),
     _only(c.DeleteQueue),
     Record(c.UseQueue, (), since=2),
     Record(c.Purge, (Field("before", OPTIONAL, since=2, default=None),)),

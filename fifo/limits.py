@@ -156,6 +156,12 @@ class Limits:
     newest_version: int = CURRENT
     """The highest version that the machines apply (fifo/versions.py). It decides nothing but that: what a machine does
     follows from the version of each entry."""
+    prepared_ms: int = 10_000
+    """Time after which a group asks for the decision about a part that it has prepared."""
+    finishing_ms: int = 2_000
+    """Time after which a group tells its decision once more to those that may not have heard it."""
+    decisions_at_a_time: int = 64
+    """Decisions that a leader asks for, and that it tells, at a time."""
     matched_bytes: int = 32 << 20
     """Memory for the match sets of one queue."""
     sparse_matches: int = 1_024

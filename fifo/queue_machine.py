@@ -66,7 +66,14 @@ from fifo.consumers.selector_groups import SelectorGroups
 from fifo.consumers.single_active import SingleActive
 from fifo.consumers.timeouts import Timeouts
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
-from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Outcome, Part
+from fifo.embargo import (
+    EmbargoedBatch,
+    EmbargoedSettlement,
+    OfferedSettlement,
+    Outcome,
+    Part,
+    outcome_of,
+)
 from fifo.embargo import Key as TransactionKey
 from fifo.messages import expiry, overflow
 from fifo.messages.block_store import BlockMemory
@@ -104,6 +111,7 @@ class QueueMachine:
     """The state of one queue: its messages, and the parts that serve, reserve, pin and stage them."""
 
     __slots__ = (
+        "attached_count",
         "changes",
         "consumers",
         "groups",
@@ -130,6 +138,7 @@ class QueueMachine:
         self.next_attach = 1
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.owned = Owned()  # the consumers' owners; follows from them
+        self.attached_count = 0  # those that are not cancelled; follows from them
         self.groups = SelectorGroups(self.messages, field_source)
         self.single_active: SingleActive | None = None
         if config.single_active_consumer:
@@ -251,6 +260,7 @@ class QueueMachine:
         consumer = self._add_consumer(producer, command.consumer_tag)
         consumer.priority = command.priority
         self.groups.join(consumer, command.selector)
+        self.attached_count += 1
         if self.single_active is not None:
             consumer.is_active = False
             self.single_active.join(consumer)
@@ -262,7 +272,7 @@ class QueueMachine:
         config = self.messages.config
         if config.max_consumers < 0:
             return None
-        attached = sum(1 for consumer in self.consumers.values() if consumer.group is not None)
+        attached = self.attached_count
         if attached < config.max_consumers:
             return None
         return Refused(
@@ -300,7 +310,7 @@ class QueueMachine:
         if consumer is None or not tag:
             return self._not_attached(tag)
         self._leave(consumer)
-        if requeue or not consumer.checked_out.total:
+        if requeue or not consumer.held_count:
             self.remove(entry, consumer)
         return Ok()
 
@@ -312,6 +322,7 @@ class QueueMachine:
 
     def _leave(self, consumer: Consumer) -> None:
         """Ends deliveries to a consumer."""
+        self.attached_count -= consumer.group is not None
         self.groups.leave(consumer)
         consumer.timed_out = None
         if self.single_active is not None:
@@ -330,8 +341,8 @@ class QueueMachine:
             return Refused("limit", f"{command.count} messages asked for; allowed: 1..{most}")
         consumer = self.consumers.get((producer.name, ""))
         if not command.settled and entry.version >= LIMITED_CONSUMERS and consumer is not None:
-            held = consumer.checked_out.total
-            if held >= consumer.max_checked_out:  # an answer of zero messages would mean that none is ready
+            held = consumer.held_count
+            if consumer.is_full:  # an answer of zero messages would mean that none is ready
                 return Refused(
                     "limit",
                     f"{held} messages that this session has got from {self.messages.config.name!r} are not settled; "
@@ -340,7 +351,7 @@ class QueueMachine:
         self.use(entry)
         if consumer is None:
             consumer = self._add_consumer(producer, "")
-        room = consumer.max_checked_out - consumer.checked_out.total
+        room = consumer.max_checked_out - consumer.held_count
         wanted = command.count if command.settled else min(command.count, room)
         delivery = Delivery(consumer, self.queue)
         if entry.version >= SHARED_BUDGETS:
@@ -375,11 +386,8 @@ class QueueMachine:
         consumer = self._holder(producer, command)
         if isinstance(consumer, Refused):
             return consumer
-        was_full = consumer.checked_out.total >= consumer.max_checked_out
-        tags = command.tags
-        if consumer.embargoed is not None:
-            tags = tuple(consumer.embargoed.outside(tags))
-        ranges = consumer.checked_out.remove_many(tags)
+        was_full = consumer.is_full
+        ranges = consumer.checked_out.remove_many(command.tags)
         if type(command) is Settle:
             self.messages.settle(ranges)
         elif isinstance(command, Discard) or (isinstance(command, Modify) and command.undeliverable_here):
@@ -416,7 +424,7 @@ class QueueMachine:
                 self.set_credit(entry, consumer, credit_to)
             elif was_full:
                 self.groups.credit_changed(consumer, entry)
-        elif consumer.tag and not consumer.checked_out.total:
+        elif consumer.tag and not consumer.held_count:
             self._drop(consumer)  # it was cancelled before
 
     # ---- parts of transactions
@@ -434,34 +442,49 @@ class QueueMachine:
                 return Refused(
                     "bad_argument", f"delivery tags {first}..{last} after {end}; allowed: ascending"
                 )
-            end = last
-            found = sum(count for _, count in held.between(first, last))
-            other = consumer.embargoed is not None and any(consumer.embargoed.overlapping(first, last))
-            if found <= last - first or other:
-                what = "another transaction settles" if other else f"{last - first + 1 - found} of"
+            end, width = last, last - first + 1
+            found = 0 if width > held.total else held.count_of(first, last)
+            if found < width:
                 return Refused(
                     "not_checked_out",
-                    f"{what} the delivery tags {first}..{last} of consumer {command.consumer_tag!r}"
-                    + ("" if other else " are not checked out"),
+                    f"{width - found} of the delivery tags {first}..{last} of consumer {command.consumer_tag!r} are "
+                    "not checked out, or another transaction settles them",
                 )
         return None
+
+    def offered(self, producer: bytes, command: Settle) -> OfferedSettlement:
+        """What a settlement that `refuse_embargo` has allowed counts."""
+        held = self.consumers[producer, command.consumer_tag].checked_out
+        messages = sum(last - first + 1 for first, last in command.tags)
+        return OfferedSettlement(command, messages, sum(held.run_count(*each) for each in command.tags))
+
+    def settlement(self, producer: bytes, command: Settle) -> EmbargoedSettlement:
+        """The messages of a settlement that `refuse_embargo` has allowed: they leave their consumer."""
+        consumer = self.consumers[producer, command.consumer_tag]
+        held = consumer.checked_out.take(command.tags)
+        return EmbargoedSettlement(command.consumer_tag, command.attach, outcome_of(command), held)
 
     def embargo(self, entry: Entry, key: TransactionKey, part: Part, credit_to: int = 0) -> None:
         """Adds a part to a transaction. credit_to: of a settlement, which `refuse_embargo` has allowed."""
         self.staging.embargo.add(key, part)
         if isinstance(part, EmbargoedSettlement):
             consumer = self.consumers[key[0], part.consumer_tag]
-            consumer.embargo(part.tags)
+            consumer.embargo(key[1], part.held)
             if credit_to and consumer.group is not None:
                 self.set_credit(entry, consumer, credit_to)
 
-    def drop_embargo(self, key: TransactionKey) -> None:
-        """Drops the parts of a transaction. The messages that it settles stay checked out."""
+    def drop_embargo(self, entry: Entry, key: TransactionKey) -> None:
+        """Drops the parts of a transaction. The messages that it settles are their consumer's again; they are requeued
+        if it is gone."""
         for part in self.staging.embargo.parts.pop(key):
-            if isinstance(part, EmbargoedSettlement):
-                consumer = self.consumers.get((key[0], part.consumer_tag))
-                if consumer is not None and consumer.attach == part.attach:
-                    consumer.lift_embargo(part.tags)
+            if not isinstance(part, EmbargoedSettlement):
+                continue
+            consumer = self.consumers.get((key[0], part.consumer_tag))
+            if consumer is None or consumer.attach != part.attach:
+                self.messages.requeue(entry, part.held.ranges(), failed=False)
+            else:
+                consumer.lift_embargo(key[1])
+                consumer.checked_out.take_back(part.held)
 
     def commit(self, entry: Entry, key: TransactionKey) -> list[str]:
         """Makes the parts of a transaction count, in their order. The fields of its messages are not read now: scans
@@ -477,18 +500,61 @@ class QueueMachine:
             if isinstance(part, EmbargoedBatch):
                 part.place(messages, entry)
                 continue
-            consumer = self.consumers[key[0], part.consumer_tag]
-            was_full = consumer.checked_out.total >= consumer.max_checked_out
-            consumer.lift_embargo(part.tags)
-            ranges = consumer.checked_out.remove_many(part.tags)
-            if part.outcome in (Outcome.SETTLED, Outcome.REJECTED):
-                messages.settle(ranges, "settled" if part.outcome == Outcome.SETTLED else "rejected")
-            else:
-                messages.requeue(entry, ranges, failed=part.outcome == Outcome.FAILED)
-            self._has_settled(entry, consumer, 0, was_full=was_full)
-            if consumer.key not in self.consumers:
-                gone.append(consumer.tag)
+            self._leave_queue(entry, part.outcome, part.held.ranges())
+            gone += self._release(entry, key, part)
         return gone
+
+    def _release(self, entry: Entry, key: TransactionKey, part: EmbargoedSettlement) -> list[str]:
+        """The consumer of a settlement holds its messages no more. Returns its tag if it was cancelled before and holds
+        nothing any more. A prepared part has been released before."""
+        consumer = self.consumers.get((key[0], part.consumer_tag))
+        if consumer is None or key[1] not in consumer.embargoed:
+            return []
+        was_full = consumer.is_full
+        consumer.lift_embargo(key[1])
+        self._has_settled(entry, consumer, 0, was_full=was_full)
+        return [] if consumer.key in self.consumers else [consumer.tag]
+
+    def _leave_queue(self, entry: Entry, outcome: Outcome, ranges: list[tuple[int, int]]) -> None:
+        """What becomes of checked-out messages, as (sequence, count)."""
+        if outcome in (Outcome.SETTLED, Outcome.REJECTED):
+            self.messages.settle(ranges, "settled" if outcome == Outcome.SETTLED else "rejected")
+        else:
+            self.messages.requeue(entry, ranges, failed=outcome == Outcome.FAILED)
+
+    def prepare(self, entry: Entry, key: TransactionKey) -> list[str]:
+        """Gives the parts of a transaction what `decide` needs: the messages that they settle, which leave their
+        consumers, and room for those that they publish. Returns the tags of consumers that were cancelled before and
+        hold nothing any more."""
+        gone: list[str] = []
+        embargo = self.staging.embargo
+        for part in embargo.parts[key]:
+            if isinstance(part, EmbargoedSettlement):
+                gone += self._release(entry, key, part)
+        self.messages.reserve(*embargo.published(key))
+        return gone
+
+    def decide(self, entry: Entry, key: TransactionKey, *, is_committed: bool) -> None:
+        """The prepared parts of a transaction count now, or are dropped. Then a consumer has the messages again that it
+        had; they are requeued if it is not attached any more, or is given nothing."""
+        count, size = self.staging.embargo.published(key)
+        self.messages.reserve(-count, -size)
+        if is_committed:
+            self.commit(entry, key)
+            return
+        timeout_ms = self.messages.config.consumer_timeout_ms
+        for part in self.staging.embargo.parts.pop(key):
+            if not isinstance(part, EmbargoedSettlement):
+                continue
+            consumer = self.consumers.get((key[0], part.consumer_tag))
+            if consumer is None or not consumer.may_have_back(part.attach, part.held):
+                self.messages.requeue(entry, part.held.ranges(), failed=False)
+                continue
+            consumer.checked_out.take_back(part.held)
+            if consumer.group is not None:
+                self.groups.credit_changed(consumer)
+            if timeout_ms >= 0:
+                self.timeouts.note(entry.now_ms, timeout_ms, [consumer])
 
     def _resume(self, entry: Entry, consumer: Consumer) -> None:
         """Lets a consumer go on that has answered all its messages that timed out."""
@@ -538,11 +604,7 @@ class QueueMachine:
             if end + timeout_ms > now_ms:
                 break
             found.update(
-                {
-                    each.key: each
-                    for each, tag in mark.items()
-                    if each.embargoed is not None and each.checked_out.has_up_to(tag)
-                }
+                {each.key: each for each, tag in mark.items() if each.embargoed and each.has_up_to(tag)}
             )
         return list(found.values())
 
@@ -554,8 +616,8 @@ class QueueMachine:
             end, consumer, tag = first
             if end + timeout_ms > entry.now_ms:
                 break
-            is_overdue = consumer.checked_out.has_up_to(tag)
-            if is_overdue and consumer.embargoed is not None:
+            is_overdue = consumer.has_up_to(tag)
+            if is_overdue and consumer.embargoed:
                 return False  # its transactions end first (`overdue`)
             if is_overdue and self.single_active is not None:
                 tag = consumer.next_tag - 1
@@ -565,7 +627,7 @@ class QueueMachine:
             self.timeouts.take(end, consumer)
             if held:
                 self._requeue_overdue(entry, consumer, tag)
-            if consumer.tag and consumer.group is None and not consumer.checked_out.total:
+            if consumer.tag and consumer.group is None and not consumer.held_count:
                 self._drop(consumer)
                 gone.append(consumer.key)
         return True
@@ -591,7 +653,7 @@ class QueueMachine:
         if config.consumer_timeout_ms < 0:
             self.timeouts.marks.clear()
         elif not had_timeout:
-            holders = [consumer for consumer in self.consumers.values() if consumer.checked_out.total]
+            holders = [consumer for consumer in self.consumers.values() if consumer.held_count]
             self.timeouts.note(entry.now_ms, config.consumer_timeout_ms, holders)
         else:
             self.timeouts.shorten(entry.now_ms, config.consumer_timeout_ms)
@@ -629,8 +691,7 @@ class QueueMachine:
     @property
     def has_users(self) -> bool:
         return bool(self.pins.by_number or self.staging.embargo.parts) or any(
-            consumer.group is not None or consumer.checked_out.total > 0
-            for consumer in self.consumers.values()
+            consumer.group is not None or consumer.held_count > 0 for consumer in self.consumers.values()
         )
 
     def use(self, entry: Entry) -> None:

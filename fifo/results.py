@@ -119,3 +119,23 @@ class BrowsePage:
 
     runs: tuple[Run, ...]
     next_sequence: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPart:
+    """A part of a transaction that waits for the decision of the group `record`. ranges: of its messages."""
+
+    producer: bytes
+    tx: int
+    record: int
+    ranges: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedTransaction:
+    """A committed transaction that these groups may not have finished. ranges: of messages, at most, in each."""
+
+    producer: bytes
+    tx: int
+    ranges: int
+    groups: tuple[int, ...]

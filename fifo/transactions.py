@@ -33,7 +33,7 @@ from fifo.commands import Commit, Enqueue, InTransaction, Rollback, Settle, Targ
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.read_costs import text_factor
 from fifo.effects import Ok, Refused, Reply
-from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Key, Part, outcome_of
+from fifo.embargo import EmbargoedBatch, Key, OfferedSettlement, Part
 from fifo.limits import Limits
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine, read_ttls
@@ -69,17 +69,17 @@ class Transaction:
         self.ranges += part.range_count
 
 
-Parts = Sequence[tuple[QueueMachine, Part]]
+Parts = Sequence[tuple[QueueMachine, Part | OfferedSettlement]]
 
 
 class Transactions:
     """The open transactions of a group."""
 
-    __slots__ = ("_dirty", "_limits", "_queues", "by_key", "owned", "owned_bytes", "owned_ranges")
+    __slots__ = ("_dirty", "_queues", "by_key", "limits", "owned", "owned_bytes", "owned_ranges")
 
     def __init__(self, limits: Limits, queues: Mapping[int, QueueMachine], dirty: dict[int, None]) -> None:
         """dirty: the queues that an entry has to finish."""
-        self._limits = limits
+        self.limits = limits
         self._queues = queues
         self._dirty = dirty
         self.by_key: dict[Key, Transaction] = {}  # in the order of their beginning
@@ -90,7 +90,7 @@ class Transactions:
     def next_due(self) -> int | None:
         """The group time at which the oldest transaction is too old."""
         for each in self.by_key.values():
-            return each.began_ms + self._limits.transaction_ms
+            return each.began_ms + self.limits.transaction_ms
         return None
 
     # ---- commands
@@ -112,14 +112,19 @@ class Transactions:
             found = self._refuse_more(transaction, producer, found) or found
         if isinstance(found, Refused):
             if transaction is not None:
-                self._drop(transaction)
+                self._drop(entry, transaction)
             elif 0 < number <= MAX_TX:
                 producer.last_tx = max(producer.last_tx, number)
             return found
         if transaction is None:
             transaction = self._begin(entry, producer, number)
         credit_to = inner.credit_to if isinstance(inner, Settle) else 0
-        for machine, part in found:
+        for machine, offered in found:
+            part = (
+                machine.settlement(producer.name, offered.command)
+                if isinstance(offered, OfferedSettlement)
+                else offered
+            )
             machine.embargo(entry, transaction.key, part, credit_to)
             self._count(transaction, machine.queue, part)
             self._dirty[machine.queue] = None
@@ -127,91 +132,99 @@ class Transactions:
 
     def commit(self, entry: Entry, producer: Producer, command: Commit) -> Reply:
         number = command.tx
-        transaction = self.by_key.get((producer.name, number))
-        if transaction is None:
-            if any(producer.committed.overlapping(number, number)):
-                return Ok()
-            if number <= MAX_TX:
-                producer.last_tx = max(producer.last_tx, number)
-            return _not_open(number)
-        if command.operations not in (0, transaction.operations):
-            self._drop(transaction)
-            return Refused(
-                "rolled_back",
-                f"transaction {number} has {transaction.operations} operations, said are {command.operations}",
-            )
-        key, queues = transaction.key, sorted(transaction.queues)
-        for queue in queues:
-            messages = self._queues[queue].messages
-            count, size = self._queues[queue].staging.embargo.published(key)
-            refused = messages.refuse_more(count, size) if count else None
-            if refused is not None:
-                self._drop(transaction)
-                what = f"transaction {number} is rolled back, because of queue {messages.config.name!r}"
-                return Refused(refused.reason, f"{what}: {refused.detail}")
-        self._remove(transaction)
-        for queue in queues:
-            for tag in self._queues[queue].commit(entry, key):
+        if any(producer.committed.overlapping(number, number)):
+            return Ok()
+        found = self.committable(entry, producer, number, command.operations)
+        if isinstance(found, Refused):
+            return found
+        self.remove(found)
+        for queue in sorted(found.queues):
+            for tag in self._queues[queue].commit(entry, found.key):
                 del producer.consumers[queue, tag]
             self._dirty[queue] = None
         producer.committed.add(number, number)
         return Ok()
 
-    def rollback(self, producer: Producer, command: Rollback) -> Reply:
+    def committable(
+        self, entry: Entry, producer: Producer, number: int, operations: int
+    ) -> Transaction | Refused:
+        """The open transaction, if it can commit. Otherwise the refusal, which has ended the transaction.
+
+        operations: the number that the transaction must have, 0 if that is not known."""
+        transaction = self.by_key.get((producer.name, number))
+        if transaction is None:
+            if number <= MAX_TX:
+                producer.last_tx = max(producer.last_tx, number)
+            return _not_open(number)
+        if operations not in (0, transaction.operations):
+            self._drop(entry, transaction)
+            return Refused(
+                "rolled_back",
+                f"transaction {number} has {transaction.operations} operations, said are {operations}",
+            )
+        for queue in sorted(transaction.queues):
+            messages = self._queues[queue].messages
+            count, size = self._queues[queue].staging.embargo.published(transaction.key)
+            refused = messages.refuse_more(count, size) if count else None
+            if refused is not None:
+                self._drop(entry, transaction)
+                what = f"transaction {number} is rolled back, because of queue {messages.config.name!r}"
+                return Refused(refused.reason, f"{what}: {refused.detail}")
+        return transaction
+
+    def rollback(self, entry: Entry, producer: Producer, command: Rollback) -> Reply:
         """A transaction that is not open is rolled back already, unless it was committed."""
         number = command.tx
+        if any(producer.committed.overlapping(number, number)):
+            return Refused("bad_argument", f"transaction {number} was committed")
+        self.end(entry, producer, number)
+        return Ok()
+
+    def end(self, entry: Entry, producer: Producer, number: int) -> None:
+        """Ends a transaction that was not committed: it never can be."""
         transaction = self.by_key.get((producer.name, number))
         if transaction is not None:
-            self._drop(transaction)
-        elif any(producer.committed.overlapping(number, number)):
-            return Refused("bad_argument", f"transaction {number} was committed")
+            self._drop(entry, transaction)
         elif number <= MAX_TX:
             producer.last_tx = max(producer.last_tx, number)
-        return Ok()
 
     # ---- ends
 
-    def end_all(self, producer: Producer) -> None:
+    def end_all(self, entry: Entry, producer: Producer) -> None:
         """Ends the transactions of a session that ends."""
         for number in list(producer.open_tx):
-            self._drop(self.by_key[producer.name, number])
+            self._drop(entry, self.by_key[producer.name, number])
 
     def end_overdue(self, entry: Entry) -> None:
         """Ends a bounded number of transactions that are too old."""
-        limits = self._limits
+        limits = self.limits
         for each in list(islice(self.by_key.values(), limits.ended_per_entry)):
             if each.began_ms + limits.transaction_ms > entry.now_ms:
                 return
-            self._drop(each)
+            self._drop(entry, each)
 
-    def queue_ends(self, machine: QueueMachine) -> None:
+    def queue_ends(self, entry: Entry, machine: QueueMachine) -> None:
         """Ends the transactions with a part in a queue that is about to be deleted."""
         for key in list(machine.staging.embargo.parts):
-            self._drop(self.by_key[key])
+            if key in self.by_key:
+                self._drop(entry, self.by_key[key])
 
-    def consumer_changed(self, producer: Producer, machine: QueueMachine, tag: str) -> None:
+    def consumer_changed(self, entry: Entry, machine: QueueMachine, before: Consumer | None) -> None:
         """Ends the transactions that settle messages of a consumer that does not exist any more, or was attached
-        again."""
-        consumer = machine.consumers.get((producer.name, tag))
-        attach = None if consumer is None else consumer.attach
-        for number in list(producer.open_tx):
-            key = producer.name, number
-            parts = machine.staging.embargo.parts.get(key, ())
-            if any(
-                isinstance(part, EmbargoedSettlement) and part.consumer_tag == tag and part.attach != attach
-                for part in parts
-            ):
-                self._drop(self.by_key[key])
+        again. before: the consumer that there was."""
+        if before is not None and before.embargoed and machine.consumers.get(before.key) is not before:
+            self._end_settlements(entry, before)
 
-    def consumers_time_out(self, machine: QueueMachine, consumers: Sequence[Consumer]) -> None:
+    def consumers_time_out(self, entry: Entry, consumers: Sequence[Consumer]) -> None:
         """Ends the transactions that settle messages of consumers from which messages are taken back."""
-        keys = dict.fromkeys([each.key for each in consumers])
-        for key, parts in list(machine.staging.embargo.parts.items()):
-            if any(
-                isinstance(part, EmbargoedSettlement) and (key[0], part.consumer_tag) in keys
-                for part in parts
-            ):
-                self._drop(self.by_key[key])
+        for each in consumers:
+            self._end_settlements(entry, each)
+
+    def _end_settlements(self, entry: Entry, consumer: Consumer) -> None:
+        for number in list(consumer.embargoed):
+            found = self.by_key.get((consumer.producer, number))  # another consumer may have ended it
+            if found is not None:
+                self._drop(entry, found)
 
     # ---- inside
 
@@ -265,11 +278,10 @@ class Transactions:
         refused = machine.refuse_embargo(producer.name, command)
         if refused is not None:
             return refused
-        part = EmbargoedSettlement(command.consumer_tag, command.attach, outcome_of(command), command.tags)
-        return [(machine, part)]
+        return [(machine, machine.offered(producer.name, command))]
 
     def _refuse_begin(self, producer: Producer, number: int) -> Refused | None:
-        limits = self._limits
+        limits = self.limits
         if not 0 < number <= MAX_TX:
             return Refused("bad_argument", f"transaction {number}; allowed: 1..{MAX_TX}")
         if number <= producer.last_tx:
@@ -286,7 +298,7 @@ class Transactions:
         self, transaction: Transaction | None, producer: Producer, parts: Parts
     ) -> Refused | None:
         """The refusal if the transaction, or all of its owner or of the group, would be too large, else None."""
-        limits, owner = self._limits, producer.owner
+        limits, owner = self.limits, producer.owner
         now = transaction or Transaction(producer, 0, 0)
         queues = len({**now.queues, **dict.fromkeys([machine.queue for machine, _ in parts])})
         messages = sum(part.message_count for _, part in parts)
@@ -319,7 +331,7 @@ class Transactions:
         begun = Transaction(producer, number, entry.now_ms)
         self.add(begun)
         producer.last_tx = number
-        producer.committed.forget_below(number - self._limits.transaction_window + 1)
+        producer.committed.forget_below(number - self.limits.transaction_window + 1)
         return begun
 
     def add(self, transaction: Transaction) -> None:
@@ -332,7 +344,7 @@ class Transactions:
         """Counts the parts of all transactions, when a state has been read."""
         for queue in sorted(self._queues):
             for key, parts in self._queues[queue].staging.embargo.parts.items():
-                for part in parts:
+                for part in parts if key in self.by_key else ():
                     self._count(self.by_key[key], queue, part)
 
     def _count(self, transaction: Transaction, queue: int, part: Part) -> None:
@@ -341,7 +353,7 @@ class Transactions:
         self.owned_ranges.add(owner, part.range_count)
         self.owned_bytes.add(owner, part.size_bytes)
 
-    def _remove(self, transaction: Transaction) -> None:
+    def remove(self, transaction: Transaction) -> None:
         """Forgets a transaction, whose parts are still in their queues."""
         del self.by_key[transaction.key]
         del transaction.producer.open_tx[transaction.number]
@@ -350,11 +362,11 @@ class Transactions:
         self.owned_ranges.remove(owner, transaction.ranges)
         self.owned_bytes.remove(owner, transaction.size_bytes)
 
-    def _drop(self, transaction: Transaction) -> None:
+    def _drop(self, entry: Entry, transaction: Transaction) -> None:
         """Ends a transaction without a trace."""
-        self._remove(transaction)
+        self.remove(transaction)
         for queue in sorted(transaction.queues):
-            self._queues[queue].drop_embargo(transaction.key)
+            self._queues[queue].drop_embargo(entry, transaction.key)
             self._dirty[queue] = None
 
 

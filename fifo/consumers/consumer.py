@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from fifo.commands import UNKNOWN, Address, Attach
 from fifo.consumers.selector import Selector, decoded
-from fifo.number_ranges import NumberRanges
 
 Key = tuple[bytes, str]
 """A consumer in its queue: the session's producer, and the consumer tag."""
@@ -84,13 +85,14 @@ class CheckedOut:
         return out
 
     def remove_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Removes the tags of many ranges (first, last); like `remove` of each."""
-        if len(ranges) == 1:
-            return self.remove(*ranges[0])
-        if len(ranges) < MANY_RANGES or len(ranges) * 128 < len(self.tags):
+        """Removes the tags of many ranges (first, last); like `remove` of each. The cost is that of what is removed."""
+        if len(ranges) < MANY_RANGES:
             return [pair for first, last in ranges for pair in self.remove(first, last)]
+        wanted = self._present(ranges)
+        if len(wanted) * 128 < len(self.tags):
+            return [pair for first, last in wanted for pair in self.remove(first, last)]
         # One pass over everything: cheaper than moving the arrays' rest for every range.
-        wanted = deque(sorted(ranges))
+        left = deque(sorted(wanted))
         before = CheckedOut()
         before.tags, before.sequences, before.counts = self.tags, self.sequences, self.counts
         self.tags, self.sequences, self.counts, self.total = array("Q"), array("Q"), array("I"), 0
@@ -98,9 +100,9 @@ class CheckedOut:
         for tag, sequence, count in zip(before.tags, before.sequences, before.counts, strict=True):
             place, end = tag, tag + count
             while place < end:
-                while wanted and wanted[0][1] < place:
-                    wanted.popleft()
-                first, last = wanted[0] if wanted else (end, end)
+                while left and left[0][1] < place:
+                    left.popleft()
+                first, last = left[0] if left else (end, end)
                 kept = min(max(first - place, 0), end - place)
                 if kept:
                     self.add(place, sequence + place - tag, kept)
@@ -110,6 +112,107 @@ class CheckedOut:
                     out.append((sequence + place - tag, taken))
                     place += taken
         return out
+
+    def _present(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of these ranges of which it has tags."""
+        found, tags, counts = [], self.tags, self.counts
+        for first, last in ranges:
+            place = bisect_right(tags, last) - 1
+            if place >= 0 and tags[place] + counts[place] > first:
+                found.append((first, last))
+        return found
+
+    def count_of(self, first: int, last: int) -> int:
+        """How many of the tags first..last it has: one sum over its runs."""
+        start, end = max(bisect_right(self.tags, first) - 1, 0), bisect_right(self.tags, last)
+        if start == end:
+            return 0
+        found = int(np.frombuffer(self.counts, dtype=np.uint32)[start:end].sum(dtype=np.int64))
+        found -= min(max(first - self.tags[start], 0), self.counts[start])
+        return found - max(self.tags[end - 1] + self.counts[end - 1] - 1 - last, 0)
+
+    def run_count(self, first: int, last: int) -> int:
+        """How many of its runs have some of the tags first..last, at most."""
+        return bisect_right(self.tags, last) - max(bisect_right(self.tags, first) - 1, 0)
+
+    def take(self, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
+        """Removes the tags of these ranges (first, last), ascending, all of which it has. Returns them."""
+        found = CheckedOut()
+        for first, last in ranges:
+            start, end = bisect_right(self.tags, first) - 1, bisect_right(self.tags, last)
+            part = CheckedOut()
+            part.tags, part.sequences, part.counts = (
+                self.tags[start:end], self.sequences[start:end], self.counts[start:end]
+            )  # fmt: skip
+            skipped = first - part.tags[0]
+            part.tags[0] += skipped
+            part.sequences[0] += skipped
+            part.counts[0] -= skipped
+            part.counts[-1] -= part.tags[-1] + part.counts[-1] - 1 - last
+            part.total = last - first + 1
+            found._insert(len(found.tags), part)
+        if len(ranges) < MANY_RANGES:
+            for first, last in ranges:
+                self._delete(first, last)
+        else:
+            self.remove_many(ranges)
+        return found
+
+    def _delete(self, first: int, last: int) -> None:
+        """Removes the tags first..last, all of which it has."""
+        start, end = bisect_right(self.tags, first) - 1, bisect_right(self.tags, last)
+        kept = CheckedOut()
+        ahead = first - self.tags[start]
+        if ahead:
+            kept.add(self.tags[start], self.sequences[start], ahead)
+        behind = self.tags[end - 1] + self.counts[end - 1] - 1 - last
+        if behind:
+            kept.add(last + 1, self.sequences[end - 1] + self.counts[end - 1] - behind, behind)
+        self.tags[start:end] = kept.tags
+        self.sequences[start:end] = kept.sequences
+        self.counts[start:end] = kept.counts
+        self.total -= last - first + 1
+
+    def take_back(self, others: CheckedOut) -> None:
+        """Adds messages under tags that it does not have."""
+        if not others.tags:
+            return
+        place = bisect_right(self.tags, others.tags[0])
+        if place == bisect_right(self.tags, others.tags[-1]):
+            self._insert(place, others)
+        else:
+            self._merge(others)
+
+    def _insert(self, place: int, others: CheckedOut) -> None:
+        """Adds messages whose tags are between those of its runs `place - 1` and `place`."""
+        end = place + len(others.tags)
+        self.tags[place:place] = others.tags
+        self.sequences[place:place] = others.sequences
+        self.counts[place:place] = others.counts
+        self.total += others.total
+        for seam in (end, place):  # neighbours become one run
+            if 0 < seam < len(self.tags):
+                count = self.counts[seam - 1]
+                is_next = self.tags[seam - 1] + count == self.tags[seam]
+                if is_next and self.sequences[seam - 1] + count == self.sequences[seam]:
+                    self.counts[seam - 1] += self.counts[seam]
+                    del self.tags[seam], self.sequences[seam], self.counts[seam]
+
+    def _merge(self, others: CheckedOut) -> None:
+        """Adds messages anywhere between its own."""
+        tags = np.concatenate([np.frombuffer(each.tags, dtype=np.uint64) for each in (self, others)])
+        sequences = np.concatenate(
+            [np.frombuffer(each.sequences, dtype=np.uint64) for each in (self, others)]
+        )
+        counts = np.concatenate([np.frombuffer(each.counts, dtype=np.uint32) for each in (self, others)])
+        order = np.argsort(tags, kind="stable")
+        tags, sequences, counts = tags[order], sequences[order], counts[order]
+        follows = (tags[1:] == tags[:-1] + counts[:-1]) & (sequences[1:] == sequences[:-1] + counts[:-1])
+        starts = np.flatnonzero(np.concatenate([[True], ~follows]))  # neighbours become one run
+        self.tags = array("Q", tags[starts].tobytes())
+        self.sequences = array("Q", sequences[starts].tobytes())
+        self.counts = array("I", np.add.reduceat(counts, starts).astype(np.uint32).tobytes())
+        self.total += others.total
 
     def cut(self, last: int) -> CheckedOut:
         """Removes the tags up to `last` and returns them."""
@@ -147,6 +250,14 @@ class CheckedOut:
         return out
 
 
+@dataclass(slots=True)
+class Embargoed:
+    """The messages of a consumer that a transaction settles."""
+
+    first_tag: int
+    count: int
+
+
 @dataclass(slots=True, eq=False)
 class Consumer:
     """One attachment of a session to a queue."""
@@ -166,7 +277,9 @@ class Consumer:
     timed_out: CheckedOut | None = None
     """the messages that were requeued after the consumer timeout and that it has not answered since; None if there are
     none"""
-    embargoed: NumberRanges | None = None  # tags that open transactions settle: nothing else settles them
+    embargoed: dict[int, Embargoed] = field(default_factory=dict)
+    """what its open transactions settle, by their numbers: they have these messages, nothing else settles them"""
+    embargoed_count: int = 0
 
     key: Key = field(init=False)
 
@@ -207,24 +320,43 @@ class Consumer:
         """The number of messages that it may receive now."""
         if not self.is_active:
             return 0
-        allowed, free = self.credit_to + 1 - self.next_tag, self.max_checked_out - self.checked_out.total
+        allowed, free = self.credit_to + 1 - self.next_tag, self.max_checked_out - self.held_count
         least = allowed if allowed < free else free
         return least if least > 0 else 0
 
-    def embargo(self, tags: Iterable[tuple[int, int]]) -> None:
-        """Notes that an open transaction settles these ranges (first, last) of tags."""
-        if self.embargoed is None:
-            self.embargoed = NumberRanges()
-        for first, last in tags:
-            self.embargoed.add(first, last)
+    @property
+    def held_count(self) -> int:
+        """The messages that it has not settled, or whose settlement does not count yet."""
+        return self.checked_out.total + self.embargoed_count
 
-    def lift_embargo(self, tags: Iterable[tuple[int, int]]) -> None:
-        """Notes that it does not settle them any more, or has done so."""
-        assert self.embargoed is not None
-        for first, last in tags:
-            self.embargoed.remove(first, last)
-        if not len(self.embargoed):
-            self.embargoed = None
+    @property
+    def is_full(self) -> bool:
+        return self.held_count >= self.max_checked_out
+
+    def has_up_to(self, last: int) -> bool:
+        """Whether it holds a message with a tag up to `last`."""
+        return self.checked_out.has_up_to(last) or any(
+            each.first_tag <= last for each in self.embargoed.values()
+        )
+
+    def may_have_back(self, attach: int, held: CheckedOut) -> bool:
+        """Whether it may hold messages again that this attachment had."""
+        return (
+            self.attach == attach and self.is_active and self.held_count + held.total <= self.max_checked_out
+        )
+
+    def embargo(self, transaction: int, held: CheckedOut) -> None:
+        """Notes that a transaction settles these messages, which are not among the others any more."""
+        known = self.embargoed.setdefault(transaction, Embargoed(held.tags[0], 0))
+        known.first_tag = min(known.first_tag, held.tags[0])
+        known.count += held.total
+        self.embargoed_count += held.total
+
+    def lift_embargo(self, transaction: int) -> None:
+        """Notes that the transaction has come to its end, or needs this consumer no more."""
+        known = self.embargoed.pop(transaction, None)
+        if known is not None:
+            self.embargoed_count -= known.count
 
 
 class SelectorGroup:

@@ -63,7 +63,7 @@ class SingleActive:
         if self.active is not None:
             self._set_active(entry, self.active, is_active=False)
             self.active = None
-        if first is not None and first.checked_out.total == self._messages.checked_out_count:
+        if first is not None and first.held_count == self._messages.checked_out_count:
             self._set_active(entry, first, is_active=True)
             self.active = first
 

@@ -121,6 +121,8 @@ class Messages:
         "ready_bytes",
         "ready_count",
         "redelivered_count",
+        "reserved_bytes",
+        "reserved_count",
         "returned_count",
         "settled_count",
     )
@@ -134,6 +136,8 @@ class Messages:
         self.checked_out_count = 0
         self.ready_bytes = 0
         """of the ready messages, while there is a limit on it; else 0"""
+        self.reserved_count = self.reserved_bytes = 0
+        """of the messages that prepared transactions publish"""
         self.blocks = BlockStore(queue, memory)
         self.order = order_of(config)
         self.expiries: SortedList[tuple[int, int]] = SortedList()
@@ -188,9 +192,11 @@ class Messages:
         config = self.config
         if config.overflow != "reject_publish":
             return UNLIMITED
-        found = UNLIMITED if config.max_length < 0 else config.max_length - self.ready_count
+        found = (
+            UNLIMITED if config.max_length < 0 else config.max_length - self.ready_count - self.reserved_count
+        )
         if config.max_length_bytes >= 0:
-            left = config.max_length_bytes - self.ready_bytes
+            left = config.max_length_bytes - self.ready_bytes - self.reserved_bytes
             if size or left < 0:
                 found = min(found, left // max(size, 1))
         return max(0, found)
@@ -200,7 +206,8 @@ class Messages:
         config = self.config
         if config.overflow != "reject_publish":
             return None
-        wanted, wanted_bytes = self.ready_count + count, self.ready_bytes + size_bytes
+        wanted = self.ready_count + self.reserved_count + count
+        wanted_bytes = self.ready_bytes + self.reserved_bytes + size_bytes
         if 0 <= config.max_length < wanted:
             text = f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}"
         elif 0 <= config.max_length_bytes < wanted_bytes:
@@ -211,6 +218,11 @@ class Messages:
         else:
             return None
         return Refused("queue_full", text)
+
+    def reserve(self, count: int, size_bytes: int) -> None:
+        """Keeps room for so many more messages, or less for negative numbers."""
+        self.reserved_count += count
+        self.reserved_bytes += size_bytes
 
     def expires_at(self, now_ms: int, ttl_ms: int) -> int:
         """The expiry of a message that is published now with this TTL of its own, -1 for none."""

@@ -217,6 +217,7 @@ def resume(
             )
         snapshot.complete(group, machine)
     group.transactions.restore()
+    group.decisions.restore()
     if not reader.is_at_end():
         raise ValueError(f"reading a checkpoint: {len(state) - reader.position} bytes too many")
     return group

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Container
 
 from fifo.commands import NODE
-from fifo.consumers.consumer import Consumer, SelectorGroup
+from fifo.consumers.consumer import CheckedOut, Consumer, Embargoed, SelectorGroup
 from fifo.consumers.match_cache import EVICTED
 from fifo.consumers.shared_scan import CAUGHT_UP
-from fifo.embargo import EmbargoedBatch, Key
+from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
 from fifo.messages import bitsets
@@ -53,7 +54,7 @@ def check(group: GroupMachine) -> None:
         _check_producer(group, producer)
     for queue in sorted(group.queues):
         machine = group.queues[queue]
-        _check_queue(machine)
+        _check_queue(machine, group.decisions.prepared)
         for name, tag in machine.consumers:
             _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
         owners = [consumer.owner for consumer in machine.consumers.values()]
@@ -105,12 +106,17 @@ def _check_transactions(group: GroupMachine) -> None:
     touched: dict[Key, dict[int, None]] = {key: {} for key in by_key}
     for queue in sorted(group.queues):
         for key, parts in group.queues[queue].staging.embargo.parts.items():
-            _expect(key in by_key and bool(parts), "a queue embargoes for open transactions only")
+            _expect(bool(parts), "an embargo has parts")
+            if key in group.decisions.prepared:
+                _expect(key not in by_key, "a transaction is open or prepared")
+                continue
+            _expect(key in by_key, "a queue embargoes for open and prepared transactions only")
             touched[key][queue] = None
             for part in parts:
                 more = 1, part.message_count, part.size_bytes, part.range_count
                 counted[key] = [total + each for total, each in zip(counted[key], more, strict=True)]
     owned, ranges, sizes, began_ms = Owned(), Owned(), Owned(), 0
+    _check_decisions(group, owned, ranges, sizes)
     for key, each in by_key.items():
         producer = group.sessions.producers.get(key[0])
         _expect(producer is each.producer and key == each.key, "a transaction belongs to its producer")
@@ -151,39 +157,80 @@ def _check_transactions(group: GroupMachine) -> None:
         _expect(span < limits.transaction_window, "outcomes are forgotten")
 
 
-def _check_embargo(machine: QueueMachine) -> None:
-    """Checks that the tags that are noted at the consumers are those of the settlements."""
-    noted: dict[tuple[bytes, str], dict[int, None]] = {}
-    for (name, _), parts in machine.staging.embargo.parts.items():
+def _check_decisions(group: GroupMachine, owned: Owned, ranges: Owned, sizes: Owned) -> None:
+    """Checks what is prepared and decided, and counts it for the owners."""
+    decisions, prepared_ms = group.decisions, 0
+    for key, part in decisions.prepared.items():
+        found = {
+            queue: parts
+            for queue in sorted(group.queues)
+            if (parts := group.queues[queue].staging.embargo.parts.get(key))
+        }
+        parts = [each for parts in found.values() for each in parts]
+        _expect(key == part.key, "a prepared part has its key")
+        _expect(sorted(part.queues) == list(found), "a prepared part knows its queues")
+        counts = [
+            sum(each.message_count for each in parts),
+            sum(each.size_bytes for each in parts),
+            sum(each.range_count for each in parts),
+        ]
+        _expect(counts == [part.messages, part.size_bytes, part.ranges], "prepared messages are counted")
+        _expect(part.prepared_ms >= prepared_ms, "prepared parts are in the order of preparing")
+        prepared_ms = part.prepared_ms
+        owned.add(part.owner)
+        ranges.add(part.owner, part.ranges)
+        sizes.add(part.owner, part.size_bytes)
+    names = Counter(part.producer for part in decisions.prepared.values())
+    _expect(decisions.waiting == dict(names), "producers with prepared parts are known")
+    for key, decision in decisions.decided.items():
+        _expect(key == decision.key and bool(decision.groups), "a decision has its key, and groups")
+        _expect(key not in group.transactions.by_key, "what is decided is not open")
+        owned.add(decision.owner)
+    for machine in group.queues.values():
+        embargo = machine.staging.embargo
+        reserved = [embargo.published(key) for key in decisions.prepared if key in embargo.parts]
+        count, size = sum(each for each, _ in reserved), sum(each for _, each in reserved)
+        messages = machine.messages
+        _expect((messages.reserved_count, messages.reserved_bytes) == (count, size), "room is reserved")
+
+
+def _check_embargo(machine: QueueMachine, prepared: Container[Key]) -> None:
+    """Checks that consumers know what open transactions settle."""
+    noted: dict[tuple[bytes, str], dict[int, Embargoed]] = {}
+    for key, parts in machine.staging.embargo.parts.items():
         for part in parts:
             if isinstance(part, EmbargoedBatch):
                 _expect(0 < len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
                 continue
-            consumer = machine.consumers[name, part.consumer_tag]
+            _expect(part.held.total > 0, "a settlement has messages")
+            if key in prepared:
+                continue
+            consumer = machine.consumers[key[0], part.consumer_tag]
             _expect(consumer.attach == part.attach, "a settlement is of the present attachment")
-            known = noted.setdefault(consumer.key, {})
-            for first, last in part.tags:
-                held = sum(count for _, count in consumer.checked_out.between(first, last))
-                _expect(held == last - first + 1, "embargoed messages stay checked out")
-                for tag in range(first, last + 1):
-                    _expect(tag not in known, "one transaction settles a message")
-                    known[tag] = None
+            known = noted.setdefault(consumer.key, {}).setdefault(key[1], Embargoed(part.held.tags[0], 0))
+            known.first_tag = min(known.first_tag, part.held.tags[0])
+            known.count += part.held.total
     for consumer in machine.consumers.values():
-        found = consumer.embargoed
-        spans = () if found is None else tuple(found)
-        _expect(found is None or bool(spans), "a consumer notes embargoed tags if it has some")
-        tags = [tag for first, last in spans for tag in range(first, last + 1)]
-        _expect(tags == sorted(noted.get(consumer.key, {})), "a consumer knows its embargoed tags")
+        _expect(consumer.embargoed == noted.get(consumer.key, {}), "a consumer knows what is embargoed")
+        count = sum(each.count for each in consumer.embargoed.values())
+        _expect(consumer.embargoed_count == count, "embargoed messages are counted")
 
 
-def _check_queue(machine: QueueMachine) -> None:
+def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
+    attached = sum(consumer.group is not None for consumer in machine.consumers.values())
+    _expect(machine.attached_count == attached, "attached consumers are counted")
     checked_out: dict[int, int] = {}
     for consumer in machine.consumers.values():
-        _check_checked_out(machine, consumer, checked_out)
+        _check_checked_out(machine, consumer.checked_out, checked_out, consumer.next_tag)
         _check_consumer(machine, consumer)
     for subscription in (*machine.subscriptions.by_name.values(), *machine.subscriptions.deleted):
-        _check_checked_out(machine, subscription.consumer, checked_out)
+        holder = subscription.consumer
+        _check_checked_out(machine, holder.checked_out, checked_out, holder.next_tag)
         _check_subscription(machine, subscription)
+    for parts in machine.staging.embargo.parts.values():
+        for part in parts:
+            if isinstance(part, EmbargoedSettlement):
+                _check_checked_out(machine, part.held, checked_out, NEVER)
     ready_count = checked_out_count = ready_bytes = 0
     numbers, index, expiries = [], [], []
     for number in machine.messages.blocks.numbers():
@@ -229,7 +276,7 @@ def _check_queue(machine: QueueMachine) -> None:
     _check_timeouts(machine)
     _check_single_active(machine)
     _check_staging(machine)
-    _check_embargo(machine)
+    _check_embargo(machine, prepared)
     _check_pages(machine)
     _check_pins(machine)
 
@@ -338,8 +385,10 @@ def size_of(block: Block, slot: int) -> int:
     return sizes[bisect_right(block.runs.firsts, slot) - 1]
 
 
-def _check_checked_out(machine: QueueMachine, consumer: Consumer, checked_out: dict[int, int]) -> None:
-    own, total, bound = consumer.checked_out, 0, 0
+def _check_checked_out(
+    machine: QueueMachine, own: CheckedOut, checked_out: dict[int, int], next_tag: int
+) -> None:
+    total = bound = 0
     for tag, sequence, count in zip(own.tags, own.sequences, own.counts, strict=True):
         _expect(tag > bound and count > 0, "held runs ascend by tag")
         bound = tag + count - 1
@@ -347,13 +396,13 @@ def _check_checked_out(machine: QueueMachine, consumer: Consumer, checked_out: d
         for number, members in by_number([(sequence, count)], machine.limits).items():
             _expect(not checked_out.get(number, 0) & members, "a message is held once")
             checked_out[number] = checked_out.get(number, 0) | members
-    _expect(bound < consumer.next_tag, "tags come from the counter")
+    _expect(bound < next_tag, "tags come from the counter")
     _expect(total == own.total, "the sum of held messages")
 
 
 def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
     _expect(
-        consumer.checked_out.total <= machine.limits.max_checked_out,
+        consumer.held_count <= machine.limits.max_checked_out,
         "a consumer does not hold too many messages",
     )
     group = consumer.group
@@ -393,7 +442,7 @@ def _check_timeouts(machine: QueueMachine) -> None:
             "a consumer that has timed out is given nothing",
         )
         _expect(0 < late.total == sum(late.counts), "a consumer that has timed out has messages to answer")
-        _expect(late.total + consumer.checked_out.total <= machine.limits.max_checked_out, "they are limited")
+        _expect(late.total + consumer.held_count <= machine.limits.max_checked_out, "they are limited")
 
 
 def _check_single_active(machine: QueueMachine) -> None:
@@ -410,7 +459,7 @@ def _check_single_active(machine: QueueMachine) -> None:
     _expect(list(single.candidates.values()) == order, "attached consumers may become active")
     active = [consumer for consumer in consumers if consumer.is_active]
     _expect(active == ([] if single.active is None else [single.active]), "one consumer is active")
-    holders = [consumer for consumer in consumers if consumer.checked_out.total]
+    holders = [consumer for consumer in consumers if consumer.held_count]
     _expect(len(holders) <= 1, "one consumer holds messages")
     first = single.first
     others = [consumer for consumer in holders if consumer is not first]

@@ -16,6 +16,7 @@ import numpy as np
 from fifo.codec import Reader, Writer
 from fifo.commands import ON_EXPIRY, UNKNOWN
 from fifo.consumers.consumer import CheckedOut, Consumer
+from fifo.decisions import Decision, Prepared
 from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Outcome
 from fifo.group_state import GroupState
 from fifo.kinds import BYTES, FLAG, I64, TEXT, U64, Coded, Column, Many, Maybe, Row
@@ -143,6 +144,30 @@ TRANSACTION = Record(
     others=("queues", "operations", "messages", "size_bytes", "ranges"),
 )
 TRANSACTIONS = Many(TRANSACTION)
+PREPARED = Record(
+    Prepared,
+    (
+        Field("producer", BYTES),
+        Field("owner", U64),
+        Field("number", U64),
+        Field("record", U64),
+        Field("prepared_ms", U64),
+    ),
+    others=("queues", "messages", "size_bytes", "ranges"),
+)
+DECISION = Record(
+    Decision,
+    (
+        Field("producer", BYTES),
+        Field("owner", U64),
+        Field("number", U64),
+        Field("decided_ms", U64),
+        Field("ranges", U64),
+        Field("groups", Many(U64, tuple)),
+    ),
+)
+PREPARED_PARTS, DECISIONS = Many(PREPARED), Many(DECISION)
+"""Behind the transactions: there only if a part is prepared, or a decision is not finished everywhere."""
 
 # ---- a queue
 
@@ -175,7 +200,7 @@ CONSUMER = Record(
         Field("is_active", FLAG, since=2, default=True),
         Field("timed_out", Maybe(CHECKED_OUT), since=2, default=None),
     ),
-    others=("group", "key", "max_checked_out", "owner", "embargoed"),
+    others=("group", "key", "max_checked_out", "owner", "embargoed", "embargoed_count"),
 )
 CONSUMERS = Many(CONSUMER)
 MARKS = Many(Row(U64, Many(Row(U64, U64))))
@@ -284,6 +309,6 @@ EMBARGOED_SETTLEMENT = Record(
         Field("consumer_tag", TEXT),
         Field("attach", U64),
         Field("outcome", Coded(*Outcome)),
-        Field("tags", RANGES),
+        Field("held", CHECKED_OUT),
     ),
 )

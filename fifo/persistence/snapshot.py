@@ -128,6 +128,7 @@ def decode(
             add_block(machine, decode_block(Reader(reader.blob()), group.limits.block_size))
         complete(group, machine)
     group.transactions.restore()
+    group.decisions.restore()
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
     return group
@@ -245,10 +246,10 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
     for consumer in consumers:
         consumer.owner = producers[consumer.producer].owner
         machine.owned.add(consumer.owner)
-    for (producer, _), parts in staging.embargo.parts.items():
+    for key, parts in staging.embargo.parts.items():
         for part in parts:
-            if isinstance(part, EmbargoedSettlement):
-                machine.consumers[producer, part.consumer_tag].embargo(part.tags)
+            if isinstance(part, EmbargoedSettlement) and key not in group.decisions.prepared:
+                machine.consumers[key[0], part.consumer_tag].embargo(key[1], part.held)
     groups = machine.groups
     found = []
     for _ in range(reader.number()):
@@ -265,6 +266,7 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
+            machine.attached_count += 1
             if machine.single_active is not None and consumer.timed_out is None:
                 machine.single_active.join(consumer)
     read_subscriptions(reader, machine.subscriptions, groups, group.limits)

@@ -6,9 +6,11 @@ from fifo.codec import Reader, Writer
 from fifo.embargo import Embargo, EmbargoedBatch
 from fifo.group_state import GroupState
 from fifo.persistence.layouts import (
+    DECISIONS,
     EMBARGOED_BATCH,
     EMBARGOED_SETTLEMENT,
     NAMED_TX,
+    PREPARED_PARTS,
     TRANSACTION,
     TRANSACTIONS,
 )
@@ -18,9 +20,14 @@ from fifo.transactions import Transaction
 def write_transactions(out: Writer, group: GroupState) -> None:
     """Nothing if no producer has named a transaction."""
     named = [each for each in group.sessions.producers.values() if each.last_tx]
-    if named:
+    decisions = group.decisions
+    are_waiting = bool(decisions.prepared or decisions.decided)
+    if named or are_waiting:
         NAMED_TX.write(out, [(each.name, each.last_tx, each.committed) for each in named])
         TRANSACTIONS.write(out, group.transactions.by_key.values())
+    if are_waiting:
+        PREPARED_PARTS.write(out, decisions.prepared.values())
+        DECISIONS.write(out, decisions.decided.values())
 
 
 def read_transactions(reader: Reader, group: GroupState) -> None:
@@ -31,6 +38,11 @@ def read_transactions(reader: Reader, group: GroupState) -> None:
     for _ in range(reader.number()):
         found = TRANSACTION.read_fields(reader)
         group.transactions.add(Transaction(producers[found.pop("producer.name")], **found))
+    if not reader.is_at_end():
+        for part in PREPARED_PARTS.read(reader):
+            group.decisions.add(part)
+        for decision in DECISIONS.read(reader):
+            group.decisions.add_decision(decision)
 
 
 def write_embargo(out: Writer, embargo: Embargo) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
-from fifo.consumers.consumer import Consumer
+from fifo.consumers.consumer import CheckedOut, Consumer
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.read_costs import within
 from fifo.consumers.selector import decoded, refuse_selector
 from fifo.effects import Deliver, Refused, Run
+from fifo.embargo import EmbargoedSettlement
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.messages.ready_order import PriorityOrder
@@ -56,10 +57,16 @@ def totals(machine: QueueMachine) -> QueueTotals:
 
 
 def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
-    """The deliveries that a consumer has not settled. Neighbouring tags are joined into one effect."""
+    """The deliveries that a consumer has not settled, or only in an open transaction. Neighbouring tags are joined into
+    one effect."""
     found: list[Deliver] = []
     delivery: Delivery | None = None
-    checked_out = consumer.checked_out
+    checked_out = CheckedOut()
+    checked_out.take_back(consumer.checked_out)
+    for number in consumer.embargoed:
+        for part in machine.staging.embargo.parts[consumer.producer, number]:
+            if isinstance(part, EmbargoedSettlement) and part.consumer_tag == consumer.tag:
+                checked_out.take_back(part.held)
     for tag, first, count in zip(checked_out.tags, checked_out.sequences, checked_out.counts, strict=True):
         if delivery is None or delivery.first_tag + delivery.count != tag:
             if delivery is not None:

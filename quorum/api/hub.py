@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from quorum.api.catalog_view import CatalogView
+from quorum.api.decision_worker import DecisionWorker
 from quorum.api.deliveries import BodyReader
 from quorum.api.member_requests import MemberRequests
 from quorum.api.own_session import OwnSession
@@ -64,6 +65,7 @@ class Hub:
         self.own_session = OwnSession(
             inputs, self.sessions, self.requests, self.catalog, self.published, self.publishing, random_bytes
         )
+        self.decisions = DecisionWorker(self.own_session)
         self._takers: dict[type, Callable[[Any], object]] = {
             ev.Answered: self.sessions.answered,
             ev.Delivered: self.sessions.delivered,
@@ -77,6 +79,7 @@ class Hub:
             ev.CatalogChanged: self.catalog.apply,
             ev.QueueDeleted: lambda output: self.catalog.queue_deleted(output.queue),
             ev.QueryResult: self.requests.take_result,
+            ev.DecisionsDue: self.decisions.take,
         }
 
     def attach(self, raft_thread: RaftThread) -> None:

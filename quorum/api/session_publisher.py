@@ -550,18 +550,18 @@ class SessionPublisher:
 
     # ---- batches of transactions
 
-    async def part(
+    async def parts(
         self, route: tuple[str, str, Sequence[str]], batch: bytes, *, mandatory: bool
-    ) -> routing.Part | None:
-        """What the group of a transaction gets of a batch; None if no message has a queue. route: as of
-        `_publish_through`. StatusError if a message is refused here, or if the queues belong to several groups."""
+    ) -> list[routing.Part]:
+        """What each group gets of a batch of a transaction; nothing if no message has a queue. route: as of
+        `_publish_through`. StatusError if a message is refused here."""
         exchange, routing_key, routing_keys = route
         if routing_key and routing_keys:
             raise status.invalid("bad_batch", "routing_key and routing_keys exclude each other")
         try:
             if not exchange and not routing_keys:
-                return await self._whole(await self._hub.requests.queue(routing_key), batch)
-            return await self._part_of_each(route, batch, mandatory)
+                return [await self._whole(await self._hub.requests.queue(routing_key), batch)]
+            return await self._parts_of_each(route, batch, mandatory)
         except batches.BatchError as error:
             raise status.StatusError(status.of_error(error)) from error
 
@@ -574,9 +574,9 @@ class SessionPublisher:
         target = c.Target(queue.id, ((0, checked.count),), checked.columns)
         return routing.Part(range(checked.count), checked, (queue,), (target,))
 
-    async def _part_of_each(
+    async def _parts_of_each(
         self, route: tuple[str, str, Sequence[str]], batch: bytes, mandatory: bool
-    ) -> routing.Part | None:
+    ) -> list[routing.Part]:
         """A batch whose messages may have different queues."""
         exchange, _, keys = route
         count = batches.claimed_count(batch)
@@ -585,7 +585,7 @@ class SessionPublisher:
             found, refused = await self._routes_through(route, batch, count, mandatory)
             routes = found.queues
             if found.is_alike and len(routes[0]) == 1:
-                return await self._whole(routes[0][0], batch)
+                return [await self._whole(routes[0][0], batch)]
             await self._look_up_kept_of({queue.id: queue for queues in routes for queue in queues}.values())
             if found.is_alike and not refused:
                 parts = self._alike(routes, batch)
@@ -606,9 +606,7 @@ class SessionPublisher:
             parts, refused = await self._route(routes, refused, batch, independent=False)
         if refused:
             raise status.StatusError(refused[min(refused)])
-        if len(parts) > 1:
-            raise status.several_groups()
-        return parts[0] if parts else None
+        return parts
 
     async def embargo(self, part: routing.Part, tx: int, told: Callable[[Reply | None], None]) -> None:
         """Send a batch of a transaction. told: gets the group's answer."""

@@ -1,14 +1,16 @@
-"""A client's transactions at its session's node: which group each is in, and why one can only be rolled back.
+"""A client's transactions at its session's node: which groups each is in, and why one can only be rolled back.
 
-A transaction begins with the first publish or disposition that names it, in the group of its queue; all its queues must
-belong to this group. The group keeps what belongs to it under embargo (fifo/transactions.py). Nothing of it is answered
-but the Commit or Rollback: a refused request, here or at the group, ends the transaction, and its Commit says why.
+A transaction begins with the first publish or disposition that names it, in the group of its queue. Each group keeps
+what belongs to it under embargo (fifo/transactions.py). Nothing of it is answered but the Commit or Rollback: a refused
+request, here or at a group, ends the transaction, and its Commit says why. A commit in one group is one command;
+shared_commit.py has those of several groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fifo import commands as c
 from fifo.effects import Refused, Reply
@@ -19,38 +21,24 @@ from quorum.api.outcomes import Failed
 from quorum.api.session_commands import SessionCommands
 from quorum.api.session_consumers import Consumer, Disposition, SessionConsumers
 from quorum.api.session_publisher import SessionPublisher
+from quorum.api.shared_commit import GroupPart, Parts, SharedCommit
 
+IN_DOUBT = "in_doubt"
 MAX_TRANSACTIONS = PRODUCTION.transaction_window
 """Transactions of a session that are neither committed nor rolled back."""
-
-
-@dataclass(slots=True, eq=False)
-class _Transaction:
-    """One transaction. group: of its queues, 0 while it has none. operations, ranges: for its Commit. refusal: why it
-    cannot be committed."""
-
-    number: int
-    group: int = 0
-    operations: int = 0
-    ranges: int = 0
-    refusal: status.Status | None = None
-
-    def embargoed(self, reply: Reply | None) -> None:
-        """The group has answered a publish or settlement."""
-        if isinstance(reply, Refused):
-            self.refusal = self.refusal or status.of_refused(reply)
 
 
 @dataclass(frozen=True, slots=True)
 class _Settling:
     commands: SessionCommands
-    transaction: _Transaction
+    parts: Parts
+    group: int
     request_id: int
     queues: tuple[()] = ()
 
     def answered(self, reply: Reply | None) -> None:
         self.commands.answered()
-        self.transaction.embargoed(reply)
+        self.parts.answered(self.group, reply)
         self.commands.finish(self.request_id, reply)
 
 
@@ -59,16 +47,32 @@ class _Ending:
     """A Commit or Rollback."""
 
     commands: SessionCommands
-    transaction: _Transaction
+    parts: Parts
     request_id: int
     queues: tuple[()] = ()
 
     def answered(self, reply: Reply | None) -> None:
         self.commands.answered()
-        if isinstance(reply, Refused) and self.transaction.refusal is not None and self.request_id:
-            self.commands.outbox.add(Failed(self.request_id, self.transaction.refusal))
+        if isinstance(reply, Refused) and self.parts.refusal is not None and self.request_id:
+            self.commands.outbox.add(Failed(self.request_id, self.parts.refusal))
         else:
             self.commands.finish(self.request_id, reply)
+
+
+@dataclass(slots=True, eq=False)
+class _RollingBack:
+    """A Rollback in all groups of a transaction. left: groups that have not answered."""
+
+    commands: SessionCommands
+    request_id: int
+    left: int
+    queues: tuple[()] = ()
+
+    def answered(self, reply: Reply | None) -> None:
+        self.commands.answered()
+        self.left -= 1
+        if not self.left:
+            self.commands.finish(self.request_id, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +83,7 @@ class _AskingAll:
     request_id: int
     left: int
     is_committed: bool = False
+    refused: Refused | None = None
     queues: tuple[()] = ()
 
     def answered(self, reply: Reply | None) -> None:
@@ -87,8 +92,11 @@ class _AskingAll:
         if not isinstance(reply, Refused):
             self.is_committed = True
             self.commands.finish(self.request_id, None)  # no other group says so, too
-        elif not self.left and not self.is_committed:
-            self.commands.finish(self.request_id, reply)
+            return
+        if self.refused is None or reply.reason == IN_DOUBT:
+            self.refused = reply
+        if not self.left and not self.is_committed:
+            self.commands.finish(self.request_id, self.refused)
 
 
 class SessionTransactions:
@@ -101,7 +109,7 @@ class SessionTransactions:
         self._commands = commands
         self._publisher = publisher
         self._consumers = consumers
-        self._open: dict[int, _Transaction] = {}
+        self._open: dict[int, Parts] = {}
         """by number"""
 
     async def publish(
@@ -112,19 +120,19 @@ class SessionTransactions:
         self._commands.resume()
         transaction = self._find(tx)
         try:
-            part = await self._publisher.part(route, batch, mandatory=mandatory)
-            if part is None:
-                return
-            self._use(transaction, part.queues[0].group)
+            parts = await self._publisher.parts(route, batch, mandatory=mandatory)
         except status.StatusError as error:
             if error.status.code == status.Code.UNAVAILABLE:
                 raise
             self._refuse(transaction, error)
             return
-        transaction.operations += len(part.targets)
-        transaction.ranges += sum(len(target.ranges) for target in part.targets) + len(part.batch.ttls_ms)
-        if transaction.refusal is None:
-            await self._publisher.embargo(part, tx, transaction.embargoed)
+        for part in parts:
+            if transaction.refusal is not None:
+                return
+            group = part.queues[0].group
+            ranges = sum(len(target.ranges) for target in part.targets) + len(part.batch.ttls_ms)
+            self._use(transaction, group, len(part.targets), ranges)
+            await self._publisher.embargo(part, tx, partial(transaction.answered, group))
 
     def settle(self, tx: int, request_id: int, consumer: Consumer | None, disposition: Disposition) -> None:
         """A disposition of a transaction. consumer: None if the request was refused because there is none."""
@@ -134,18 +142,16 @@ class SessionTransactions:
             if consumer is None:
                 raise status.invalid("not_attached", "the consumer of a disposition is not attached")
             command = self._consumers.checked(consumer, disposition)
-            self._use(transaction, consumer.group)
         except status.StatusError as error:
             self._refuse(transaction, error)
             if consumer is not None:
                 self._commands.refuse(request_id, error)
             return
-        transaction.operations += 1
-        transaction.ranges += len(command.tags)
         if transaction.refusal is None:
+            self._use(transaction, consumer.group, 1, len(command.tags))
             consumer.raise_credit(command.credit_to)
-            token = _Settling(self._commands, transaction, request_id)
-            self._commands.submit(transaction.group, c.InTransaction(tx, command), token)
+            token = _Settling(self._commands, transaction, consumer.group, request_id)
+            self._commands.submit(consumer.group, c.InTransaction(tx, command), token)
         else:
             self._commands.refuse(request_id, status.StatusError(transaction.refusal))
 
@@ -157,23 +163,28 @@ class SessionTransactions:
             self._ask_all(request_id, tx)
             return
         if transaction.refusal is not None:
+            if len(transaction.by_group) > 1:  # the others have their parts still
+                self._roll_back(transaction, 0)
             self._commands.refuse(request_id, status.StatusError(transaction.refusal))
             return
-        if not transaction.group:
+        if not transaction.by_group:
             self._commands.finish(request_id, None)
             self._commands.work.set()
-            return
-        ranges = min(transaction.ranges, PRODUCTION.transaction_ranges)
-        command = c.Commit(tx, transaction.operations, ranges)
-        self._commands.submit(transaction.group, command, _Ending(self._commands, transaction, request_id))
+        elif len(transaction.by_group) == 1:
+            part = transaction.by_group[transaction.record]
+            command = c.Commit(tx, part.operations, part.most_ranges)
+            token = _Ending(self._commands, transaction, request_id)
+            self._commands.submit(transaction.record, command, token)
+        else:
+            producer = self._commands.producer
+            SharedCommit(self._commands, self._hub.decisions, producer, transaction, request_id).begin()
 
     def rollback(self, request_id: int, tx: int) -> None:
         """Done follows."""
         self._commands.resume()
         transaction = self._open.pop(tx, None)
-        if transaction is not None and transaction.group:
-            token = _Ending(self._commands, transaction, request_id)
-            self._commands.submit(transaction.group, c.Rollback(tx), token)
+        if transaction is not None and transaction.by_group:
+            self._roll_back(transaction, request_id)
         else:
             self._commands.finish(request_id, None)
             self._commands.work.set()
@@ -188,25 +199,30 @@ class SessionTransactions:
         for group in groups:
             self._commands.submit(group, c.Commit(tx), token)
 
-    def _find(self, tx: int) -> _Transaction:
+    def _find(self, tx: int) -> Parts:
         """The transaction of this number, which this may begin."""
         found = self._open.get(tx)
         if found is None:
             if len(self._open) >= MAX_TRANSACTIONS:
                 raise status.invalid("limit", f"a session has at most {MAX_TRANSACTIONS} open transactions")
-            found = self._open[tx] = _Transaction(tx)
+            found = self._open[tx] = Parts(tx)
         return found
 
-    def _use(self, transaction: _Transaction, group: int) -> None:
-        """The transaction has a part in this group."""
-        if transaction.group not in (0, group):
-            raise status.several_groups()
-        transaction.group = group
+    def _use(self, transaction: Parts, group: int, operations: int, ranges: int) -> None:
+        """The transaction gets one more request in this group."""
+        part = transaction.by_group.setdefault(group, GroupPart())
+        part.operations += operations
+        part.ranges += ranges
+        part.waiting += 1
 
-    def _refuse(self, transaction: _Transaction, error: status.StatusError) -> None:
-        """A request of the transaction is refused here: the group drops what it has of it."""
+    def _refuse(self, transaction: Parts, error: status.StatusError) -> None:
+        """A request of the transaction is refused here: the groups drop what they have of it."""
         if transaction.refusal is None:
             transaction.refusal = error.status
-            if transaction.group:
-                token = _Ending(self._commands, transaction, 0)
-                self._commands.submit(transaction.group, c.Rollback(transaction.number), token)
+            if transaction.by_group:
+                self._roll_back(transaction, 0)
+
+    def _roll_back(self, transaction: Parts, request_id: int) -> None:
+        token = _RollingBack(self._commands, request_id, len(transaction.by_group))
+        for group in transaction.by_group:
+            self._commands.submit(group, c.Rollback(transaction.number), token)

@@ -72,6 +72,7 @@ _REFUSED = {
     "refused_earlier": Code.FAILED_PRECONDITION,
     "not_checked_out": Code.FAILED_PRECONDITION,
     "rolled_back": Code.FAILED_PRECONDITION,
+    "in_doubt": Code.UNAVAILABLE,
 }
 """The codes of the words of `Refused`; a word that is not here becomes FAILED_PRECONDITION."""
 _TOO_LARGE = ("batch_too_large", "message_too_large", "metadata_too_large")
@@ -104,6 +105,10 @@ _ENDED = {
     "parted": (
         Code.UNAVAILABLE,
         "this node's state differs from most members' and is to be rebuilt; open the session at another one",
+    ),
+    "in_doubt": (
+        Code.UNAVAILABLE,
+        "a transaction of the last session is not finished in all groups yet; open the session again",
     ),
     "stopping": (Code.UNAVAILABLE, "this node is stopping; open the session at another one"),
     "drained": (Code.UNAVAILABLE, "this node is drained; open the session at another one"),
@@ -175,16 +180,6 @@ def taken_elsewhere(why: Status, queues: Sequence[str]) -> Status:
     shown = ", ".join(map(repr, queues[:3])) + (f" and {len(queues) - 3} more" if len(queues) > 3 else "")
     text = f"{why.message}; the message may be in other queues: {shown}"
     return make(why.code, why.reason, text, **dict(why.metadata), may_be_in=",".join(queues[:3]))
-
-
-def several_groups() -> StatusError:
-    return StatusError(
-        make(
-            Code.FAILED_PRECONDITION,
-            "several_groups",
-            "transactions over queues of several groups are not supported yet",
-        )
-    )
 
 
 def old_version(what: str, needed: int, used: int) -> StatusError:

@@ -303,7 +303,7 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
 
     def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
         """Publishes and settlements that count all at once. `async with` commits at the end, and rolls back if the
-        block raises. All queues of a transaction belong to one Raft group. timeout_ms: of the commit."""
+        block raises. timeout_ms: of the commit."""
         return Transaction(self._live().transactions, self._limit(timeout_ms))
 
     # ---- consuming

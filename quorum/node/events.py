@@ -13,6 +13,7 @@ from typing import Any
 
 from fifo.commands import UNKNOWN, Command
 from fifo.effects import Deliver, Notify, Reply
+from fifo.results import DecidedTransaction, PreparedPart
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.exchanges import RoutingChanges
 from quorum.catalog.policies import Policy
@@ -235,6 +236,16 @@ class QueueDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionsDue:
+    """This node leads a group that waits for others: for their decisions about parts that it has prepared, or for the
+    end of what it has decided itself (fifo/decisions.py). It is said again as long as that is so."""
+
+    group: int
+    prepared: tuple[PreparedPart, ...]
+    decided: tuple[DecidedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StandingChanged:
     """This node's current standing in its cluster: one of queries.STANDINGS."""
 
@@ -266,6 +277,7 @@ Output = (
     | DisksLow
     | CatalogChanged
     | QueueDeleted
+    | DecisionsDue
     | StandingChanged
     | VersionChanged
     | QueryResult

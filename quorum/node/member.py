@@ -192,7 +192,7 @@ class Member:
             send,
             self._outputs,
         )
-        self._duties = LeaderDuties(self.heartbeats, self.names)
+        self._duties = LeaderDuties(self.heartbeats, self.names, self._outputs)
         self.leader_spread = LeaderSpread(
             self.replicas,
             self.membership,

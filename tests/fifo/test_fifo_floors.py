@@ -39,6 +39,7 @@ FLOORS = (
     ("queue_machine",),
     ("targets",),
     ("transactions",),
+    ("decisions",),
     ("group_state",),
     ("group_machine",),
     ("queries", "persistence"),

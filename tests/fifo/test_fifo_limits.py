@@ -10,6 +10,9 @@ from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.versions import CURRENT
 
 LOCAL = (
+    "decisions_at_a_time",
+    "finishing_ms",
+    "prepared_ms",
     "matched_bytes", "sparse_matches", "few_messages", "column_bytes", "dense_columns", "read_singles",
     "reserved_blocks", "source_bytes", "newest_version",
 )  # fmt: skip

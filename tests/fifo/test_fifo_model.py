@@ -7,7 +7,7 @@ which goes on from a checkpoint, has to agree, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -25,14 +25,14 @@ from hypothesis.stateful import (
 from fifo import commands as c
 from fifo import embargo
 from fifo.budgets import Entry
-from fifo.consumers.consumer import Consumer
+from fifo.consumers.consumer import CheckedOut, Consumer
+from fifo.decisions import Decision, Decisions
 from fifo.effects import Refused
 from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
 from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
-from fifo.number_ranges import NumberRanges
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.references import references
 from fifo.producers import Producer
@@ -40,8 +40,8 @@ from fifo.queries import group as queries
 from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage
 from fifo.transactions import Transactions
-from fifo.versions import CURRENT
 from support.examples import examples
+from support.fifo_model import ModelConsumer
 from support.fifo_world import World, part_name, producer, selector
 from support.replays import replay
 
@@ -444,6 +444,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
             return [world.op(name, self.staged(step))]
         if what == "transaction":
             return self.transaction(step, name, place)
+        if what == "decision":
+            return self.decision(step, name)
         if what in ("repeat", "gap", "stale"):
             number = max(world.numbers[name] + {"repeat": 0, "gap": 2, "stale": 1}[what], 1)
             epoch = world.epochs[name] - (what == "stale")
@@ -534,6 +536,17 @@ class FifoAgainstModel(RuleBasedStateMachine):
             "rollback_twice": [c.Rollback(number), c.Rollback(number), c.Commit(number)],
         }
         return found + [self.world.op(name, each) for each in ends.get(step["end"], [])]
+
+    def decision(self, step: dict[str, Any], name: bytes) -> list[Any]:
+        """What leaders of groups say, about a transaction of perhaps a while ago."""
+        number = max(self.numbers.get(name, 1) - step["before"], 1)
+        says: dict[str, c.Command] = {
+            "commit": c.Finish(name, number, True),
+            "drop": c.Finish(name, number, False),
+            "ask": c.Resolve(name, number),
+            "forget": c.Finished(name, number),
+        }
+        return [(None, says[step["says"]])]
 
     def batch_of(self, step: dict[str, Any]) -> int:
         assert self.world.model is not None
@@ -802,6 +815,94 @@ class TransactionsAgainstModel(FifoAgainstModel):
         self.entry([step | {"number": "same", "parts": [], "end": "commit"}], 0)
 
 
+class DecisionsAgainstModel(TransactionsAgainstModel):
+    """Transactions over several groups: this group prepares its part, or decides."""
+
+    @rule(
+        steps=st.lists(TRANSACTION, min_size=1, max_size=2),
+        who=PRODUCERS,
+        queue=QUEUES,
+        credit=st.sampled_from((3, 30)),
+        between=st.sampled_from(("", "session", "session", "cancel", "attach", "settle", "late", "delete")),
+        session=SESSIONS,
+        says=st.sampled_from(("commit", "commit", "drop", "drop", "ask")),
+        passed_ms=PASSED_MS,
+    )
+    def prepared(
+        self,
+        steps: list[dict[str, Any]],
+        who: int,
+        queue: int,
+        credit: int,
+        between: str,
+        session: dict[str, Any],
+        says: str,
+        passed_ms: int,
+    ) -> None:
+        """A part is prepared, something else happens, and then the decision is heard."""
+        self.whole_transaction(steps, who, queue, "", credit, "", passed_ms)
+        name, world = producer(who), self.world
+        number, held = self.numbers.get(name, 1), self.held_by(name, queue)
+        settle = c.Settle(queue, "a", self.attach_of(name, queue), ((held, held),))
+        world.do(name, c.InTransaction(number, settle))
+        world.do(name, c.Prepare(number, 0, 9, 7), passed_ms)
+        if between == "session":
+            self.sessions(session | {"who": who})
+        elif between == "cancel":
+            world.do(name, c.Cancel(queue, "a", True))
+        elif between == "attach":
+            world.do(name, c.Attach(queue, "a", selector("TRUE"), 40))
+        elif between == "settle":
+            world.do(name, c.Settle(queue, "a", self.attach_of(name, queue), ((1, 99),)))
+        elif between == "late":
+            world.wake(SMALL.transaction_ms)
+        elif between == "delete" and queue == 3:
+            world.apply([(None, c.DeleteQueue(queue))])
+        else:
+            world.apply([world.batch(name, 3, queue=queue)])
+        self.entry([{"what": "decision", "who": who, "says": says, "before": 0}], passed_ms)
+        world.do(name, c.Settle(queue, "a", self.attach_of(name, queue), ((1, 2),)))
+
+    @rule(
+        steps=st.lists(TRANSACTION, min_size=1, max_size=2),
+        who=PRODUCERS,
+        queue=QUEUES,
+        first=st.sampled_from(("", "", "ask")),
+        says=st.sampled_from(("ask", "ask", "forget")),
+    )
+    def decided(self, steps: list[dict[str, Any]], who: int, queue: int, first: str, says: str) -> None:
+        """This group decides, or was asked before; then it is asked, and the commit is repeated."""
+        name = producer(who)
+        self.whole_transaction(steps, who, queue, "", 3, "", 1)
+        decision = {"what": "decision", "who": who, "before": 0}
+        if first:
+            self.entry([decision | {"says": first}], 0)
+        number = self.numbers.get(name, 1)
+        self.world.do(name, c.Decide(number, 0, 9, (2, 3)))
+        self.entry([decision | {"says": says}], 0)
+        self.world.do(name, c.Commit(number))
+
+    def consumer(self, name: bytes, queue: int) -> ModelConsumer | None:
+        assert self.world.model is not None
+        model = self.world.model.queues.get(queue)
+        return None if model is None else model.find(name, "a")
+
+    def attach_of(self, name: bytes, queue: int) -> int:
+        found = self.consumer(name, queue)
+        return 1 if found is None else found.attach
+
+    def held_by(self, name: bytes, queue: int) -> int:
+        """The last tag that a consumer holds, 1 if it holds nothing."""
+        found = self.consumer(name, queue)
+        return 1 if found is None else max(found.checked_out, default=1)
+
+
+DecisionsAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestDecisionsAgainstModel = DecisionsAgainstModel.TestCase
+
+
 TransactionsAgainstModel.TestCase.settings = settings(
     FifoAgainstModel.TestCase.settings, max_examples=examples(60)
 )
@@ -832,27 +933,28 @@ TestPrioritiesAgainstModel = PrioritiesAgainstModel.TestCase
 # ---- broken machines
 
 
-def unnoted(self: Consumer, tags: Iterable[tuple[int, int]]) -> None:
+def shared(self: CheckedOut, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
     """Other settlements may take what a transaction settles."""
-    self.embargoed = NumberRanges()
+    found = take(self, ranges)
+    self.take_back(found)
+    return found
 
 
-def settled_by_rollback(self: QueueMachine, key: Key) -> None:
+def settled_by_rollback(self: QueueMachine, entry: Entry, key: Key) -> None:
     """A rollback keeps the settlements."""
     for part in self.staging.embargo.parts[key]:
         if isinstance(part, EmbargoedSettlement):
-            held = self.consumers[key[0], part.consumer_tag].checked_out
-            self.messages.settle(held.remove_many(part.tags))
-    drop_embargo(self, key)
+            self.messages.settle(part.held.ranges())
+            part.held.remove_all()
+    drop_embargo(self, entry, key)
 
 
-def returned_by_rollback(self: QueueMachine, key: Key) -> None:
+def returned_by_rollback(self: QueueMachine, entry: Entry, key: Key) -> None:
     """A rollback keeps the publishes."""
-    entry = Entry(1, 1, CURRENT, self.limits)
     for part in self.staging.embargo.parts[key]:
         if isinstance(part, EmbargoedBatch):
             part.place(self.messages, entry)
-    drop_embargo(self, key)
+    drop_embargo(self, entry, key)
 
 
 def outcome_forgotten(self: Transactions, entry: Entry, producer: Producer, command: c.Commit) -> Any:
@@ -897,6 +999,29 @@ def nothing(self: Transactions, *_: Any) -> None:
     """In the place of a method that ends or changes a transaction: it does nothing."""
 
 
+def unreserved(self: Messages, count: int, size_bytes: int) -> None:
+    """Queues keep no room for what is prepared."""
+
+
+def never_released(self: QueueMachine, entry: Entry, key: Key, part: EmbargoedSettlement) -> list[str]:
+    """Consumers count for ever what a transaction has settled."""
+    return []
+
+
+def never_given_back(self: Consumer, attach: int, held: CheckedOut) -> bool:
+    """A part that is dropped requeues its messages always."""
+    return False
+
+
+def registered_early(self: Decisions, name: bytes) -> None:
+    """A later session begins while a part of the last one waits."""
+
+
+def undecided(self: Decisions, decision: Decision) -> None:
+    """A group forgets at once what it has decided."""
+
+
+take = CheckedOut.take
 drop_embargo, commit, refuse_begin = (
     QueueMachine.drop_embargo,
     Transactions.commit,
@@ -905,7 +1030,7 @@ drop_embargo, commit, refuse_begin = (
 place, commit_queue = EmbargoedBatch.place, QueueMachine.commit
 
 BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "others settle what it settles": (Consumer, "embargo", unnoted),
+    "others settle what it settles": (CheckedOut, "take", shared),
     "rollback keeps settlements": (QueueMachine, "drop_embargo", settled_by_rollback),
     "rollback keeps publishes": (QueueMachine, "drop_embargo", returned_by_rollback),
     "outcomes are forgotten": (Transactions, "commit", outcome_forgotten),
@@ -919,16 +1044,33 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "limits of queues are not judged": (Embargo, "published", of_no_size),
     "priorities are lost": (embargo, "of_each", of_one_priority),
 }
+BROKEN_DECISIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "no room is kept for what is prepared": (Messages, "reserve", unreserved),
+    "consumers keep what is prepared": (QueueMachine, "_release", never_released),
+    "nothing prepared is given back": (Consumer, "may_have_back", never_given_back),
+    "a later session does not wait": (Decisions, "refuse_register", registered_early),
+    "decisions are forgotten": (Decisions, "add_decision", undecided),
+    "who asks ends nothing": (Transactions, "end", nothing),
+}
 MOST_EXAMPLES = 150
 
 
-@pytest.mark.parametrize(("owner", "name", "broken"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("model", "owner", "name", "broken"),
+    [(TransactionsAgainstModel, *each) for each in BROKEN.values()]
+    + [(DecisionsAgainstModel, *each) for each in BROKEN_DECISIONS.values()],
+    ids=[*BROKEN, *BROKEN_DECISIONS],
+)
 def test_the_model_notices_a_broken_machine(
-    owner: Any, name: str, broken: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    model: type[TransactionsAgainstModel],
+    owner: Any,
+    name: str,
+    broken: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
     only = settings(
-        TransactionsAgainstModel.TestCase.settings,
+        model.TestCase.settings,
         max_examples=MOST_EXAMPLES,
         stateful_step_count=25,
         phases=[Phase.generate],
@@ -937,5 +1079,5 @@ def test_the_model_notices_a_broken_machine(
         deadline=None,
     )
     with pytest.raises(Exception) as caught:
-        run_state_machine_as_test(TransactionsAgainstModel, settings=only)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(model, settings=only)  # type: ignore[no-untyped-call]
     assert not isinstance(caught.value, HypothesisException), "that would be an error of the test"

@@ -28,6 +28,7 @@ OF_THE_MEMBER = {"incarnation_bytes"}
 NEUTRAL = (
     "catalog_view",
     "client_session",
+    "decision_worker",
     "deliveries",
     "exchange_view",
     "filters",
@@ -44,6 +45,7 @@ NEUTRAL = (
     "session_consumers",
     "session_publisher",
     "session_transactions",
+    "shared_commit",
     "shares",
     "status",
 )

@@ -23,6 +23,7 @@ LATER_KINDS: dict[int, set[str]] = {
         *("ConfirmMember", "FoundLeaseTimes", "SetLeaseTimes", "SettleLeaseTimes"),
         *("RemoveExpired", "UseQueue"),
         *("Commit", "Rollback"),
+        *("Prepare", "Decide", "Finish", "Resolve", "Finished"),
         *("DeclareExchange", "DeleteExchange", "Bind", "Unbind"),
     }
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fifo import commands as c
@@ -171,6 +172,8 @@ class ModelQueue:
         self.staged = ModelStaging(self)
         self.pins = ModelPins(self)
         self.fronts = ModelFronts(self)
+        self.reserved: Callable[[], list[int]] = list
+        """the sizes of the messages that prepared transactions publish"""
 
     # ---- small questions
 
@@ -268,6 +271,7 @@ class ModelQueue:
         config = self.config
         if config.overflow != "reject_publish":
             return True
+        sizes = [*sizes, *self.reserved()]
         count, size = len(self.ready()) + len(sizes), self.ready_bytes() + sum(sizes)
         return (config.max_length < 0 or count <= config.max_length) and (
             config.max_length_bytes < 0 or size <= config.max_length_bytes
@@ -630,7 +634,8 @@ class ModelQueue:
         for consumer in attached:
             if consumer.is_active and consumer is not wanted:
                 self.set_active(consumer, False, effects)
-        if not wanted.is_active and not any(x.checked_out for x in self.consumers if x is not wanted):
+        held = sum(message.is_held for message in self.messages)
+        if not wanted.is_active and held == len(wanted.checked_out):
             self.set_active(wanted, True, effects)
 
     def set_active(self, consumer: ModelConsumer, is_active: bool, effects: list[Any]) -> None:
@@ -809,7 +814,7 @@ class ModelGroup:
         if isinstance(command, c.CloseSession):
             self.end(producer, command.is_clean)
             return e.Ok()
-        if isinstance(command, c.InTransaction | c.Commit | c.Rollback):
+        if isinstance(command, c.InTransaction | c.Commit | c.Rollback | c.Prepare | c.Decide):
             return self.transactions.answer(operation.number, producer, command)
         if isinstance(command, (*fifo_model_subscriptions.COMMANDS, c.Pin, c.Unpin)):
             return self.read(command)
@@ -847,6 +852,8 @@ class ModelGroup:
             is_fence_known = any(name == origin.producer for name, _, _ in self.fences)
             if not is_fence_known and command.owner != c.NODE and command.heard_ms <= self.fences_lost_ms:
                 return e.Refused("outdated", "")
+            if self.transactions.is_in_doubt(origin.producer):
+                return e.Refused("in_doubt", "")
             self.fences = [each for each in self.fences if each[0] != origin.producer]
             self.producers[origin.producer] = ModelProducer(
                 origin.producer, origin.epoch, address, command.owner
@@ -857,6 +864,8 @@ class ModelGroup:
         if origin.epoch == producer.epoch and (producer.ended_ms >= 0 or producer.address != address):
             return e.Refused("fenced", "")
         if origin.epoch > producer.epoch:
+            if self.transactions.is_in_doubt(origin.producer):
+                return e.Refused("in_doubt", "")
             if producer.ended_ms < 0:
                 self.detach(producer)
                 self.effects.append(("notify", producer.address, 0, "", 0, "fenced", 0))
@@ -1118,6 +1127,12 @@ class ModelGroup:
                     if queue not in self.woken:
                         self.woken.append(queue)
                 return None
+            case c.Finish():
+                return self.transactions.finish(command)
+            case c.Resolve():
+                return self.transactions.resolve(command)
+            case c.Finished():
+                return self.transactions.finished(command)
             case c.NodeDown(node, boot):
                 if boot > self.departed.get(node, -1):
                     self.departed[node] = boot
@@ -1131,7 +1146,8 @@ class ModelGroup:
                 if queue in self.deleted:
                     return e.Refused("not_found", "")
                 if queue not in self.queues:
-                    self.queues[queue] = ModelQueue(queue, config, self.rules)
+                    made = self.queues[queue] = ModelQueue(queue, config, self.rules)
+                    made.reserved = partial(self.transactions.reserved, queue)
                     if config.expires_ms >= 0:
                         self.dirty.add(queue)
                 return e.Ok()

@@ -24,12 +24,18 @@ class ModelBatch:
     messages: list[tuple[int, int, Fields, int]]
     has_columns: bool
 
+    def sizes(self) -> list[int]:
+        return [self.size_bytes // len(self.messages)] * len(self.messages)
+
     def ranges(self) -> int:
         return sum(
             1
             for place, (ordinal, ttl, *_) in enumerate(self.messages)
             if not place or (ordinal - 1, ttl) != self.messages[place - 1][:2]
         )
+
+    def offered(self) -> int:
+        return self.ranges()
 
 
 @dataclass(eq=False)
@@ -38,11 +44,27 @@ class ModelSettlement:
     consumer: ModelConsumer
     command: c.Settle
     messages: dict[int, Message]  # by tag
+    is_prepared: bool = False
+    """it has the messages, no longer their consumer"""
 
     size_bytes = 0
 
     def ranges(self) -> int:
-        return len(self.command.tags)
+        """Runs of neighbouring tags of neighbouring messages."""
+        return runs([(tag, message.sequence) for tag, message in self.messages.items()])
+
+    def offered(self) -> int:
+        """The same within each range of tags, as the limits count it beforehand."""
+        return sum(
+            runs([(tag, self.messages[tag].sequence) for tag in range(first, last + 1)])
+            for first, last in self.command.tags
+        )
+
+
+def runs(held: list[tuple[int, int]]) -> int:
+    return sum(
+        not place or (tag - 1, number - 1) != held[place - 1] for place, (tag, number) in enumerate(held)
+    )
 
 
 ModelPart = ModelBatch | ModelSettlement
@@ -54,14 +76,21 @@ class ModelTransaction:
     number: int
     began_ms: int
     parts: list[ModelPart] = field(default_factory=list)
+    owner: int = c.UNKNOWN
+    """once it is prepared or decided"""
+
+    def is_of(self, name: bytes, number: int) -> bool:
+        return (self.producer.name, self.number) == (name, number)
 
 
 class ModelTransactions:
-    """All open transactions of a group, the oldest first."""
+    """The open transactions of a group, the prepared and the decided ones, each the oldest first."""
 
     def __init__(self, group: ModelGroup) -> None:
         self.group = group
         self.open: list[ModelTransaction] = []
+        self.prepared: list[ModelTransaction] = []
+        self.decided: list[ModelTransaction] = []
 
     def find(self, producer: ModelProducer, number: int) -> ModelTransaction | None:
         return next((x for x in self.open if (x.producer, x.number) == (producer, number)), None)
@@ -80,28 +109,50 @@ class ModelTransactions:
         }
 
     def has_part(self, queue: int) -> bool:
-        return any(part.queue == queue for x in self.open for part in x.parts)
+        return any(part.queue == queue for x in [*self.open, *self.prepared] for part in x.parts)
+
+    def reserved(self, queue: int) -> list[int]:
+        """The sizes of the messages that prepared transactions publish to a queue."""
+        parts = [part for x in self.prepared for part in x.parts if part.queue == queue]
+        return [size for part in parts if isinstance(part, ModelBatch) for size in part.sizes()]
+
+    def is_in_doubt(self, name: bytes) -> bool:
+        return any(x.producer.name == name for x in self.prepared)
 
     # ---- commands
 
     def answer(self, operation: int, producer: ModelProducer, command: object) -> e.Reply:
         if isinstance(command, c.InTransaction):
             return self.embargo(operation, producer, command)
-        assert isinstance(command, c.Commit | c.Rollback)
+        assert isinstance(command, c.Commit | c.Rollback | c.Prepare | c.Decide)
         number, found = command.tx, self.find(producer, command.tx)
+        if isinstance(command, c.Prepare) and any(x.is_of(producer.name, number) for x in self.prepared):
+            return e.Ok()
+        if isinstance(command, c.Commit) and any(x.is_of(producer.name, number) for x in self.decided):
+            return e.Refused("in_doubt", "")
         if found is None:
             producer.last_tx = max(producer.last_tx, number)
-        if isinstance(command, c.Commit):
-            if found is None:
-                return e.Ok() if number in producer.committed else e.Refused("rolled_back", "")
-            if command.operations not in (0, len(found.parts)):
+        is_committed = number in producer.committed
+        if isinstance(command, c.Rollback):
+            if found is not None:
                 self.drop(found)
-                return e.Refused("rolled_back", "")
-            return self.commit(found)
-        if found is not None:
+            return e.Refused("bad_argument", "") if is_committed else e.Ok()
+        if found is None:
+            is_repeat = is_committed and not isinstance(command, c.Prepare)
+            return e.Ok() if is_repeat else e.Refused("rolled_back", "")
+        if command.operations not in (0, len(found.parts)):
             self.drop(found)
-        elif number in producer.committed:
-            return e.Refused("bad_argument", "")
+            return e.Refused("rolled_back", "")
+        if not self.fits(found):
+            self.drop(found)
+            return e.Refused("queue_full", "")
+        if isinstance(command, c.Prepare):
+            self.prepare(found)
+        else:
+            self.commit(found)
+            if isinstance(command, c.Decide):
+                found.owner = producer.owner
+                self.decided.append(found)
         return e.Ok()
 
     def embargo(self, operation: int, producer: ModelProducer, command: c.InTransaction) -> e.Reply:
@@ -207,40 +258,118 @@ class ModelTransactions:
             or len(after) > rules.transaction_operations
             or sum(len(part.messages) for part in after) > rules.transaction_messages
             or sum(part.size_bytes for part in after) > rules.transaction_bytes
-            or sum(part.ranges() for part in after) > rules.transaction_ranges
+            or sum(part.ranges() for part in known) + sum(part.offered() for part in parts)
+            > rules.transaction_ranges
         ):
             return e.Refused("limit", "")
-        owners = [x.producer.owner for x in self.open]
+        owners = [x.producer.owner for x in self.open] + [x.owner for x in [*self.prepared, *self.decided]]
         if found is None and is_crowded(owners, producer.owner, rules.open_transactions):
             return e.Refused("limit", "")
         everything = [(x.producer.owner, part) for x in self.open for part in x.parts]
+        everything += [(x.owner, part) for x in self.prepared for part in x.parts]
         for counts, allowed in (
             ([(owner, part.ranges()) for owner, part in everything], rules.embargoed_ranges),
             ([(owner, part.size_bytes) for owner, part in everything], rules.embargoed_bytes),
         ):
             is_ranges = allowed == rules.embargoed_ranges
-            more = sum(part.ranges() if is_ranges else part.size_bytes for part in parts)
+            more = sum(part.offered() if is_ranges else part.size_bytes for part in parts)
             own = sum(count for owner, count in counts if owner == producer.owner)
             if more and own + more > allowed - sum(count for _, count in counts):
                 return e.Refused("limit", "")
         return None
 
-    def commit(self, found: ModelTransaction) -> e.Reply:
-        group = self.group
-        for queue in sorted({part.queue for part in found.parts}):
+    def fits(self, found: ModelTransaction) -> bool:
+        """Whether the queues have room for what it publishes."""
+        for queue in {part.queue for part in found.parts}:
             mine = [part for part in found.parts if part.queue == queue and isinstance(part, ModelBatch)]
-            sizes = [part.size_bytes // len(part.messages) for part in mine for _ in part.messages]
-            if sizes and not group.queues[queue].fits(sizes):
-                self.drop(found)
-                return e.Refused("queue_full", "")
+            sizes = [size for part in mine for size in part.sizes()]
+            if sizes and not self.group.queues[queue].fits(sizes):
+                return False
+        return True
+
+    def commit(self, found: ModelTransaction) -> None:
         self.open.remove(found)
+        self.count(found)
+        found.producer.committed.add(found.number)
+
+    def count(self, found: ModelTransaction) -> None:
+        """Its parts count now."""
         for part in found.parts:
-            group.dirty.add(part.queue)
+            self.group.dirty.add(part.queue)
             if isinstance(part, ModelBatch):
                 self.publish(part)
+            elif part.is_prepared:
+                self.leave(part)
             else:
                 self.settle(part)
-        found.producer.committed.add(found.number)
+
+    # ---- decisions
+
+    def prepare(self, found: ModelTransaction) -> None:
+        self.open.remove(found)
+        found.owner = found.producer.owner
+        self.prepared.append(found)
+        for part in found.parts:
+            self.group.dirty.add(part.queue)
+            if isinstance(part, ModelSettlement):
+                queue, part.is_prepared = self.group.queues[part.queue], True
+                for tag in part.messages:
+                    del part.consumer.checked_out[tag]
+                queue.update_line(part.consumer)
+                if part.consumer.tag and part.consumer.selector is None and not part.consumer.checked_out:
+                    queue.drop(part.consumer)
+
+    def finish(self, command: c.Finish) -> e.Reply:
+        found = next((x for x in self.prepared if x.is_of(command.producer, command.tx)), None)
+        if found is None:
+            return e.Ok()
+        self.prepared.remove(found)
+        if command.is_committed:
+            self.count(found)
+            return e.Ok()
+        for part in found.parts:
+            self.group.dirty.add(part.queue)
+            if isinstance(part, ModelSettlement):
+                self.give_back(part)
+        return e.Ok()
+
+    def give_back(self, part: ModelSettlement) -> None:
+        queue, consumer = self.group.queues[part.queue], part.consumer
+        held = len(consumer.checked_out) + len(part.messages)
+        is_attached = consumer in queue.consumers and consumer.attach == part.command.attach
+        if not is_attached or not consumer.is_active or held > self.group.rules.max_checked_out:
+            queue.put_back(self.group.meta, list(part.messages.values()), failed=False)
+            return
+        consumer.checked_out = dict(sorted({**consumer.checked_out, **part.messages}.items()))
+        queue.update_line(consumer)
+        queue.note(self.group.meta, consumer, [consumer.next_tag - 1])
+
+    def leave(self, part: ModelSettlement) -> None:
+        queue, command = self.group.queues[part.queue], part.command
+        if isinstance(command, c.Return) or (
+            isinstance(command, c.Modify) and not command.undeliverable_here
+        ):
+            failed = isinstance(command, c.Modify) and command.delivery_failed
+            queue.put_back(self.group.meta, list(part.messages.values()), failed)
+            return
+        for message in part.messages.values():
+            queue.gone(message, "settled" if type(command) is c.Settle else "rejected")
+
+    def resolve(self, command: c.Resolve) -> e.Reply:
+        if any(x.is_of(command.producer, command.tx) for x in self.decided):
+            return e.Ok()
+        producer = self.group.producers.get(command.producer)
+        if producer is not None:
+            if command.tx in producer.committed:
+                return e.Ok()
+            found = self.find(producer, command.tx)
+            if found is not None:
+                self.drop(found)
+            producer.last_tx = max(producer.last_tx, command.tx)
+        return e.Refused("rolled_back", "")
+
+    def finished(self, command: c.Finished) -> e.Reply:
+        self.decided = [x for x in self.decided if not x.is_of(command.producer, command.tx)]
         return e.Ok()
 
     def publish(self, part: ModelBatch) -> None:
@@ -284,6 +413,8 @@ class ModelTransactions:
     def queue_ends(self, queue: int) -> None:
         for each in [x for x in self.open if any(part.queue == queue for part in x.parts)]:
             self.drop(each)
+        for each in self.prepared:
+            each.parts = [part for part in each.parts if part.queue != queue]
 
     def consumers_time_out(self, queue: int) -> None:
         """Ends those that settle messages of consumers that are about to lose messages."""

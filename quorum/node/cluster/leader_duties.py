@@ -1,6 +1,6 @@
 """What a group's leader does by itself. It proposes a Wake once group time has reached the time that the machine waits
 for, and NodeDown for nodes whose leases have ended. It notes which members have sessions: those hear of commits at
-once."""
+once. It tells the API of transactions over several groups that do not end by themselves."""
 
 from __future__ import annotations
 
@@ -8,27 +8,43 @@ from collections.abc import Mapping
 
 from fifo.group_machine import GroupMachine
 from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.events import DecisionsDue, Outputs
 from quorum.node.replica.replica import Replica
+
+DECISIONS_PAUSE_MS = 500
 
 
 class LeaderDuties:
     """Those of one member."""
 
-    def __init__(self, heartbeats: Heartbeats, names: Mapping[int, str]) -> None:
+    def __init__(self, heartbeats: Heartbeats, names: Mapping[int, str], outputs: Outputs) -> None:
         """names: number -> id of each current member."""
         self._heartbeats = heartbeats
         self._names = names
+        self._outputs = outputs
+        self._told_ms: dict[int, int] = {}
+        """group -> when the API was last told of its decisions"""
 
     def turn(self, replica: Replica, machine: GroupMachine, now_ms: int) -> None:
         """For a group that this node leads."""
         proposals, due = replica.proposals, machine.next_wake()
-        if (
-            due is not None
-            and not proposals.is_wake_pending
-            and replica.clock.now(now_ms, self._heartbeats.wall_clocks(now_ms), replica.raft.term) >= due
-        ):
+        if due is not None and not proposals.is_wake_pending and self._group_time(replica, now_ms) >= due:
             proposals.wake()
+        if machine.decisions.are_waiting:
+            self._tell_decisions(replica, machine, now_ms)
         live = machine.live_nodes()
         leases, group = self._heartbeats.leases, replica.number
         replica.raft.announce_commits_to(self._names[node] for node, _ in live if node in self._names)
         proposals.down(live, [each for each in live if leases.is_down(group, *each, now_ms)], now_ms)
+
+    def _group_time(self, replica: Replica, now_ms: int) -> int:
+        return replica.clock.now(now_ms, self._heartbeats.wall_clocks(now_ms), replica.raft.term)
+
+    def _tell_decisions(self, replica: Replica, machine: GroupMachine, now_ms: int) -> None:
+        """The API asks other groups for decisions, and tells them others (api/decision_worker.py)."""
+        if now_ms < self._told_ms.get(replica.number, 0) + DECISIONS_PAUSE_MS:
+            return
+        self._told_ms[replica.number] = now_ms
+        prepared, decided = machine.decisions.due(self._group_time(replica, now_ms))
+        if prepared or decided:
+            self._outputs.emit(DecisionsDue(replica.number, prepared, decided))

@@ -19,8 +19,10 @@ from fifo.commands import (
     CloseSession,
     Command,
     Commit,
+    Decide,
     InTransaction,
     Origin,
+    Prepare,
     RegisterProducer,
     Wake,
 )
@@ -76,7 +78,7 @@ class Conversation:
     ) -> None:
         """Gives the command its number and queues it for sending."""
         data = encode(command, Origin(self.producer, self.epoch, self.next_n), batch)
-        ends = bool(batch) or isinstance(command, InTransaction | Commit)
+        ends = bool(batch) or isinstance(command, InTransaction | Commit | Prepare | Decide)
         self.unanswered.append(_Sent(self.next_n, data, token, ends))
         self.next_n += 1
 

@@ -152,12 +152,13 @@ def range_count(operation: bytes | memoryview) -> int:
     """The most ranges of messages that a group takes up for an operation, or refuses one by one. That is what an
     enqueue of empty messages costs, which has few bytes. Bytes that do not decode have none."""
     kind = operation[0] if len(operation) else 0
-    if kind not in (_KIND[c.Enqueue], _KIND[c.Commit]):
+    if kind not in _WITH_RANGES:
         return 0
     try:
-        if kind == _KIND[c.Commit]:
-            commit: c.Commit = _DECODERS[kind](memoryview(operation)[_HEAD.size :], 0)  # type: ignore[assignment]
-            return commit.ranges
+        if kind != _KIND[c.Enqueue]:
+            command = _DECODERS[kind](memoryview(operation)[_HEAD.size :], 0)
+            assert isinstance(command, c.Commit | c.Prepare | c.Decide | c.Finish)
+            return command.ranges
         start = _payload(operation)
         _, _, count, *_ = _ENQUEUE.unpack_from(operation, start)
         found: int = 0
@@ -494,6 +495,11 @@ _TABLE: tuple[_Row, ...] = (
     _described(48, cat.RemoveExpired),
     _described(53, c.Commit),
     _described(54, c.Rollback),
+    _described(60, c.Prepare),
+    _described(61, c.Decide),
+    _described(62, c.Finish),
+    _described(63, c.Resolve),
+    _described(64, c.Finished),
     _listed(32, catalog.DECLARE_QUEUE),
     (33, cat.RemoveQueue, catalog.REMOVE_QUEUE.pack, catalog.REMOVE_QUEUE.unpack),
     _of_members(34, who.BootstrapCluster, who.decode_found),
@@ -537,6 +543,7 @@ def needed_version(command: c.Command | cat.CatalogCommand) -> int:
 
 
 _KIND = {kind: number for number, kind, _, _ in _TABLE}
+_WITH_RANGES = tuple([_KIND[kind] for kind in (c.Enqueue, c.Commit, c.Prepare, c.Decide, c.Finish)])
 _ENCODERS = {kind: encoder for _, kind, encoder, _ in _TABLE}
 _DECODERS: dict[int, Callable[[memoryview, int], c.Command]] = {
     number: decoder  # type: ignore[misc]

@@ -263,6 +263,19 @@ CANARIES: tuple[Canary, ...] = (
         fifo__queue_machine__QueueMachine__commit=broken.commits_where_it_settles,
     ),
     _patched(
+        "committed group by group",
+        "a transaction counts in all of its groups, or in none",
+        scenario="transactions",
+        quorum__api__shared_commit__SharedCommit__begin=broken.commits_group_by_group,
+    ),
+    _patched(
+        "prepared and forgotten",
+        "nothing but the decision ends a prepared part",
+        scenario="transactions",
+        fifo__decisions__Decisions__prepare=broken.prepares_nothing,
+        fifo__decisions__Decisions__finish=broken.finishes_what_is_open,
+    ),
+    _patched(
         "rollback settles",
         "what a transaction has settled stays with its consumer when it is rolled back",
         scenario="transactions",

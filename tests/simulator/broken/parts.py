@@ -6,16 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from fifo import targets
 from fifo.budgets import Entry
-from fifo.commands import Enqueue, Operation, Reserve, Return, Settle
+from fifo.commands import Commit, Enqueue, Finish, Operation, Prepare, Reserve, Return, Settle
 from fifo.consumers.consumer import CheckedOut
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.consumers.single_active import SingleActive
-from fifo.effects import Confirmed, Deliver, Refused, Reply
+from fifo.decisions import Decisions
+from fifo.effects import Confirmed, Deliver, Ok, Refused, Reply
 from fifo.embargo import EmbargoedSettlement
 from fifo.embargo import Key as TransactionKey
 from fifo.group_machine import GroupMachine
@@ -28,10 +30,12 @@ from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription, Subscriptions
+from quorum.api import status
 from quorum.api.hub import Hub
 from quorum.api.member_requests import MemberRequests
 from quorum.api.published_state import PublishedState
 from quorum.api.session_publisher import SessionPublisher
+from quorum.api.shared_commit import SharedCommit
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.client.gathering import Gathering
 from quorum.log import Log, record
@@ -260,6 +264,39 @@ def commits_where_it_settles(machine: QueueMachine, entry: Entry, key: Transacti
         return _commit(machine, entry, key)
     machine.drop_embargo(key)
     return []
+
+
+def commits_group_by_group(commit: SharedCommit) -> None:
+    """In the place of SharedCommit.begin: each group commits its part by itself."""
+    parts = commit._parts
+    left = list(parts.by_group)
+
+    def answered(group: int, reply: Any) -> None:
+        left.remove(group)
+        if isinstance(reply, Refused):
+            parts.refusal = parts.refusal or status.of_refused(reply)
+        if not left:
+            commit._tell(parts.refusal)
+
+    for group, part in parts.by_group.items():
+        command = Commit(parts.number, part.operations, part.most_ranges)
+        commit._submit(group, command, partial(answered, group))
+
+
+def prepares_nothing(decisions: Decisions, entry: Entry, producer: Producer, command: Prepare) -> Reply:
+    """In the place of Decisions.prepare: the part stays open, so its session may end it."""
+    found = decisions._open.committable(producer, command.tx, command.operations)
+    return found if isinstance(found, Refused) else Ok()
+
+
+def finishes_what_is_open(decisions: Decisions, entry: Entry, command: Finish) -> Reply:
+    """In the place of Decisions.finish, beside `prepares_nothing`."""
+    producer = decisions._sessions.producers.get(command.producer)
+    if producer is not None and command.is_committed:
+        decisions._open.commit(entry, producer, Commit(command.tx))
+    elif producer is not None:
+        decisions._open.end(producer, command.tx)
+    return Ok()
 
 
 def rollback_settles(machine: QueueMachine, key: TransactionKey) -> None:

@@ -1,4 +1,4 @@
-"""A client that takes messages from one queue and puts others into queues of the same group, in transactions.
+"""A client that takes messages from one queue and puts others into queues of any group, in transactions.
 
 Each transaction settles what it has taken, and publishes a message for each. Some are rolled back by the client. What
 was committed counts as confirmed and settled, and what was rolled back as refused and not settled: history.py judges
@@ -54,19 +54,9 @@ class Transactor(Consumer):
         super().die()
 
     async def work(self, client: Client) -> None:
-        while not self._targets:
-            try:
-                self._targets = await self._near(client)
-            except UnavailableError:
-                await asyncio.sleep(0.1)
-        await super().work(client)
-
-    async def _near(self, client: Client) -> list[str]:
-        """The queues without fields in the group of its own queue, which is one of them."""
         places = [*self.world.places, *self.world.outputs]
-        names = [place.name for place in places if not place.has_fields]
-        group = {name: (await client.describe(name)).queue.group for name in names}
-        return [name for name in names if group[name] == group[self.place.name]]
+        self._targets = [place.name for place in places if not place.has_fields]
+        await super().work(client)
 
     async def _end(self, messages: list[DeliveredMessage]) -> None:
         if self.is_hasty or self.chance.random() >= PART:

@@ -1,0 +1,77 @@
+"""The decisions of transactions over several groups, as a node tells them to groups and asks for them.
+
+fifo/decisions.py has the protocol. The node of a session drives it (shared_commit.py). Where that node is lost, or a
+group did not answer, the leader of the group that waits goes on here: it hears of such transactions twice a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from fifo import commands as c
+from fifo.results import DecidedTransaction, PreparedPart
+from quorum.api import status
+from quorum.api.own_session import OwnSession
+from quorum.node import events as ev
+
+ROLLED_BACK = "rolled_back"
+
+
+class DecisionWorker:
+    """One per node. Every command that it sends may be repeated."""
+
+    def __init__(self, own_session: OwnSession) -> None:
+        self._own = own_session
+        self._running: dict[tuple[int, bytes, int], asyncio.Task[Any]] = {}
+        """by group, producer and transaction"""
+
+    def take(self, output: ev.DecisionsDue) -> None:
+        """A group that this node leads has waited too long."""
+        for part in output.prepared:
+            self._start((output.group, part.producer, part.tx), self._ask(output.group, part))
+        for decided in output.decided:
+            self._start((output.group, decided.producer, decided.tx), self._end(output.group, decided))
+
+    async def tell(
+        self, producer: bytes, tx: int, ranges: int, groups: Sequence[int], *, is_committed: bool
+    ) -> bool:
+        """Tell groups a decision that has been made. Whether all of them have answered."""
+        command = c.Finish(producer, tx, is_committed, ranges)
+        calls = [self._own.call(group, command) for group in groups]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, status.StatusError):
+                raise each
+        return not any(isinstance(each, BaseException) for each in found)
+
+    async def forget(self, record: int, producer: bytes, tx: int) -> None:
+        """Tell the group that has decided that all others have heard it. If that fails, its leader repeats it."""
+        try:
+            await self._own.call(record, c.Finished(producer, tx))
+        except status.StatusError:
+            pass
+
+    # ---- inside
+
+    def _start(self, key: tuple[int, bytes, int], work: Coroutine[Any, Any, None]) -> None:
+        if key in self._running:
+            work.close()
+            return
+        task = self._running[key] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: self._running.pop(key, None))
+
+    async def _ask(self, group: int, part: PreparedPart) -> None:
+        try:
+            await self._own.call(part.record, c.Resolve(part.producer, part.tx))
+            is_committed = True
+        except status.StatusError as error:
+            if error.status.reason != ROLLED_BACK:
+                return  # it is asked again
+            is_committed = False
+        await self.tell(part.producer, part.tx, part.ranges, [group], is_committed=is_committed)
+
+    async def _end(self, group: int, decided: DecidedTransaction) -> None:
+        if await self.tell(decided.producer, decided.tx, decided.ranges, decided.groups, is_committed=True):
+            await self.forget(group, decided.producer, decided.tx)

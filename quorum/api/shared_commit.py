@@ -1,0 +1,185 @@
+"""The commit of a transaction with parts in several Raft groups, as its session's node drives it (fifo/decisions.py).
+
+The first group of the transaction decides. When it has answered everything of the transaction, the others are asked to
+prepare. When all have, the first one decides; when it has, the others hear it, and then the client. Any refusal before
+the decision ends the transaction in all groups.
+
+If the session ends meanwhile, nothing more is done here: the leaders of the groups end it (decision_worker.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fifo import commands as c
+from fifo.effects import Refused, Reply
+from fifo.limits import PRODUCTION
+from quorum.api import status
+from quorum.api.decision_worker import DecisionWorker
+from quorum.api.outcomes import Failed
+from quorum.api.session_commands import SessionCommands
+
+
+@dataclass(slots=True)
+class GroupPart:
+    """What a group has of a transaction. waiting: its requests that the group has not answered."""
+
+    operations: int = 0
+    ranges: int = 0
+    waiting: int = 0
+
+    @property
+    def most_ranges(self) -> int:
+        return min(self.ranges, PRODUCTION.transaction_ranges)
+
+
+@dataclass(slots=True, eq=False)
+class Parts:
+    """The parts of one transaction by group, the first group first. refusal: why it cannot be committed. on_answer: is
+    called when a group has answered a request."""
+
+    number: int
+    by_group: dict[int, GroupPart] = field(default_factory=dict)
+    refusal: status.Status | None = None
+    on_answer: Callable[[], None] | None = None
+
+    @property
+    def record(self) -> int:
+        """The group that decides."""
+        return next(iter(self.by_group))
+
+    @property
+    def others(self) -> list[int]:
+        return list(self.by_group)[1:]
+
+    def answered(self, group: int, reply: Reply | None) -> None:
+        """The group has answered a publish or settlement."""
+        self.by_group[group].waiting -= 1
+        if isinstance(reply, Refused):
+            self.refusal = self.refusal or status.of_refused(reply)
+        if self.on_answer is not None:
+            self.on_answer()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A command of the commit at a group."""
+
+    commands: SessionCommands
+    then: Callable[[Reply | None], None]
+    queues: tuple[()] = ()
+
+    def answered(self, reply: Reply | None) -> None:
+        self.commands.answered()
+        self.then(reply)
+
+
+class SharedCommit:
+    """One commit. producer: of the session."""
+
+    def __init__(
+        self,
+        commands: SessionCommands,
+        decisions: DecisionWorker,
+        producer: bytes,
+        parts: Parts,
+        request_id: int,
+    ) -> None:
+        self._commands = commands
+        self._decisions = decisions
+        self._producer = producer
+        self._parts = parts
+        self._request_id = request_id
+        self._unprepared = 0
+        self._prepared: list[int] = []
+        self._task: asyncio.Task[Any] | None = None
+
+    def begin(self) -> None:
+        """Prepare the other groups, as soon as the first one has answered everything."""
+        parts = self._parts
+        if parts.by_group[parts.record].waiting:
+            parts.on_answer = self.begin
+            return
+        parts.on_answer = None
+        if parts.refusal is not None:
+            self._roll_back()
+            return
+        self._unprepared = len(parts.others)
+        for group in parts.others:
+            part = parts.by_group[group]
+            command = c.Prepare(parts.number, part.operations, part.most_ranges, parts.record)
+            self._submit(group, command, lambda reply, group=group: self._has_prepared(group, reply))  # type: ignore[misc]
+
+    def _has_prepared(self, group: int, reply: Reply | None) -> None:
+        parts = self._parts
+        self._unprepared -= 1
+        if isinstance(reply, Refused):
+            parts.refusal = parts.refusal or status.of_refused(reply)
+        else:
+            self._prepared.append(group)
+        if self._unprepared:
+            return
+        if parts.refusal is not None:
+            self._roll_back()
+            return
+        own = parts.by_group[parts.record]
+        most = max(part.most_ranges for part in parts.by_group.values())
+        self._submit(
+            parts.record, c.Decide(parts.number, own.operations, most, tuple(parts.others)), self._has_decided
+        )
+
+    def _has_decided(self, reply: Reply | None) -> None:
+        if isinstance(reply, Refused):
+            self._parts.refusal = self._parts.refusal or status.of_refused(reply)
+            self._start(self._drop_prepared())
+        else:
+            self._start(self._finish())
+
+    def _roll_back(self) -> None:
+        """The first group ends the transaction; then it can never be committed."""
+        for group in self._parts.by_group:
+            if group not in self._prepared and group != self._parts.record:
+                self._submit(group, c.Rollback(self._parts.number), lambda _: None)
+        self._submit(
+            self._parts.record, c.Rollback(self._parts.number), lambda _: self._start(self._drop_prepared())
+        )
+
+    async def _drop_prepared(self) -> None:
+        parts = self._parts
+        ranges = max(part.most_ranges for part in parts.by_group.values())
+        await self._decisions.tell(self._producer, parts.number, ranges, self._prepared, is_committed=False)
+        assert parts.refusal is not None
+        self._tell(parts.refusal)
+
+    async def _finish(self) -> None:
+        parts = self._parts
+        ranges = max(part.most_ranges for part in parts.by_group.values())
+        is_done = await self._decisions.tell(
+            self._producer, parts.number, ranges, parts.others, is_committed=True
+        )
+        if is_done:
+            self._tell(None)
+            await self._decisions.forget(parts.record, self._producer, parts.number)
+        else:
+            text = f"transaction {parts.number} is committed, but a group did not answer that it has finished"
+            self._tell(status.make(status.Code.UNAVAILABLE, "in_doubt", text))
+
+    # ---- inside
+
+    def _submit(self, group: int, command: c.Command, then: Callable[[Reply | None], None]) -> None:
+        self._commands.submit(group, command, _Asked(self._commands, then))
+
+    def _start(self, work: Any) -> None:
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    def _tell(self, refusal: status.Status | None) -> None:
+        if not self._request_id:
+            return
+        if refusal is None:
+            self._commands.outbox.done(self._request_id)
+        else:
+            self._commands.outbox.add(Failed(self._request_id, refusal))
+        self._commands.work.set()
