@@ -39,6 +39,7 @@ as there may be logs with entries of that version.
 | 2 | a queue may have priorities, and batches name those of their messages |
 | 2 | the catalog has exchanges and bindings |
 | 2 | a session's publishes and settlements may be part of a transaction |
+| 2 | messages may be published with a delay, and a queue may delay those that are requeued |
 """
 
 from __future__ import annotations
