@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import quorum
+from quorum.client.batch import Message
 from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import Cluster
+from support.served_member import served
 from support.services import Api, Context, collected
 
 
@@ -82,3 +85,22 @@ def test_a_message_is_delayed_until_a_time() -> None:
         assert second.due_time == first.due_time - 1_000
 
     on_member(run)
+
+
+def test_a_session_publishes_with_a_delay_also_in_a_transaction() -> None:
+    async def run() -> None:
+        async with served() as url, quorum.connect(url) as client:
+            await client.declare("orders")
+            await client.publish("orders", b"later", delay=1_000)
+            async with client.transaction() as transaction:
+                await transaction.publish("orders", b"in a transaction", delay=2_000)
+                await transaction.publish("orders", b"at once")
+            await client.publish_batch("orders", [b"a", Message(b"b", {"delivery-delay": 3_000_000})])
+            assert [each.body async for each in client.browse("orders")] == [b"at once", b"a"]
+            shown = [each async for each in client.browse("orders", delayed=True)]
+            assert [each.body for each in shown] == [b"later", b"in a transaction", b"b"]
+            first, second, third = [each.due_time or 0 for each in shown]
+            assert 990_000 < second - first < 1_010_000 and 990_000 < third - second < 1_010_000
+            assert (await client.describe("orders")).queue.delayed == 3
+
+    asyncio.run(run())

@@ -355,7 +355,7 @@ def test_the_package_imports_the_client_only_when_asked() -> None:
         ({"correlation_id": 7}, "property 'correlation-id' cannot be 7; allowed: text"),
         ({"subject": "\ud800"}, "property 'subject' cannot be '\\ud800'; allowed: text"),
         ({"subjct": "x"}, "unknown property 'subjct'; did you mean 'subject'?"),
-        ({"zzz": "x"}, "unknown property 'zzz'; known: durable, priority, message-id"),
+        ({"zzz": "x"}, "unknown property 'zzz'; known: durable, priority, ttl, delivery-delay"),
     ],
 )
 def test_a_bad_property_is_named_as_it_was_given(properties: dict[str, object], words: str) -> None:
