@@ -122,7 +122,7 @@ class DueBlocks:
         self.count = 0
         self.size_bytes = 0
 
-    def changed(self, number: int, before_ms: int | None, after_ms: int | None) -> None:
+    def refile(self, number: int, before_ms: int | None, after_ms: int | None) -> None:
         """Files a block under its earliest due time. None: it has, or had, no delayed messages."""
         if before_ms != after_ms:
             if before_ms is not None:

@@ -361,11 +361,11 @@ class Messages:
                 if self.config.delayed_retry_min_ms > 0:
                     self._retry_later(block, back, entry.now_ms)
                 else:
-                    self._is_ready_again(block, back)
+                    self._make_ready(block, back)
             if lost or expired:
                 self._departed(block, ("delivery_limit", lost), ("expired", expired))
 
-    def _is_ready_again(self, block: Block, members: int) -> None:
+    def _make_ready(self, block: Block, members: int) -> None:
         """Makes messages of a block ready that have been in the queue before."""
         self._ready_changes(block)
         block.ready |= members
@@ -396,7 +396,7 @@ class Messages:
             block.dues = DueTimes()
         block.dues.add(members, due_ms)
         block.delayed |= members
-        delays.changed(block.number, before_ms, block.earliest_due)
+        delays.refile(block.number, before_ms, block.earliest_due)
         delays.count += members.bit_count()
         if self.counts_bytes:
             delays.size_bytes += block.bytes_of(members)
@@ -405,10 +405,10 @@ class Messages:
         """Makes the delayed messages of a block ready whose time has come, except those that have expired."""
         assert block.dues is not None
         before_ms, members = block.earliest_due, block.dues.take(entry.now_ms)
-        self._delay_ends(block, members, before_ms)
+        self._leave_delayed(block, members, before_ms)
         expired = 0 if block.runs.expiries is None else self.expired(entry, block) & members
         if expired != members:
-            self._is_ready_again(block, members ^ expired)
+            self._make_ready(block, members ^ expired)
         if expired:
             self._departed(block, ("expired", expired))
 
@@ -417,7 +417,7 @@ class Messages:
         assert block.dues is not None
         before_ms = block.earliest_due
         block.dues.remove(members)
-        self._delay_ends(block, members, before_ms)
+        self._leave_delayed(block, members, before_ms)
         self._departed(block, (cause, members))
 
     def restore_delayed(self, block: Block | Stored) -> None:
@@ -425,7 +425,7 @@ class Messages:
         if self.delays is None:
             self.delays = DueBlocks()
         delays = self.delays
-        delays.changed(block.number, None, block.earliest_due)
+        delays.refile(block.number, None, block.earliest_due)
         delays.count += block.delayed_count
         if self.counts_bytes:
             delays.size_bytes += block.delayed_bytes
@@ -433,14 +433,14 @@ class Messages:
     def forget_delayed(self, block: Stored, cause: str) -> None:
         """Removes a cold block, of which all messages are delayed, from the queue."""
         assert self.delays is not None
-        self.delays.changed(block.number, block.earliest_due, None)
+        self.delays.refile(block.number, block.earliest_due, None)
         self.delays.count -= block.live
         if self.counts_bytes:
             self.delays.size_bytes -= block.delayed_bytes
         self._count(cause, block.live)
         self._forget_block(block.number)
 
-    def _delay_ends(self, block: Block, members: int, before_ms: int | None) -> None:
+    def _leave_delayed(self, block: Block, members: int, before_ms: int | None) -> None:
         """Books messages of a block as not delayed any more. They have no due times any more. before_ms: the earliest
         due time of the block before."""
         assert self.delays is not None
@@ -448,7 +448,7 @@ class Messages:
         block.delayed ^= members
         if not block.delayed:
             block.dues = None
-        self.delays.changed(block.number, before_ms, block.earliest_due)
+        self.delays.refile(block.number, before_ms, block.earliest_due)
         self.delays.count -= members.bit_count()
         if self.counts_bytes:
             self.delays.size_bytes -= block.bytes_of(members)

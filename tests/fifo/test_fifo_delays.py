@@ -203,6 +203,23 @@ def test_a_requeued_message_is_delayed_for_each_of_its_failures(
     assert sequences(world.apply([world.op(name, Get(1, 1, True))])) == []
 
 
+def test_a_consumer_that_fails_with_a_message_does_not_get_it_in_a_loop() -> None:
+    world, name = made(delayed_retry_min_ms=10, delayed_retry_max_ms=100)
+    attach, _ = world.attach(name, "a", 1_000)
+    applied, tag, end_ms = world.publish(name, 1), 0, world.now_ms + 1_000
+    while world.now_ms < end_ms:
+        if sequences(applied):
+            tag += 1
+            applied = world.apply(
+                [world.op(name, Modify(1, "a", attach, ((tag, tag),), delivery_failed=True))]
+            )
+        else:
+            due_ms = world.machine.next_wake()
+            assert due_ms is not None
+            applied = world.wake(due_ms - world.now_ms)
+    assert 10 < tag < 20
+
+
 def test_messages_of_a_lost_session_are_delayed_too() -> None:
     world, name = made(delayed_retry_min_ms=20)
     world.publish(name, 12)
