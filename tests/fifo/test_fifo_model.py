@@ -30,6 +30,8 @@ from fifo.effects import Refused
 from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
+from fifo.messages import bitsets, delays
+from fifo.messages.bitsets import Counts
 from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
 from fifo.number_ranges import NumberRanges
@@ -243,7 +245,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.boots = {1: 1, 2: 1}
         self.pending = {}
         self.numbers: dict[bytes, int] = {}
-        delays = dict(zip(("delayed_retry_min_ms", "delayed_retry_max_ms"), self.delayed_retry, strict=True))
+        retry = dict(zip(("delayed_retry_min_ms", "delayed_retry_max_ms"), self.delayed_retry, strict=True))
         for queue, arguments in (
             (1, {"filter_enabled": True}),
             (2, {"consumer_timeout_ms": 40, "max_length_bytes": 2_000}),
@@ -253,7 +255,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             }),
             (4, {"single_active_consumer": True, "consumer_timeout_ms": 60}),
         ):  # fmt: skip
-            self.world.queue(queue, max_priority=self.max_priorities[queue], **arguments, **delays)
+            self.world.queue(queue, max_priority=self.max_priorities[queue], **arguments, **retry)
         for number in range(1, 5):
             name = self.world.session(number, node=1 + number % 2)
             for tag in "ab":
@@ -931,12 +933,35 @@ def nothing(self: Transactions, *_: Any) -> None:
     """In the place of a method that ends or changes a transaction: it does nothing."""
 
 
+def ended_early(messages: Messages, entry: Entry) -> None:
+    """Delayed messages are ready before their time."""
+    end_delays(messages, Entry(entry.index, entry.now_ms + 20, entry.version, entry.limits))
+
+
+def alike(self: Counts, members: int) -> list[tuple[int, int]]:
+    """A retry is not delayed longer after more failures."""
+    return [(0, members)]
+
+
+def not_purged(*_: Any) -> int:
+    """A purge leaves delayed messages."""
+    return 0
+
+
+def first_at_hand(messages: Messages, count: int, size_bytes: int) -> None:
+    """A full queue drops delayed messages that are not due next."""
+    blocks = [messages.blocks.get(number) for number in messages.blocks.numbers()]
+    block = next(each for each in blocks if each.delayed)
+    messages.drop_delayed(block, bitsets.lowest(block.delayed, max(count, 1)), "maxlen")
+
+
 drop_embargo, commit, refuse_begin = (
     QueueMachine.drop_embargo,
     Transactions.commit,
     Transactions._refuse_begin,
 )
 place, commit_queue = EmbargoedBatch.place, QueueMachine.commit
+end_delays = delays.end_delays
 
 BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "others settle what it settles": (Consumer, "embargo", unnoted),
@@ -953,14 +978,27 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "limits of queues are not judged": (Embargo, "published", of_no_size),
     "priorities are lost": (embargo, "of_each", of_one_priority),
 }
+BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
+    "delays end early": (delays, "end_delays", ended_early),
+    "retries wait alike": (Counts, "groups", alike),
+    "delayed ones are not counted": (Messages, "waiting_count", property(lambda self: self.ready_count)),
+    "purge leaves delayed ones": (delays, "purge", not_purged),
+    "any delayed one is dropped": (delays, "drop_next", first_at_hand),
+}
+"""Of which the machine with delays is to notice each."""
 MOST_EXAMPLES = 150
 
 
-@pytest.mark.parametrize(("owner", "name", "broken"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"), [*BROKEN.values(), *BROKEN_DELAYS.values()], ids=[*BROKEN, *BROKEN_DELAYS]
+)
 def test_the_model_notices_a_broken_machine(
-    owner: Any, name: str, broken: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    owner: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
+    machine = (
+        DelaysAgainstModel if (owner, name, broken) in BROKEN_DELAYS.values() else TransactionsAgainstModel
+    )
     only = settings(
         TransactionsAgainstModel.TestCase.settings,
         max_examples=MOST_EXAMPLES,
@@ -971,5 +1009,5 @@ def test_the_model_notices_a_broken_machine(
         deadline=None,
     )
     with pytest.raises(Exception) as caught:
-        run_state_machine_as_test(TransactionsAgainstModel, settings=only)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(machine, settings=only)  # type: ignore[no-untyped-call]
     assert not isinstance(caught.value, HypothesisException), "that would be an error of the test"
