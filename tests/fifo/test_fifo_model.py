@@ -30,8 +30,7 @@ from fifo.effects import Refused
 from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
-from fifo.messages import bitsets, delays
-from fifo.messages.bitsets import Counts
+from fifo.messages import delays
 from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
 from fifo.number_ranges import NumberRanges
@@ -938,21 +937,9 @@ def ended_early(messages: Messages, entry: Entry) -> None:
     end_delays(messages, Entry(entry.index, entry.now_ms + 20, entry.version, entry.limits))
 
 
-def alike(self: Counts, members: int) -> list[tuple[int, int]]:
-    """A retry is not delayed longer after more failures."""
-    return [(0, members)]
-
-
 def not_purged(*_: Any) -> int:
     """A purge leaves delayed messages."""
     return 0
-
-
-def first_at_hand(messages: Messages, count: int, size_bytes: int) -> None:
-    """A full queue drops delayed messages that are not due next."""
-    blocks = [messages.blocks.get(number) for number in messages.blocks.numbers()]
-    block = next(each for each in blocks if each.delayed)
-    messages.drop_delayed(block, bitsets.lowest(block.delayed, max(count, 1)), "maxlen")
 
 
 drop_embargo, commit, refuse_begin = (
@@ -980,10 +967,8 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
     "delays end early": (delays, "end_delays", ended_early),
-    "retries wait alike": (Counts, "groups", alike),
     "delayed ones are not counted": (Messages, "waiting_count", property(lambda self: self.ready_count)),
     "purge leaves delayed ones": (delays, "purge", not_purged),
-    "any delayed one is dropped": (delays, "drop_next", first_at_hand),
 }
 """Of which the machine with delays is to notice each."""
 MOST_EXAMPLES = 150
