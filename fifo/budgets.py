@@ -30,6 +30,7 @@ class Left:
     arrivals: int
     moved: int = 0  # messages of reservations that were settled or released, and messages that timed out
     copies: int = 0  # blocks whose copies for pins were removed
+    due: int = 0  # blocks with delayed messages that became ready
     finished: int = 0  # queues
 
     def spent(self, limits: Limits) -> int:

@@ -20,6 +20,8 @@ MAX_NAME_BYTES = 255
 batches."""
 MAX_MESSAGE_TTL_MS = 1 << 53
 """The longest time to live of a message."""
+MAX_DELAY_MS = 1 << 53
+"""The longest delay of a message, and the latest time at which it may become ready."""
 MAX_PRIORITY = 31
 """The highest priority that a queue may have. A message may name a higher one: its queue lowers it."""
 OVERFLOWS = ("drop_head", "reject_publish")
@@ -132,6 +134,8 @@ class Enqueue:
     first_client_sequence. Empty: they are consecutive.
     priorities: one byte for all messages, or one each; empty: all are 0. Only queues with priorities look at them, and
     each lowers them to its own maximum.
+    due_times_ms: when messages become ready. One for all messages, or one each; empty: at once. From 0 on a group time,
+    below 0 the delay from the entry that takes the message.
     """
 
     queue: int
@@ -146,6 +150,7 @@ class Enqueue:
     targets: tuple[Target, ...] = ()
     numbers: tuple[tuple[int, int], ...] = ()
     priorities: bytes | memoryview = b""
+    due_times_ms: Sequence[int] = ()
 
     @property
     def mean_bytes(self) -> int:
@@ -473,9 +478,10 @@ class DiscardStaged:
 class QueueConfig:
     """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit.
 
-    max_length_bytes: of the bodies of ready messages. max_consumers: consumers of sessions that may be attached.
-    expires_ms: after so long without use the queue is deleted. max_priority: the highest priority of its messages, -1
-    if it has no priorities; it never changes.
+    max_length_bytes: of the bodies of ready and delayed messages. max_consumers: consumers of sessions that may be
+    attached. expires_ms: after so long without use the queue is deleted. max_priority: the highest priority of its
+    messages, -1 if it has no priorities; it never changes. delayed_retry_min_ms: the delay of requeued messages for
+    each of their failed deliveries. delayed_retry_max_ms: its maximum.
     """
 
     name: str
@@ -493,6 +499,8 @@ class QueueConfig:
     max_consumers: int = -1
     expires_ms: int = -1
     max_priority: int = -1
+    delayed_retry_min_ms: int = -1
+    delayed_retry_max_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A batch that names a transaction is in the log, but its messages are not in the queue: they have no sequences yet, no
 consumer gets them, and no limit counts them. `EmbargoedBatch` has what a commit needs to add them to the end of the
-queue: the place of their bodies in the log, and their times to live, which begin then. No body is moved or copied.
+queue: the place of their bodies in the log, and their times to live, which begin then. The delay of a message counts
+from its publish, so its due time is known already. No body is moved or copied.
 
 A settlement that names a transaction leaves its messages checked out, but takes them over from their consumer, so that
 no other settlement finds them there. The consumer counts them as its own (`Consumer.embargoed`).
@@ -21,9 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fifo.batch_times import AT_ONCE, BatchTimes
 from fifo.budgets import Entry
 from fifo.commands import Discard, Modify, Return, Settle
 from fifo.consumers.consumer import CheckedOut
@@ -57,8 +56,9 @@ def outcome_of(command: Settle) -> Outcome:
 
 @dataclass(slots=True, eq=False)
 class EmbargoedBatch:
-    """The messages of a batch that are for this queue, in stretches of neighbours with the same time to live: the first
-    ordinal, the number of messages, and the TTL of each stretch, in parallel arrays."""
+    """The messages of a batch that are for this queue, in stretches of neighbours with the same times: the first
+    ordinal, the number of messages, the TTL, and the due time of each stretch, in parallel arrays. dues: empty if all
+    are ready at the commit."""
 
     index: int
     operation: int
@@ -69,35 +69,28 @@ class EmbargoedBatch:
     counts: array[int] = field(default_factory=lambda: array("I"))
     ttls: array[int] = field(default_factory=lambda: array("q"))  # -1: none
     priorities: bytes = b""  # one for all messages, or one each; empty: 0
+    dues: array[int] = field(default_factory=lambda: array("q"))
 
     def add(
         self,
         ranges: Sequence[tuple[int, int]],
-        ttl_ms: int,
-        ttls: NDArray[np.int64],
+        times: BatchTimes,
         priorities: bytes | memoryview,
     ) -> None:
-        """Adds the messages (ordinal, count). ttls: those of the whole batch, empty if `ttl_ms` is that of all.
-        priorities: those of the whole batch, or one of all. Raises OverflowError if a TTL is beyond 64 bits."""
-        each = len(priorities) > 1
+        """Adds the messages (ordinal, count). times: those of the whole batch. priorities: those of the whole batch, or
+        one of all. Raises OverflowError if a TTL is beyond 64 bits."""
         self.priorities = (
             b"".join([priorities[ordinal : ordinal + count] for ordinal, count in ranges])
-            if each
+            if len(priorities) > 1
             else bytes(priorities)
         )
-        for ordinal, count in ranges:
-            if not len(ttls):
-                self._add(ordinal, count, ttl_ms)
-                continue
-            own = ttls[ordinal : ordinal + count]
-            starts = [0, *(np.flatnonzero(own[1:] != own[:-1]) + 1).tolist(), count]
-            for start, end in itertools.pairwise(starts):
-                self._add(ordinal + start, end - start, int(own[start]))
-
-    def _add(self, ordinal: int, count: int, ttl_ms: int) -> None:
-        self.ttls.append(max(ttl_ms, -1))
-        self.ordinals.append(ordinal)
-        self.counts.append(count)
+        stretches = [each for ordinal, count in ranges for each in times.stretches(ordinal, count)]
+        for ordinal, count, ttl_ms, _ in stretches:
+            self.ordinals.append(ordinal)
+            self.counts.append(count)
+            self.ttls.append(max(ttl_ms, -1))
+        if any(due_ms != AT_ONCE for _, _, _, due_ms in stretches):
+            self.dues.extend([due_ms for _, _, _, due_ms in stretches])
 
     @property
     def message_count(self) -> int:
@@ -116,12 +109,16 @@ class EmbargoedBatch:
     def place(self, messages: Messages, entry: Entry) -> None:
         """Adds the messages to the end of the queue."""
         total, place = self.message_count, 0
-        for ordinal, count, ttl in zip(self.ordinals, self.counts, self.ttls, strict=True):
-            expires = messages.expires_at(entry.now_ms, ttl)
+        dues = self.dues or itertools.repeat(AT_ONCE, len(self.counts))
+        for ordinal, count, ttl, due in zip(self.ordinals, self.counts, self.ttls, dues, strict=True):
+            due_ms = due if due > entry.now_ms else AT_ONCE
+            expires = messages.expires_at(max(entry.now_ms, due_ms), ttl)
             first = ONE_EACH if self.batch_count == 1 else ordinal
             size = self.size_bytes * count // total
             priorities = of_each(self.priorities, place)
-            messages.append(self.index, self.operation, first, count, expires, size, self.texts, priorities)
+            messages.append(
+                self.index, self.operation, first, count, expires, size, self.texts, priorities, due_ms
+            )
             place += count
 
 

@@ -17,10 +17,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fifo import targets
+from fifo.batch_times import BatchTimes, read_times
 from fifo.budgets import Entry
 from fifo.commands import (
     UNKNOWN,
@@ -84,7 +82,7 @@ from fifo.limits import PRODUCTION, Limits
 from fifo.messages.pages import Pages
 from fifo.outcome_hash import digest
 from fifo.producers import Producer
-from fifo.queue_machine import BatchFields, QueueMachine, read_ttls
+from fifo.queue_machine import BatchFields, QueueMachine
 from fifo.subscriptions import SubscriptionCommand
 from fifo.versions import FIRST, SHARED_BUDGETS, check_version
 
@@ -434,11 +432,11 @@ class GroupMachine(GroupState):
             chosen = targets.Choice([], {}, [(ordinal, count, prepared) for ordinal, count in new])
             taken = []
         else:
-            ttls, fields = prepared
+            times, fields = prepared
             for place, fresh in chosen.by_target.items():
                 target = command.targets[place]
                 machine, rows = self.queues[target.queue], targets.rows_of(target, fresh)
-                machine.append(entry, operation.number, command, fresh, rows, fields[place], ttls)
+                machine.append(entry, operation.number, command, fresh, rows, fields[place], times)
                 self.dirty[target.queue] = None
         producer.forget_below(command.lowest_unconfirmed)
         for first, last in taken:
@@ -455,15 +453,15 @@ class GroupMachine(GroupState):
         chosen: targets.Choice,
         taken: list[tuple[int, int]],
         floor: int,
-    ) -> tuple[NDArray[np.int64], dict[int, BatchFields]] | Refused:
-        """What the chosen messages bring with them: times to live, and the filter fields by target. Equal columns of
+    ) -> tuple[BatchTimes, dict[int, BatchFields]] | Refused:
+        """What the chosen messages bring with them: their times, and the filter fields by target. Equal columns of
         several targets are decoded once."""
         crowded = self.sessions.refuse_ranges(producer, taken, floor)
         if crowded is not None:
             return crowded
-        ttls = read_ttls(command)
-        if isinstance(ttls, Refused):
-            return ttls
+        times = read_times(command, entry.now_ms)
+        if isinstance(times, Refused):
+            return times
         fields: dict[int, BatchFields] = {}
         known: dict[tuple[bool, bytes, int], BatchFields] = {}
         for place in chosen.by_target:
@@ -477,7 +475,7 @@ class GroupMachine(GroupState):
                     return found
                 known[key] = found
             fields[place] = known[key]
-        return ttls, fields
+        return times, fields
 
     def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:
         machine = self.queues.get(command.queue)
@@ -649,7 +647,7 @@ class GroupMachine(GroupState):
                 )
                 entry.effects.append(event)
         self.dirty[command.queue] = None  # so that its wake-up is forgotten
-        return Ok(machine.messages.ready_count + machine.messages.checked_out_count)
+        return Ok(machine.messages.total_count)
 
     def _remove_queue(self, queue: int) -> QueueMachine | None:
         """Removes a queue with its messages. Its id is never used again."""
@@ -733,6 +731,8 @@ def _refuse_enqueue(command: Enqueue, floor: int, window: int) -> Refused | None
         return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {count} messages")
     if len(command.priorities) not in (0, 1, count):
         return Refused("bad_argument", f"{len(command.priorities)} priorities for {count} messages")
+    if len(command.due_times_ms) not in (0, 1, count):
+        return Refused("bad_argument", f"{len(command.due_times_ms)} due times for {count} messages")
     last = command.first_client_sequence + count - 1
     return None if last < floor + window else _refuse_window(last, floor, window)
 

@@ -56,6 +56,8 @@ CONFIG = Record(
         Field("max_consumers", I64, since=2, default=-1),
         Field("expires_ms", I64, since=2, default=-1),
         Field("max_priority", I64, since=2, default=-1),
+        Field("delayed_retry_min_ms", I64, since=2, default=-1),
+        Field("delayed_retry_max_ms", I64, since=2, default=-1),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
@@ -103,6 +105,7 @@ COMMANDS: tuple[Record, ...] = (
             "targets",
             "numbers",
             "priorities",
+            "due_times_ms",
         ),  # in the operation: see quorum/node/wire/operations.py
         has_body=True,
     ),

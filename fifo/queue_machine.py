@@ -5,10 +5,11 @@ A handler checks its command, then refuses it or carries it out. It hands out no
 
 1. Released reservations are requeued or discarded.
 2. Messages that consumers have held for too long are requeued.
-3. The single active consumer is chosen, if the queue has one.
-4. `checkout` serves consumers.
-5. Expired messages are dropped.
-6. Messages above `max_length` are dropped.
+3. Delayed messages whose time has come become ready.
+4. The single active consumer is chosen, if the queue has one.
+5. `checkout` serves consumers.
+6. Expired messages are dropped.
+7. Messages above `max_length` are dropped.
 
 After that the group deletes the queue if it has an `expires_ms` and was not used for so long. It is in use while a
 consumer is attached or has messages checked out, while a view of it or a transaction with a part in it is open, and
@@ -34,13 +35,10 @@ Where the specifications are silent:
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fifo import staging
+from fifo.batch_times import BatchTimes, read_times
 from fifo.budgets import Entry
 from fifo.commands import (
     MAX_CONSUMER_PRIORITY,
@@ -75,7 +73,7 @@ from fifo.embargo import (
     outcome_of,
 )
 from fifo.embargo import Key as TransactionKey
-from fifo.messages import expiry, overflow
+from fifo.messages import delays, expiry, overflow
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import NEVER, ONE_EACH
 from fifo.messages.messages import Messages
@@ -91,20 +89,9 @@ from quorum_selectors.errors import ColumnsError
 
 IN_USE = -1
 """In place of the time of the last use."""
-NO_TTLS = np.zeros(0, dtype=np.int64)
 BatchFields = tuple[BatchColumns | None, int]
 """The filter fields of a batch, None for none, and their text factor."""
 NO_FIELDS: BatchFields = (None, 0)
-
-
-def read_ttls(command: Enqueue) -> NDArray[np.int64] | Refused:
-    """The times to live of a batch with one each; empty if it has one for all."""
-    if not len(command.ttls_ms):
-        return NO_TTLS
-    try:
-        return np.asarray(command.ttls_ms, dtype=np.int64)
-    except OverflowError:
-        return Refused("bad_argument", "a TTL is beyond 64 bits")
 
 
 class QueueMachine:
@@ -161,18 +148,16 @@ class QueueMachine:
         refused = self.messages.refuse_more(added, added * command.mean_bytes)
         if refused is not None:
             return refused
-        fields, ttls = NO_FIELDS, NO_TTLS
+        fields = NO_FIELDS
         if len(command.columns):
             found = self.read_fields(entry, command.columns, command.count)
             if isinstance(found, Refused):
                 return found
             fields = found
-        if len(command.ttls_ms):
-            times = read_ttls(command)
-            if isinstance(times, Refused):
-                return times
-            ttls = times
-        self.append(entry, operation, command, fresh, fresh, fields, ttls)
+        times = read_times(command, entry.now_ms)
+        if isinstance(times, Refused):
+            return times
+        self.append(entry, operation, command, fresh, fresh, fields, times)
         return None
 
     def read_fields(self, entry: Entry, encoded: bytes | memoryview, count: int) -> BatchFields | Refused:
@@ -193,7 +178,7 @@ class QueueMachine:
         fresh: Sequence[tuple[int, int]],
         rows: Sequence[tuple[int, int]],
         fields: BatchFields,
-        ttls: NDArray[np.int64],
+        times: BatchTimes,
     ) -> None:
         """Adds messages that fit. rows: the same messages as (row, count) in `fields`."""
         messages = self.messages
@@ -201,26 +186,19 @@ class QueueMachine:
         self.groups.arrivals_begin(entry)
         sequence = messages.next_sequence
         count, priorities = command.count, command.priorities
-        if not len(ttls):
-            expires = messages.expires_at(entry.now_ms, command.ttl_ms)
-            if count == 1:
-                size = command.size_bytes
-                messages.append(entry.index, operation, ONE_EACH, 1, expires, size, texts, priorities)
-            else:
-                for ordinal, taken in fresh:
-                    size = command.size_bytes * taken // count
-                    own = of_each(priorities, ordinal)
-                    messages.append(entry.index, operation, ordinal, taken, expires, size, texts, own)
-        else:
-            for ordinal, taken in fresh:
-                part = ttls[ordinal : ordinal + taken]
-                starts = [0, *(np.flatnonzero(part[1:] != part[:-1]) + 1).tolist(), taken]
-                for start, end in itertools.pairwise(starts):
-                    expires = messages.expires_at(entry.now_ms, int(part[start]))
-                    size = command.size_bytes * (end - start) // count
-                    first = ONE_EACH if count == 1 else ordinal + start
-                    own = of_each(priorities, ordinal + start)
-                    messages.append(entry.index, operation, first, end - start, expires, size, texts, own)
+        for ordinal, taken in fresh:
+            for first, width, ttl_ms, due_ms in times.stretches(ordinal, taken):
+                messages.append(
+                    entry.index,
+                    operation,
+                    ONE_EACH if count == 1 else first,
+                    width,
+                    messages.expires_at(max(entry.now_ms, due_ms), ttl_ms),
+                    command.size_bytes * width // count,
+                    texts,
+                    of_each(priorities, first),
+                    due_ms,
+                )
         if messages.config.filter_enabled:
             self.groups.fields.arrived(messages.blocks, sequence, columns, rows)
 
@@ -583,6 +561,7 @@ class QueueMachine:
         gone: list[Key] = []
         if self.timeouts.marks:
             is_returned = self._time_out(entry, gone) and is_returned
+        delays.end_delays(self.messages, entry)
         if self.single_active is not None:
             self.single_active.elect(entry)
         is_done = checkout.run(self.messages, self.groups, self.timeouts, entry)
@@ -669,7 +648,8 @@ class QueueMachine:
         self.groups.draining.clear()
 
     def next_expiry(self) -> int | None:
-        """The group time at which `finish` may find an expired message, staged part or pin, a subscription that was
+        """The group time at which `finish` may find an expired message, staged part or pin, a delayed message that is
+        due, a subscription that was
         silent for too long, or messages that were held for too long, or at which the queue itself expires. None if
         there is no such time."""
         expiries = self.messages.expiries
@@ -681,6 +661,7 @@ class QueueMachine:
             found = min(found, self.subscriptions.next_due())
         if self.pins.by_number:
             found = min(found, self.pins.next_due())
+        found = min(found, delays.next_due(self.messages))
         if self.timeouts.marks:
             found = min(found, self.timeouts.next_due(self.messages.config.consumer_timeout_ms))
         found = min(found, self.unused_at)
@@ -715,7 +696,9 @@ class QueueMachine:
         return max(self.used_ms, heard_ms) + self.messages.config.expires_ms
 
     def purge(self, entry: Entry, before: int | None) -> int:
-        """Removes the ready messages with a sequence below `before`, or all for None. Returns their number."""
+        """Removes the ready and delayed messages with a sequence below `before`, or all for None. Returns their
+        number."""
         before = self.messages.next_sequence if before is None else before
         cause = "purged" if entry.version >= COUNTED_MOVES else "settled"
-        return self.messages.purge(before, self.pins.reaches, cause)
+        purged = self.messages.purge(before, self.pins.reaches, cause)
+        return purged + delays.purge(self.messages, before, self.pins.reaches, cause)

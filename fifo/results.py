@@ -11,8 +11,8 @@ from fifo.effects import Run
 class QueueTotals:
     """Numbers of messages since the queue was declared.
 
-    published = ready + checked out + settled + expired + rejected + delivery_limit + maxlen + purged. returned: times
-    that a message was requeued. redelivered: times that a message was handed out that had been before.
+    published = ready + checked out + delayed + settled + expired + rejected + delivery_limit + maxlen + purged.
+    returned: times that a message was requeued. redelivered: times that a message was handed out that had been before.
     """
 
     published: int
@@ -28,7 +28,7 @@ class QueueTotals:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """The counts of a queue. total = ready + checked_out.
+    """The counts of a queue. total = ready + checked_out + delayed.
 
     first_sequence: of the oldest message, next_sequence if there is none.
     ready_bytes: as the queue's limit on bytes counts them; without one, estimated block by block from the mean size of
@@ -39,6 +39,7 @@ class QueueInfo:
 
     ready: int
     checked_out: int
+    delayed: int
     total: int
     consumers: int
     first_sequence: int
@@ -115,10 +116,12 @@ class PinInfo:
 
 @dataclass(frozen=True, slots=True)
 class BrowsePage:
-    """One page of the ready messages, by sequence. next_sequence: the start of the next page, None at the end."""
+    """One page of the ready or delayed messages, by sequence. next_sequence: the start of the next page, None at the
+    end. due_times_ms: one of each delayed message."""
 
     runs: tuple[Run, ...]
     next_sequence: int | None
+    due_times_ms: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

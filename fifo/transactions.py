@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from fifo import targets
+from fifo.batch_times import read_times
 from fifo.budgets import Entry
 from fifo.commands import Commit, Enqueue, InTransaction, Rollback, Settle, Target
 from fifo.consumers.consumer import Consumer
@@ -36,7 +37,7 @@ from fifo.effects import Ok, Refused, Reply
 from fifo.embargo import EmbargoedBatch, Key, OfferedSettlement, Part
 from fifo.limits import Limits
 from fifo.producers import Producer
-from fifo.queue_machine import QueueMachine, read_ttls
+from fifo.queue_machine import QueueMachine
 from fifo.shares import Owned
 from quorum_selectors.columns import decode
 from quorum_selectors.errors import ColumnsError
@@ -237,6 +238,8 @@ class Transactions:
                 f"{count} messages of {command.size_bytes} bytes with {len(command.ttls_ms)} TTLs; allowed: 1 message"
                 " and more, with no TTLs or one each",
             )
+        if len(command.due_times_ms) not in (0, 1, count):
+            return Refused("bad_argument", f"{len(command.due_times_ms)} due times for {count} messages")
         if command.independent or command.numbers:
             return Refused("bad_argument", "messages of a transaction are neither independent nor numbered")
         wanted: Sequence[Target] = command.targets
@@ -247,9 +250,9 @@ class Transactions:
                 return refused or parts  # type: ignore[return-value]
         else:
             wanted = (Target(command.queue, ((0, count),), command.columns),)
-        ttls = read_ttls(command)
-        if isinstance(ttls, Refused):
-            return ttls
+        times = read_times(command, entry.now_ms)
+        if isinstance(times, Refused):
+            return times
         found: list[tuple[QueueMachine, Part]] = []
         for target in wanted:
             machine = self._queues.get(target.queue)
@@ -263,7 +266,7 @@ class Transactions:
                 part = EmbargoedBatch(entry.index, operation, count, size, texts)
                 has_priorities = machine.messages.order.has_priorities
                 priorities = command.priorities if has_priorities else b""
-                part.add(target.ranges, command.ttl_ms, ttls, priorities)
+                part.add(target.ranges, times, priorities)
             except ColumnsError as error:
                 return Refused("bad_argument", f"filter fields: {error}")
             except OverflowError:

@@ -40,6 +40,7 @@ as there may be logs with entries of that version.
 | 2 | the catalog has exchanges and bindings |
 | 2 | a session's publishes and settlements may be part of a transaction |
 | 2 | a transaction may have parts in several groups |
+| 2 | messages may be published with a delay, and a queue may delay those that are requeued |
 """
 
 from __future__ import annotations

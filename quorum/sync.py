@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -34,7 +35,7 @@ from quorum.client.records import (
 )
 from quorum.client.routes import Through
 from quorum.client.transaction import Transaction as AioTransaction
-from quorum.client.values import FieldValue, Properties
+from quorum.client.values import FieldValue, Properties, with_delay
 
 __all__ = [
     "Client",
@@ -268,8 +269,13 @@ class Transaction:
         body: bytes,
         properties: Properties | Mapping[str, object] | None = None,
         application_properties: Mapping[str, FieldValue] | None = None,
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
     ) -> None:
-        self._loop.run(self._transaction.publish(queue, body, properties, application_properties))
+        self._loop.run(
+            self._transaction.publish(queue, body, properties, application_properties, delay=delay, at=at)
+        )
 
     def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
         self._loop.run(self._transaction.publish_batch(queue, batch))
@@ -282,10 +288,19 @@ class Transaction:
         properties: Properties | Mapping[str, object] | None = None,
         application_properties: Mapping[str, FieldValue] | None = None,
         *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
         mandatory: bool = False,
     ) -> None:
         publishing = self._transaction.publish_to(
-            exchange, routing_key, body, properties, application_properties, mandatory=mandatory
+            exchange,
+            routing_key,
+            body,
+            properties,
+            application_properties,
+            delay=delay,
+            at=at,
+            mandatory=mandatory,
         )
         self._loop.run(publishing)
 
@@ -358,9 +373,11 @@ class Client(_Settling):
         properties: Properties | Mapping[str, object] | None = None,
         application_properties: Mapping[str, FieldValue] | None = None,
         *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        message = Message(body, properties, application_properties)
+        message = Message(body, with_delay(properties, delay, at), application_properties)
         self._loop.publish(partial(self._client.gather, queue, message, timeout_ms))
 
     def publish_to(
@@ -371,10 +388,12 @@ class Client(_Settling):
         properties: Properties | Mapping[str, object] | None = None,
         application_properties: Mapping[str, FieldValue] | None = None,
         *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
         mandatory: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
-        message = Message(body, properties, application_properties)
+        message = Message(body, with_delay(properties, delay, at), application_properties)
         route = Through(exchange, routing_key, mandatory)
         self._loop.publish(partial(self._client.gather, route, message, timeout_ms))
 
@@ -464,12 +483,19 @@ class Client(_Settling):
         limit: int = 0,
         *,
         property_filter: aio.PropertyFilterArgument | None = None,
+        delayed: bool = False,
         timeout_ms: int | None = None,
     ) -> Iterator[BrowsedMessage]:
         return _iterate(
             self._loop,
             self._client.browse(
-                queue, selector, start_sequence, limit, property_filter=property_filter, timeout_ms=timeout_ms
+                queue,
+                selector,
+                start_sequence,
+                limit,
+                property_filter=property_filter,
+                delayed=delayed,
+                timeout_ms=timeout_ms,
             ),
         )
 

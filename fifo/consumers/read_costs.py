@@ -34,7 +34,7 @@ def block_cost(blocks: BlockStore, number: int) -> int:
         # Between two arrivals messages only leave, so an equal number of messages means the same messages.
         key = found.placed, found.live
         if found.read_cost is None or found.read_cost[:2] != key:
-            found.read_cost = *key, cost_of(found, found.ready | found.checked_out, blocks.limits)
+            found.read_cost = *key, cost_of(found, found.present, blocks.limits)
         return found.read_cost[2]
     _look_into(blocks, found)
     return found.read_cost
@@ -44,7 +44,7 @@ def _look_into(blocks: BlockStore, stored: Stored) -> None:
     """Notes the costs that only the page of a cold block says, once."""
     if stored.read_cost < 0:
         block = blocks.view(stored.number)
-        stored.read_cost = cost_of(block, block.ready | block.checked_out, blocks.limits)
+        stored.read_cost = cost_of(block, block.present, blocks.limits)
         stored.text_factor, stored.long_texts = block.text_factor, block.long_texts
 
 

@@ -162,7 +162,7 @@ class SelectorGroups:
         """Makes a group that gets credit caught up if no message is ahead of its scan position, and idle if it has no
         known matches."""
         messages = self.messages
-        is_empty = not messages.ready_count and not messages.checked_out_count
+        is_empty = not messages.total_count
         if not group.selector or (group.scan_position < messages.next_sequence and not is_empty):
             return
         if is_empty:
@@ -277,10 +277,10 @@ class SelectorGroups:
                 continue
             found_here = blocks.at(number)
             if found_here.live and not found_here.ready_count:
-                continue  # all of it is checked out: needs neither its page nor evicted matches
+                continue  # all of it is checked out or delayed: needs neither its page nor evicted matches
             block = blocks.get(number)
             members = self._matches(group, block)
-            if not members & (block.ready | block.checked_out):
+            if not members & block.present:
                 self.match_cache.drop(group.selector, number)
                 continue
             if not members & block.ready:
@@ -359,7 +359,7 @@ class SelectorGroups:
 
     def _none_ready(self, selector: bytes, block: Block, matched: int) -> None:
         """Notes that none of the selector's matches in a block is ready. The set is gone if the block is."""
-        if matched & block.checked_out:
+        if matched & block.present:
             self.match_cache.mark_exhausted(selector, block.number)
         elif self.match_cache.get(selector, block.number):
             self.match_cache.drop(selector, block.number)
@@ -401,7 +401,7 @@ class SelectorGroups:
             return number
         block = self.messages.blocks.get(number)
         first = max(group.evaluated_to - block.base, 0)
-        live = block.ready | block.checked_out
+        live = block.present
         members = live & bitsets.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.decoded, members)
         if chosen:
@@ -426,7 +426,7 @@ class SelectorGroups:
         found = self.match_cache.get(group.selector, block.number)
         if found == EVICTED:
             seen = bitsets.span(0, min(self.evaluated_by(group) - block.base, block.size))
-            found = self.fields.select(block, group.decoded, (block.ready | block.checked_out) & seen)
+            found = self.fields.select(block, group.decoded, block.present & seen)
             self.match_cache.put(group.selector, block.number, found)
         return found
 
@@ -464,7 +464,7 @@ class SelectorGroups:
             )
             if passed:
                 block = messages.blocks.get(number)
-                there = ((block.ready | block.checked_out) >> passed).bit_count()
+                there = (block.present >> passed).bit_count()
             else:
                 there = messages.blocks.at(number).live
             budget.left.steps -= there * group.decoded.steps
@@ -494,7 +494,7 @@ class SelectorGroups:
             block = messages.blocks.get(number)
             first = max(self._followed - block.base, 0)
             last = min(end, (number + 1) << block_bits)
-            live = block.ready | block.checked_out
+            live = block.present
             members = live & bitsets.span(first, last - block.base - first)
             if members:
                 for selector, chosen in self.fields.look_up(block, self._filed, followers, members):

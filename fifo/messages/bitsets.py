@@ -155,6 +155,15 @@ class Counts:
     def value(self, position: int) -> int:
         return sum(((plane >> position) & 1) << i for i, plane in enumerate(self.planes))
 
+    def groups(self, members: int) -> list[tuple[int, int]]:
+        """(number, those of `members` that have it), ascending."""
+        found = [(0, members)]
+        for i in range(len(self.planes) - 1, -1, -1):
+            plane = self.planes[i]
+            halves = [((number, some & ~plane), (number | 1 << i, some & plane)) for number, some in found]
+            found = [each for pair in halves for each in pair if each[1]]
+        return found
+
     def above(self, limit: int) -> int:
         """The set of those whose number is greater than `limit` (at least 0)."""
         if limit >> len(self.planes):

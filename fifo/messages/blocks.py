@@ -1,12 +1,13 @@
 """The storage of a queue's messages: blocks of 16,384 sequences (`Limits.block_bits`), bit sets and runs.
 
 A message has no record of its own. Its sequence names its block (sequence >> 14) and its slot in there (sequence &
-16,383). The block has a bit each for ready, for checked out, and for handed out before. In a queue with priorities, it
-has a bit set for each priority of its messages (`levels`). A message that is neither ready nor checked out is gone. The
-place of its body is in the *run* it belongs to: neighbours that came in one batch, or single-message batches that
-followed each other in one Raft entry (`one_each`). A run ends at the edge of its block and takes 20 bytes, or 28 in a
-block where messages expire. In a queue with a limit on bytes it takes 4 more, for the size of its messages: those of
-one run count alike.
+16,383). The block has a bit each for ready, for checked out, for delayed, and for handed out before. In a queue with
+priorities, it has a bit set for each priority of its messages (`levels`). A message that is neither ready nor checked
+out nor delayed is gone. The place of its body is in the *run* it belongs to: neighbours that came in one batch, or
+single-message batches that followed each other in one Raft entry (`one_each`). A run ends at the edge of its block and
+takes 20 bytes, or 28 in a block where messages expire. In a queue with a limit on bytes it takes 4 more, for the size
+of its messages: those of one run count alike. The due times of delayed messages are apart from the runs, because those
+of requeued messages have nothing to do with their batches.
 
 All access to blocks is through a `BlockStore` (block_store.py), which keeps cold blocks in pages. The machine sees no
 difference. Code that changes the replicated state of a block marks its page as outdated (`stored = None`).
@@ -26,6 +27,7 @@ from fifo.codec import Reader, Writer
 from fifo.effects import Run
 from fifo.index_sets import Piece
 from fifo.messages import bitsets
+from fifo.messages.due_times import DueTimes
 from quorum_selectors.summaries import trusted
 
 NEVER = (1 << 63) - 1
@@ -183,12 +185,13 @@ class Stored:
     """The record of a block in its page, immutable: a cold block's part in memory, and its record in a checkpoint.
 
     first_slot: the lowest slot with a message, 0 if there is none.
-    ready_levels: as in Block.
+    ready_levels, earliest_due: as in Block.
     references: the Raft indexes of the messages' bodies. They take 11 bytes where messages arrive one entry after the
     other, and a fraction of a byte for each entry where many queues and producers alternate.
     summary: the values of the filter fields, by which a scan skips the block. Empty if there are no fields, if it is
     not known, or if an earlier build made the record.
-    noted_bytes: of the ready messages; -1 if the block notes no sizes.
+    noted_bytes: of the ready messages; -1 if the block notes no sizes. noted_delayed_bytes: the same of the delayed
+    ones.
     read_cost: local, counted by read_costs.py, and negative before. Only once it is counted are text_factor and
     long_texts those of the block.
 
@@ -199,11 +202,14 @@ class Stored:
     __slots__ = (
         "checked_out_count",
         "crc",
+        "delayed_count",
         "earliest",
+        "earliest_due",
         "first_slot",
         "head",
         "long_texts",
         "noted_bytes",
+        "noted_delayed_bytes",
         "number",
         "page",
         "placed",
@@ -235,12 +241,18 @@ class Stored:
         self.ready_levels: tuple[tuple[int, int], ...] = ()
         if not reader.is_at_end():
             self.ready_levels = tuple([(reader.number(), reader.number()) for _ in range(reader.number())])
+        self.delayed_count, self.noted_delayed_bytes = 0, min(self.noted_bytes, 0)
+        self.earliest_due: int | None = None
+        if not reader.is_at_end():
+            self.delayed_count = reader.number()
+            self.earliest_due = reader.number()
+            self.noted_delayed_bytes = reader.number() - 1
         self.read_cost = -1
         self.text_factor = self.long_texts = 0
 
     @property
     def live(self) -> int:
-        return self.ready_count + self.checked_out_count
+        return self.ready_count + self.checked_out_count + self.delayed_count
 
     @property
     def ready_bytes(self) -> int:
@@ -250,12 +262,26 @@ class Stored:
         return self.ready_count * mean(self.size_bytes, self.placed)
 
     @property
+    def delayed_bytes(self) -> int:
+        """The same of the delayed messages."""
+        if self.noted_delayed_bytes >= 0:
+            return self.noted_delayed_bytes
+        return self.delayed_count * mean(self.size_bytes, self.placed)
+
+    @property
+    def delayed(self) -> tuple[int, int, int] | None:
+        """The delayed messages, as `write_rest` has them."""
+        if self.earliest_due is None:
+            return None
+        return self.delayed_count, self.earliest_due, self.noted_delayed_bytes
+
+    @property
     def record(self) -> bytes:
         """The bytes of the record in a checkpoint."""
         out = Writer()
         out.data += self.head
         out.blob(self.references.packed)
-        write_rest(out, self.summary, self.noted_bytes, self.ready_levels)
+        write_rest(out, self.summary, self.noted_bytes, self.ready_levels, self.delayed)
         return bytes(out.data)
 
     def with_summary(self, summary: bytes) -> Stored:
@@ -267,18 +293,28 @@ class Stored:
 
 
 def write_rest(
-    out: Writer, summary: bytes, noted_bytes: int, ready_levels: Sequence[tuple[int, int]]
+    out: Writer,
+    summary: bytes,
+    noted_bytes: int,
+    ready_levels: Sequence[tuple[int, int]],
+    delayed: tuple[int, int, int] | None,
 ) -> None:
     """The end of a record, as far as there is anything to say. ready_levels: how many messages of which priorities are
-    ready."""
-    has_bytes, has_levels = noted_bytes >= 0, bool(ready_levels)
-    if summary or has_bytes or has_levels:
+    ready. delayed: the number of delayed messages, their earliest due time, and their bytes, -1 if the block notes no
+    sizes; None if there are none."""
+    has_delayed = delayed is not None
+    has_levels = bool(ready_levels) or has_delayed
+    has_bytes = noted_bytes >= 0 or has_levels
+    if summary or has_bytes:
         out.blob(summary)
-    if has_bytes or has_levels:
+    if has_bytes:
         out.number(noted_bytes + 1)
     if has_levels:
         out.number(len(ready_levels))
         out.numbers([number for pair in ready_levels for number in pair])
+    if delayed is not None:
+        count, earliest_due, size_bytes = delayed
+        out.numbers((count, earliest_due, size_bytes + 1))
 
 
 class Block:
@@ -290,6 +326,8 @@ class Block:
         "checked_out",
         "columns",
         "copies",
+        "delayed",
+        "dues",
         "earliest",
         "failures",
         "levels",
@@ -315,16 +353,16 @@ class Block:
         self.base = number * size  # the sequence of slot 0
         self.ready = 0
         self.checked_out = 0  # disjoint from ready
-        self.redelivered = 0  # part of ready | held: handed out before
+        self.delayed = 0  # disjoint from both
+        self.dues: DueTimes | None = None  # of the delayed messages; None if there are none
+        self.redelivered = 0  # part of `present`: handed out before
         self.copies: dict[
             int, int
         ] = {}  # by pin, ascending: the ready set of its time, if that has changed since
         self.failures = bitsets.Counts()
-        self.levels: dict[
-            int, int
-        ] = {}  # by priority: which of ready | held have it; empty without priorities
+        self.levels: dict[int, int] = {}  # by priority: which of `present` have it; empty without priorities
         self.runs = Runs()
-        self.live = 0  # members of ready | held
+        self.live = 0  # members of `present`
         self.earliest = NEVER  # no ready message expires before this time; as in the queue's expiry tree
         self.placed = 0  # messages ever put here since the block was last empty, and their size in total
         self.size_bytes = 0
@@ -341,9 +379,14 @@ class Block:
         self.measured = 0  # local: bytes in memory at the last measurement
 
     @property
+    def present(self) -> int:
+        """The messages that are in the queue."""
+        return self.ready | self.checked_out | self.delayed
+
+    @property
     def first_slot(self) -> int:
-        """The lowest slot with a message that is ready or checked out, 0 if there is none."""
-        live = self.ready | self.checked_out
+        """The lowest slot with a message that is in the queue, 0 if there is none."""
+        live = self.present
         return (live & -live).bit_length() - 1 if live else 0
 
     @property
@@ -357,7 +400,7 @@ class Block:
     @property
     def kept(self) -> int:
         """The messages whose bodies are needed."""
-        return self.ready | self.checked_out | self.pinned
+        return self.present | self.pinned
 
     @property
     def has_fields(self) -> bool:
@@ -372,6 +415,15 @@ class Block:
     def checked_out_count(self) -> int:
         return self.checked_out.bit_count()
 
+    @property
+    def delayed_count(self) -> int:
+        return self.delayed.bit_count()
+
+    @property
+    def earliest_due(self) -> int | None:
+        """The earliest due time of a delayed message, None if there is none."""
+        return None if self.dues is None else self.dues.earliest
+
     # ---- bytes, as a limit counts them
 
     @property
@@ -379,9 +431,18 @@ class Block:
         return self.bytes_of(self.ready)
 
     @property
+    def delayed_bytes(self) -> int:
+        return self.bytes_of(self.delayed)
+
+    @property
     def noted_bytes(self) -> int:
         """The bytes of the ready messages; -1 if the block notes no sizes."""
         return -1 if self.runs.sizes is None else self.ready_bytes
+
+    @property
+    def noted_delayed_bytes(self) -> int:
+        """The same of the delayed messages."""
+        return -1 if self.runs.sizes is None else self.delayed_bytes
 
     def note_sizes(self) -> None:
         """From now on the block notes the size of each run. Those that are there count the mean of all that came."""
@@ -432,6 +493,7 @@ class Block:
         each_run = (28 if runs.expiries is not None else 20) + 4 * (runs.sizes is not None)
         sets = (
             2
+            + bool(self.delayed)
             + bool(self.redelivered)
             + bool(self.long_texts)
             + len(self.copies)
@@ -439,10 +501,11 @@ class Block:
             + len(self.levels)
         )
         columns = 0 if self.columns is None else int(self.columns.nbytes)
-        return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns
+        dues = 0 if self.dues is None else 12 * len(self.dues)
+        return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns + dues
 
     def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """The Raft indexes of the bodies of messages that are ready, checked out or pinned, ascending, each once."""
+        """The Raft indexes of the bodies of messages that are in the queue or pinned, ascending, each once."""
         indexes = np.frombuffer(self.runs.indexes, dtype=np.uint64)
         kept = self.kept
         if kept.bit_count() != sum(self.runs.counts):  # some are gone, and with them perhaps all of a run

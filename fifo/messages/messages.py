@@ -1,7 +1,7 @@
 """The messages of one queue, and their life.
 
-A message is ready, checked out, or gone. `LIFE` is the whole life as a table: each row is a move, by the method of
-`Messages` that makes it. Messages leave in one place, `_departed`, whatever the cause.
+A message is ready, checked out, delayed, or gone. `LIFE` is the whole life as a table: each row is a move, by the
+method of `Messages` that makes it. Messages leave in one place, `_departed`, whatever the cause.
 
 The parts of a queue that serve, reserve, pin and stage are built on this layer, which knows none of them. Two of them
 register for changes:
@@ -10,12 +10,12 @@ register for changes:
 
 Rules:
 - A message has the same sequence and priority for ever. A requeued message is ready at its own place, marked as
-  redelivered.
+  redelivered. So is a delayed one when its time has come (delays.py).
 - Only a failed delivery counts towards the delivery limit. A message over the limit, or expired while it was checked
   out, leaves the queue when it is requeued.
 - Every change of a block's replicated state marks its page as outdated (`stored = None`).
-- Nothing leaves uncounted: the published messages are the ready ones, those that are checked out, and those that have
-  left for each cause. Entries of version 1 count a purge as a settlement, and count no returns and redeliveries.
+- Nothing leaves uncounted: the published messages are those that are ready, checked out or delayed, and those that
+  have left for each cause. Entries of version 1 count a purge as a settlement, and count no returns and redeliveries.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ import numpy as np
 from sortedcontainers import SortedList
 
 from fifo.budgets import Entry
-from fifo.commands import QueueConfig
+from fifo.commands import MAX_DELAY_MS, QueueConfig
 from fifo.effects import Refused
 from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
-from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block
+from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block, Stored
+from fifo.messages.due_times import DueBlocks, DueTimes
 from fifo.messages.ready_order import order_of
 from fifo.versions import COUNTED_MOVES
 
@@ -49,6 +50,7 @@ class Place(Enum):
 
     READY = "ready"
     CHECKED_OUT = "checked_out"
+    DELAYED = "delayed"
     GONE = ""
 
 
@@ -65,8 +67,12 @@ class Move:
 
 LIFE = (
     Move("append", None, Place.READY),
+    Move("append", None, Place.DELAYED),
     Move("check_out", Place.READY, Place.CHECKED_OUT),
     Move("requeue", Place.CHECKED_OUT, Place.READY),
+    Move("requeue", Place.CHECKED_OUT, Place.DELAYED),
+    Move("end_delay", Place.DELAYED, Place.READY),
+    Move("end_delay", Place.DELAYED, Place.GONE, "expired"),
     Move("settle", Place.CHECKED_OUT, Place.GONE, "settled"),
     Move("settle", Place.CHECKED_OUT, Place.GONE, "rejected"),
     Move("requeue", Place.CHECKED_OUT, Place.GONE, "delivery_limit"),
@@ -74,6 +80,9 @@ LIFE = (
     Move("drop", Place.READY, Place.GONE, "expired"),
     Move("drop", Place.READY, Place.GONE, "maxlen"),
     Move("purge", Place.READY, Place.GONE, "purged"),
+    Move("drop_delayed", Place.DELAYED, Place.GONE, "maxlen"),
+    Move("drop_delayed", Place.DELAYED, Place.GONE, "purged"),
+    Move("forget_delayed", Place.DELAYED, Place.GONE, "purged"),
 )
 
 COUNTED = ("expired", "rejected", "delivery_limit", "maxlen")
@@ -109,6 +118,7 @@ class Messages:
         "blocks",
         "checked_out_count",
         "config",
+        "delays",
         "dropped",
         "expiries",
         "limits",
@@ -142,6 +152,8 @@ class Messages:
         self.order = order_of(config)
         self.expiries: SortedList[tuple[int, int]] = SortedList()
         """(earliest, block) of blocks where some may expire"""
+        self.delays: DueBlocks | None = None
+        """None as long as no message was ever delayed"""
         self.dropped = dict.fromkeys(COUNTED, 0)
         self.settled_count = 0
         self.purged_count = 0
@@ -160,6 +172,25 @@ class Messages:
     def tail(self) -> int:
         """The number of the last block, which takes the next message."""
         return self.next_sequence >> self.limits.block_bits
+
+    @property
+    def delayed_count(self) -> int:
+        return 0 if self.delays is None else self.delays.count
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of messages that are ready or delayed: those that a limit counts."""
+        return self.ready_count + self.delayed_count
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of these messages, while there is a limit on them; else 0."""
+        return self.ready_bytes + (0 if self.delays is None else self.delays.size_bytes)
+
+    @property
+    def total_count(self) -> int:
+        """The number of messages that are in the queue."""
+        return self.waiting_count + self.checked_out_count
 
     @property
     def counts_bytes(self) -> bool:
@@ -186,6 +217,9 @@ class Messages:
             self.ready_bytes = 0
         elif not was_counted:
             self.ready_bytes = sum(block.ready_bytes for block in self.blocks.values())
+        if self.delays is not None and was_counted != self.counts_bytes:
+            counted = self.blocks.values() if self.counts_bytes else ()
+            self.delays.size_bytes = sum(block.delayed_bytes for block in counted)
 
     def room(self, size: int) -> int:
         """The number of messages of `size` bytes each that the queue accepts until it is full."""
@@ -193,10 +227,12 @@ class Messages:
         if config.overflow != "reject_publish":
             return UNLIMITED
         found = (
-            UNLIMITED if config.max_length < 0 else config.max_length - self.ready_count - self.reserved_count
+            UNLIMITED
+            if config.max_length < 0
+            else config.max_length - self.waiting_count - self.reserved_count
         )
         if config.max_length_bytes >= 0:
-            left = config.max_length_bytes - self.ready_bytes - self.reserved_bytes
+            left = config.max_length_bytes - self.waiting_bytes - self.reserved_bytes
             if size or left < 0:
                 found = min(found, left // max(size, 1))
         return max(0, found)
@@ -206,13 +242,19 @@ class Messages:
         config = self.config
         if config.overflow != "reject_publish":
             return None
-        wanted = self.ready_count + self.reserved_count + count
-        wanted_bytes = self.ready_bytes + self.reserved_bytes + size_bytes
+        waiting = self.waiting_count + self.reserved_count
+        waiting_bytes = self.waiting_bytes + self.reserved_bytes
+        wanted, wanted_bytes = waiting + count, waiting_bytes + size_bytes
+        places = "ready"
+        if self.delayed_count:
+            places += " or delayed"
+        if self.reserved_count:
+            places += " or part of a transaction"
         if 0 <= config.max_length < wanted:
-            text = f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}"
+            text = f"{waiting} messages are {places}, {wanted} would be; allowed: {config.max_length}"
         elif 0 <= config.max_length_bytes < wanted_bytes:
             text = (
-                f"{self.ready_bytes} bytes of messages are ready, {wanted_bytes} would be; "
+                f"{waiting_bytes} bytes of messages are {places}, {wanted_bytes} would be; "
                 f"allowed: {config.max_length_bytes}"
             )
         else:
@@ -225,7 +267,7 @@ class Messages:
         self.reserved_bytes += size_bytes
 
     def expires_at(self, now_ms: int, ttl_ms: int) -> int:
-        """The expiry of a message that is published now with this TTL of its own, -1 for none."""
+        """The expiry of a message that becomes ready for the first time now, with this TTL of its own, -1 for none."""
         own = self.config.message_ttl_ms
         if ttl_ms < 0 or 0 <= own < ttl_ms:
             ttl_ms = own
@@ -241,13 +283,17 @@ class Messages:
         size: int,
         texts: int,
         priorities: bytes | memoryview = b"",
+        due_ms: int = -1,
     ) -> None:
         """Adds messages at the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
-        texts: the text factor of the batch. priorities: one for all, or one each; empty: 0."""
-        self.ready_count += count
+        texts: the text factor of the batch. priorities: one for all, or one each; empty: 0. due_ms: the time at which
+        they become ready, later than now; -1: they are ready at once."""
+        is_ready = due_ms < 0
+        if is_ready:
+            self.ready_count += count
         rest, limits, each = count, self.limits, min(size // count, MAX_SIZE)
         counts_bytes = self.counts_bytes
-        if counts_bytes:
+        if counts_bytes and is_ready:
             self.ready_bytes += each * count
         while rest:
             sequence = self.next_sequence
@@ -262,17 +308,21 @@ class Messages:
             members = ((1 << taken) - 1) << slot
             block.stored = None
             block.summary = b""
-            block.ready |= members
-            self.order.arrived(block, members, slot, priorities)
             block.live += taken
             block.placed += taken
             block.size_bytes += size * taken // count
             block.runs.append(slot, taken, index, operation, ordinal, expires, each)
+            if is_ready:
+                block.ready |= members
+                self.order.arrived(block, members, slot, priorities)
+                if expires < block.earliest:
+                    self.set_earliest(block, expires)
+            else:
+                self.order.note_priorities(block, members, slot, priorities)
+                self._delay(block, members, due_ms)
             if texts:
                 block.text_factor = max(block.text_factor, texts)
                 block.long_texts |= bitsets.span(slot, taken)
-            if expires < block.earliest:
-                self.set_earliest(block, expires)
             if ordinal != ONE_EACH:
                 ordinal += taken
             self.next_sequence = sequence + taken
@@ -324,19 +374,104 @@ class Messages:
                 expired = self.expired(entry, block) & members & ~lost
             back = members ^ lost ^ expired
             if back:
-                self._ready_changes(block)
-                block.ready |= back
-                self.order.requeued(block, back)
-                self.on_requeued(block.number, back)
-                self.ready_count += back.bit_count()
-                if self.counts_bytes:
-                    self.ready_bytes += block.bytes_of(back)
                 if entry.version >= COUNTED_MOVES:
                     self.returned_count += back.bit_count()
-                if block.runs.expiries is not None:
-                    self.set_earliest(block, min(block.earliest, block.runs.earliest(back)))
+                if self.config.delayed_retry_min_ms > 0:
+                    self._retry_later(block, back, entry.now_ms)
+                else:
+                    self._make_ready(block, back)
             if lost or expired:
                 self._departed(block, ("delivery_limit", lost), ("expired", expired))
+
+    def _make_ready(self, block: Block, members: int) -> None:
+        """Makes messages of a block ready that have been in the queue before."""
+        self._ready_changes(block)
+        block.ready |= members
+        self.order.requeued(block, members)
+        self.on_requeued(block.number, members)
+        self.ready_count += members.bit_count()
+        if self.counts_bytes:
+            self.ready_bytes += block.bytes_of(members)
+        if block.runs.expiries is not None:
+            self.set_earliest(block, min(block.earliest, block.runs.earliest(members)))
+
+    # ---- delaying
+
+    def _retry_later(self, block: Block, members: int, now_ms: int) -> None:
+        """Delays requeued messages: by `delayed_retry_min_ms` for each failed delivery, at least once, and at most
+        by `delayed_retry_max_ms`."""
+        least_ms, most_ms = self.config.delayed_retry_min_ms, self.config.delayed_retry_max_ms
+        for failures, some in block.failures.groups(members):
+            delay_ms = min(least_ms * max(failures, 1), most_ms if most_ms >= 0 else MAX_DELAY_MS)
+            self._delay(block, some, now_ms + delay_ms)
+
+    def _delay(self, block: Block, members: int, due_ms: int) -> None:
+        """Delays messages of a block that are in no other place."""
+        if self.delays is None:
+            self.delays = DueBlocks()
+        delays, before_ms = self.delays, block.earliest_due
+        if block.dues is None:
+            block.dues = DueTimes()
+        block.dues.add(members, due_ms)
+        block.delayed |= members
+        delays.refile(block.number, before_ms, block.earliest_due)
+        delays.count += members.bit_count()
+        if self.counts_bytes:
+            delays.size_bytes += block.bytes_of(members)
+
+    def end_delay(self, entry: Entry, block: Block) -> None:
+        """Makes the delayed messages of a block ready whose time has come, except those that have expired."""
+        assert block.dues is not None
+        before_ms, members = block.earliest_due, block.dues.take(entry.now_ms)
+        self._leave_delayed(block, members, before_ms)
+        expired = 0 if block.runs.expiries is None else self.expired(entry, block) & members
+        if expired != members:
+            self._make_ready(block, members ^ expired)
+        if expired:
+            self._departed(block, ("expired", expired))
+
+    def drop_delayed(self, block: Block, members: int, cause: str) -> None:
+        """Removes delayed messages from the queue."""
+        assert block.dues is not None
+        before_ms = block.earliest_due
+        block.dues.remove(members)
+        self._leave_delayed(block, members, before_ms)
+        self._departed(block, (cause, members))
+
+    def restore_delayed(self, block: Block | Stored) -> None:
+        """Counts the delayed messages of a block of a snapshot or checkpoint."""
+        if self.delays is None:
+            self.delays = DueBlocks()
+        delays = self.delays
+        delays.refile(block.number, None, block.earliest_due)
+        delays.count += block.delayed_count
+        if self.counts_bytes:
+            delays.size_bytes += block.delayed_bytes
+
+    def forget_delayed(self, block: Stored, cause: str) -> None:
+        """Removes a cold block, of which all messages are delayed, from the queue."""
+        assert self.delays is not None
+        self.delays.refile(block.number, block.earliest_due, None)
+        self.delays.count -= block.live
+        if self.counts_bytes:
+            self.delays.size_bytes -= block.delayed_bytes
+        self._count(cause, block.live)
+        self._forget_block(block.number)
+
+    def _leave_delayed(self, block: Block, members: int, before_ms: int | None) -> None:
+        """Books messages of a block as not delayed any more. They have no due times any more. before_ms: the earliest
+        due time of the block before."""
+        assert self.delays is not None
+        block.stored = None
+        block.delayed ^= members
+        if not block.delayed:
+            block.dues = None
+        self.delays.refile(block.number, before_ms, block.earliest_due)
+        self.delays.count -= members.bit_count()
+        if self.counts_bytes:
+            self.delays.size_bytes -= block.bytes_of(members)
+
+    # ---- places of messages
 
     def by_block(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
         """The blocks and slots of (sequence, count) ranges."""
@@ -394,7 +529,7 @@ class Messages:
             if slots <= 0:
                 continue
             is_whole = slots == block_size and number != self.tail and not is_pinned(number)
-            if is_whole and not isinstance(found, Block) and not found.checked_out_count:
+            if is_whole and not isinstance(found, Block) and found.live == found.ready_count:
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self.ready_count -= found.live
@@ -443,8 +578,7 @@ class Messages:
         """For a state of version 1, which does not say how many messages were settled or purged: all of them count as
         settled."""
         self.settled_count = 0
-        counted = self.ready_count + self.checked_out_count + self.left_count
-        self.settled_count = max(0, self.published_count - counted)
+        self.settled_count = max(0, self.published_count - self.total_count - self.left_count)
 
     # ---- blocks
 

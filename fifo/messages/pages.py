@@ -13,6 +13,7 @@ from typing import Protocol
 from fifo.codec import Reader, Writer
 from fifo.index_sets import pack
 from fifo.messages.blocks import NEVER, Block, Stored, write_rest
+from fifo.messages.due_times import DueTimes
 
 
 class Pages(Protocol):
@@ -61,7 +62,10 @@ def write_page(pages: Pages, queue: int, block: Block) -> Stored:
     ):
         out.number(value)
     out.blob(pack(block.live_indexes()))
-    write_rest(out, block.summary, block.noted_bytes, block.ready_levels)
+    delayed = None
+    if block.dues is not None:
+        delayed = block.delayed_count, block.dues.earliest, block.noted_delayed_bytes
+    write_rest(out, block.summary, block.noted_bytes, block.ready_levels, delayed)
     block.stored = Stored(bytes(out.data))
     return block.stored
 
@@ -90,6 +94,7 @@ HAS_EXPIRIES = 1
 HAS_LONG_TEXTS = 2
 HAS_PRIORITIES = 4
 HAS_SIZES = 8
+HAS_DELAYED = 16
 """The parts at the end of a block's bytes."""
 
 
@@ -117,6 +122,7 @@ def encode_block(block: Block) -> bytearray:
         | (HAS_LONG_TEXTS if block.text_factor else 0)
         | (HAS_PRIORITIES if block.levels else 0)
         | (HAS_SIZES if runs.sizes is not None else 0)
+        | (HAS_DELAYED if block.dues is not None else 0)
     )
     if runs.expiries is not None:
         out.column(runs.expiries)
@@ -130,6 +136,9 @@ def encode_block(block: Block) -> bytearray:
             out.bits(level)
     if runs.sizes is not None:
         out.column(runs.sizes)
+    if block.dues is not None:
+        for column in (block.dues.times, block.dues.firsts, block.dues.counts):
+            out.column(column)
     return out.data
 
 
@@ -141,7 +150,6 @@ def decode_block(reader: Reader, size: int) -> Block:
     block.redelivered = reader.bits()
     block.copies = {reader.number(): reader.bits() for _ in range(reader.number())}
     block.failures.planes = [reader.bits() for _ in range(reader.number())]
-    block.live = (block.ready | block.checked_out).bit_count()
     block.placed = reader.number()
     block.size_bytes = reader.number()
     block.earliest = NEVER - reader.number()
@@ -161,4 +169,8 @@ def decode_block(reader: Reader, size: int) -> Block:
         block.levels = {reader.number(): reader.bits() for _ in range(reader.number())}
     if flags & HAS_SIZES:
         runs.sizes = reader.column("I")
+    if flags & HAS_DELAYED:
+        block.dues = DueTimes(reader.column("q"), reader.column("H"), reader.column("H"))
+        block.delayed = block.dues.members
+    block.live = block.present.bit_count()
     return block

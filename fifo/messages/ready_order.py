@@ -42,8 +42,12 @@ class ReadyOrder(Protocol):
         and perhaps more; empty: 0."""
         ...
 
+    def note_priorities(self, block: Block, members: int, slot: int, priorities: bytes | memoryview) -> None:
+        """New messages of a block are not ready yet. The arguments are those of `arrived`."""
+        ...
+
     def requeued(self, block: Block, members: int) -> None:
-        """Messages of a block are ready again."""
+        """Messages of a block are ready that have been in the queue before."""
         ...
 
     def left(self, block: Block, members: int) -> None:
@@ -97,6 +101,9 @@ class SequenceOrder:
         if block.ready == members:
             self.numbers.add(block.number)
 
+    def note_priorities(self, block: Block, members: int, slot: int, priorities: bytes | memoryview) -> None:
+        pass
+
     def requeued(self, block: Block, members: int) -> None:
         if block.ready == members:
             self.numbers.add(block.number)
@@ -144,10 +151,13 @@ class PriorityOrder:
         """(-priority, block) of the ready messages"""
 
     def arrived(self, block: Block, members: int, slot: int, priorities: bytes | memoryview) -> None:
+        self.note_priorities(block, members, slot, priorities)
+        self.requeued(block, members)
+
+    def note_priorities(self, block: Block, members: int, slot: int, priorities: bytes | memoryview) -> None:
         levels = block.levels
         for priority, some in self._by_priority(members, slot, priorities):
             levels[priority] = levels.get(priority, 0) | some
-        self.requeued(block, members)
 
     def _by_priority(self, members: int, slot: int, priorities: bytes | memoryview) -> list[tuple[int, int]]:
         """Neighbouring messages as (priority, messages)."""

@@ -201,6 +201,7 @@ def _check_embargo(machine: QueueMachine, prepared: Container[Key]) -> None:
         for part in parts:
             if isinstance(part, EmbargoedBatch):
                 _expect(0 < len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
+                _expect(len(part.dues) in (0, len(part.counts)), "a due time belongs to a stretch")
                 continue
             _expect(part.held.total > 0, "a settlement has messages")
             if key in prepared:
@@ -231,7 +232,8 @@ def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
         for part in parts:
             if isinstance(part, EmbargoedSettlement):
                 _check_checked_out(machine, part.held, checked_out, NEVER)
-    ready_count = checked_out_count = ready_bytes = 0
+    ready_count = checked_out_count = ready_bytes = delayed_count = delayed_bytes = 0
+    dues: list[tuple[int, int]] = []
     numbers, index, expiries = [], [], []
     for number in machine.messages.blocks.numbers():
         block = machine.messages.blocks.view(number)
@@ -248,11 +250,24 @@ def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
         index += [(-priority, number) for priority, level in block.levels.items() if level & block.ready]
         if block.earliest != NEVER:
             expiries.append((block.earliest, number))
+        delayed_count += block.delayed.bit_count()
+        delayed_bytes += sum(size_of(block, slot) for slot in bitsets.members(block.delayed))
+        if block.dues is not None:
+            dues.append((min(block.dues.times), number))
     _expect(not checked_out, "every message that a consumer holds is in a block")
     _expect(
-        (ready_count, checked_out_count)
-        == (machine.messages.ready_count, machine.messages.checked_out_count),
+        (ready_count, checked_out_count, delayed_count)
+        == (machine.messages.ready_count, machine.messages.checked_out_count, machine.messages.delayed_count),
         "counts are right",
+    )
+    delays = machine.messages.delays
+    _expect(
+        (sorted(dues) if dues else []) == ([] if delays is None else list(delays.tree)),
+        "due blocks are filed",
+    )
+    _expect(
+        delays is None or delays.size_bytes == (delayed_bytes if machine.messages.counts_bytes else 0),
+        "the bytes of delayed messages are counted while there is a limit",
     )
     _expect(
         machine.messages.ready_bytes == (ready_bytes if machine.messages.counts_bytes else 0),
@@ -266,7 +281,8 @@ def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
         _expect(list(order.index) == sorted(index), "the order has the priorities of ready messages")
     _expect(list(machine.messages.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
     _expect(
-        machine.messages.published_count == ready_count + checked_out_count + machine.messages.left_count,
+        machine.messages.published_count
+        == ready_count + checked_out_count + delayed_count + machine.messages.left_count,
         "every message is in the queue, or counted by the cause for which it has left",
     )
     causes = [move.cause for move in LIFE]
@@ -352,6 +368,9 @@ def _check_pages(machine: QueueMachine) -> None:
         for name in (
             "ready_count",
             "checked_out_count",
+            "delayed_count",
+            "earliest_due",
+            "delayed_bytes",
             "live",
             "first_slot",
             "ready_levels",
@@ -517,7 +536,8 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
         _expect(not live & members, "a message is in one place")
         live |= members
     is_tail = block.number == machine.messages.next_sequence >> machine.limits.block_bits
-    _expect(block.live == live.bit_count(), "live is the number of ready and held messages")
+    _expect(block.live == live.bit_count(), "live is the number of messages in the block")
+    _check_dues(block)
     _expect(bool(live or block.pinned) or is_tail, "only the last block may be empty")
     _expect(list(block.copies) == sorted(block.copies), "copies are in the order of their pins")
     _expect(not block.kept >> block.size, "a copy has no more slots than its block")
@@ -525,7 +545,7 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
     _expect(
         block.base + live.bit_length() <= machine.messages.next_sequence, "sequences come from the counter"
     )
-    _expect(not block.redelivered & ~live, "only ready or held messages are redelivered")
+    _expect(not block.redelivered & ~live, "only messages in the block are redelivered")
     _expect(not block.failures.nonzero() & ~block.redelivered, "a message that failed was redelivered")
     _expect(not block.failures.planes or block.failures.planes[-1] != 0, "no empty plane")
     _check_levels(block, live, machine.messages.config.max_priority)
@@ -541,6 +561,24 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
         _expect(single or runs.ordinals[place] + runs.counts[place] < ONE_EACH, "ordinals are in range")
     _expect(not block.kept & ~covered, "every message is in a run")
     _expect(block.earliest <= runs.earliest(block.ready), "nothing expires before its block does")
+
+
+def _check_dues(block: Block) -> None:
+    dues = block.dues
+    _expect((dues is None) == (block.delayed == 0), "a block has due times while it has delayed messages")
+    if dues is None:
+        return
+    stretches = list(zip(dues.times, dues.firsts, dues.counts, strict=True))
+    found = 0
+    for place, (time_ms, first, count) in enumerate(stretches):
+        members = bitsets.span(first, count)
+        _expect(count > 0 and not found & members, "a delayed message has one due time")
+        found |= members
+        if place:
+            before_ms, before, some = stretches[place - 1]
+            is_after = time_ms > before_ms or (time_ms == before_ms and first > before + some)
+            _expect(is_after, "due times ascend, and neighbours with the same time are one stretch")
+    _expect(found == block.delayed, "every delayed message has a due time")
 
 
 def _check_levels(block: Block, live: int, max_priority: int) -> None:
@@ -607,7 +645,7 @@ def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
     for number in machine.messages.blocks.numbers() if group.selector else ():
         block = machine.messages.blocks.view(number)
         if group.evaluated_to > block.base:
-            seen = (block.ready | block.checked_out) & ((1 << (group.evaluated_to - block.base)) - 1)
+            seen = block.present & ((1 << (group.evaluated_to - block.base)) - 1)
             chosen = _selected(machine, group, block, seen)
             known = machine.groups.match_cache.get(group.selector, number)
             _expect(known == EVICTED or chosen == known & seen, "the match set equals the selector's matches")

@@ -301,6 +301,7 @@ EMBARGOED_BATCH = Record(
         Field("counts", Column("I")),
         Field("ttls", Column("q")),
         Field("priorities", BYTES),
+        Field("dues", Column("q")),
     ),
 )
 EMBARGOED_SETTLEMENT = Record(

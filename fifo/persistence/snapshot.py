@@ -292,6 +292,8 @@ def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     machine.messages.checked_out_count += block.checked_out_count
     if machine.messages.counts_bytes:
         machine.messages.ready_bytes += block.ready_bytes
+    if block.earliest_due is not None:
+        machine.messages.restore_delayed(block)
     machine.messages.order.restored(block)
     if block.earliest != NEVER:
         machine.messages.expiries.add((block.earliest, block.number))

@@ -37,11 +37,21 @@ def held_by(group: GroupMachine, node: int, boot: int) -> tuple[Deliver, ...]:
 
 
 def browse(
-    group: GroupMachine, queue: int, start_sequence: int, limit: int, selector: bytes = b""
+    group: GroupMachine,
+    queue: int,
+    start_sequence: int,
+    limit: int,
+    selector: bytes = b"",
+    *,
+    delayed: bool = False,
 ) -> BrowsePage | Refused:
-    """A page of the ready messages that match, from a sequence on. Checked-out messages are not shown."""
+    """A page of the ready messages that match, from a sequence on; or of the delayed ones. Checked-out messages are not
+    shown."""
     machine = group.queues.get(queue)
-    return no_queue(queue) if machine is None else queues.browse(machine, start_sequence, limit, selector)
+    if machine is None:
+        return no_queue(queue)
+    look = queues.browse_delayed if delayed else queues.browse
+    return look(machine, start_sequence, limit, selector)
 
 
 def upcoming(group: GroupMachine, queue: int, limit: int) -> BrowsePage | Refused:

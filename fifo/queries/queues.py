@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Sequence
 
 from fifo.consumers.consumer import CheckedOut, Consumer
@@ -11,7 +12,7 @@ from fifo.consumers.selector import decoded, refuse_selector
 from fifo.effects import Deliver, Refused, Run
 from fifo.embargo import EmbargoedSettlement
 from fifo.messages import bitsets
-from fifo.messages.blocks import Block
+from fifo.messages.blocks import Block, Stored
 from fifo.messages.ready_order import PriorityOrder
 from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage, QueueInfo, QueueTotals
@@ -33,7 +34,8 @@ def info(machine: QueueMachine) -> QueueInfo:
     return QueueInfo(
         ready=machine.messages.ready_count,
         checked_out=machine.messages.checked_out_count,
-        total=machine.messages.ready_count + machine.messages.checked_out_count,
+        delayed=machine.messages.delayed_count,
+        total=machine.messages.total_count,
         consumers=sum(1 for consumer in machine.consumers.values() if consumer.group is not None),
         first_sequence=first_sequence,
         next_sequence=machine.messages.next_sequence,
@@ -88,6 +90,33 @@ def browse(
     return page(machine, start_sequence, messages.next_sequence, limit, selector, lambda block: block.ready)
 
 
+def browse_delayed(
+    machine: QueueMachine, start_sequence: int, limit: int, selector: bytes = b""
+) -> BrowsePage | Refused:
+    """A page of the delayed messages that match, by sequence, with the times at which they become ready."""
+    messages, limits = machine.messages, machine.limits
+    found = page(
+        machine,
+        start_sequence,
+        messages.next_sequence,
+        limit,
+        selector,
+        lambda block: block.delayed,
+        counted=lambda block: block.delayed_count,
+    )
+    if isinstance(found, Refused):
+        return found
+    times: list[int] = []
+    for number, runs in itertools.groupby(found.runs, lambda run: run.first_sequence >> limits.block_bits):
+        dues = messages.blocks.get(number).dues
+        assert dues is not None
+        by_slot = dues.by_slot(limits.block_size)
+        for run in runs:
+            slot = run.first_sequence & limits.slot_mask
+            times += by_slot[slot : slot + run.count].tolist()
+    return BrowsePage(found.runs, found.next_sequence, tuple(times))
+
+
 def upcoming(machine: QueueMachine, limit: int) -> BrowsePage | Refused:
     """The messages that a Get of `limit` messages would take now, in their order."""
     order, blocks = machine.messages.order, machine.messages.blocks
@@ -114,11 +143,12 @@ def page(
     selector: bytes,
     shown: Callable[[Block], int],
     copied: Container[int] = (),
+    counted: Callable[[Block | Stored], int] = lambda block: block.ready_count,
 ) -> BrowsePage | Refused:
     """A page of up to `limit` messages that match, start_sequence <= sequence < end_sequence.
 
-    shown: the messages of a block that may be on the page. copied: the numbers of blocks that may have such messages
-    although none is ready.
+    shown: the messages of a block that may be on the page. counted: their number, without reading a cold block. copied:
+    the numbers of blocks that may have such messages although none is counted.
 
     A page ends early after `Limits.block_budget` blocks, and when `Limits.step_budget` steps are spent. A block that is
     ruled out by its summary costs the steps of one message, because the selector is evaluated once, over the summary. A
@@ -137,7 +167,7 @@ def page(
             break
         if passed == limits.block_budget or rest <= 0 or steps <= 0:
             return BrowsePage(tuple(runs), max(base, start))
-        if not blocks.at(number).ready_count and number not in copied:
+        if not counted(blocks.at(number)) and number not in copied:
             continue
         if wanted is not None and machine.groups.ruled_out(wanted, number) is not None:
             steps -= wanted.steps

@@ -57,7 +57,7 @@ def _recent(block: Block, recent_from: int) -> int:
         return 0
     if recent.all():
         return block.live
-    return int(runs.counted(block.ready | block.checked_out)[recent].sum())
+    return int(runs.counted(block.present)[recent].sum())
 
 
 def scan_positions(machine: QueueMachine) -> dict[bytes, int]:

@@ -230,6 +230,7 @@ class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_gr
             leader=queue_status.leader,
             ready=found.ready,
             checked_out=found.checked_out,
+            delayed=found.delayed,
             total=found.total,
             consumers=found.consumers,
             first_sequence=found.first_sequence,

@@ -9,6 +9,7 @@ import grpc
 
 from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
+from fifo.results import BrowsePage
 from quorum.api import deliveries, status
 from quorum.api.filters import kept_fields, parse
 from quorum.api.handlers import streaming, unary
@@ -76,9 +77,16 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 checked.ttls_ms,
                 checked.columns,
                 priorities=checked.priorities,
+                due_times_ms=checked.due_times_ms,
             )
 
-        size = batches.stored_bytes(data, checked.ttls_ms, checked.columns, priorities=checked.priorities)
+        size = batches.stored_bytes(
+            data,
+            checked.ttls_ms,
+            checked.columns,
+            priorities=checked.priorities,
+            due_times_ms=checked.due_times_ms,
+        )
         await self._hub.own_session.publish(queue.group, make, data, checked.count, size)
         return pb.PublishResponse(count=checked.count)
 
@@ -146,7 +154,9 @@ class QueueService(queue_pb2_grpc.QueueServicer):
     ) -> AsyncIterator[pb.BrowseResponse]:
         queue = await self._hub.requests.queue(request.queue)
         expression = parse(filter_of(request))
-        page = await self._hub.requests.query_current(_page(queue, request.start_sequence))
+        page = await self._hub.requests.query_current(
+            _page(queue, request.start_sequence, delayed=request.delayed)
+        )
         is_wanted = _every if expression is None else _wanted(expression)
         left = request.limit or -1
         reader = self._hub.body_reader(BROWSE_CACHED_BYTES)
@@ -154,20 +164,33 @@ class QueueService(queue_pb2_grpc.QueueServicer):
             while True:
                 if isinstance(page, Refused):
                     raise status.StatusError(status.of_refused(page))
+                due_times = _due_times(page)
                 steps = _browsed(reader, queue.group, page.runs, is_wanted, left)
                 while (step := await answer.step(steps, _size_of)) is not None:
                     if isinstance(step, BodyUnreadable):
                         await self._hub.requests.repair(step)
                     elif step.messages:
+                        for message in step.messages if due_times else ():
+                            message.due_time = due_times[message.sequence]
                         yield step
                         left -= len(step.messages)
                 if left == 0 or page.next_sequence is None:
                     return
-                page = await self._hub.requests.query(_page(queue, page.next_sequence))
+                page = await self._hub.requests.query(
+                    _page(queue, page.next_sequence, delayed=request.delayed)
+                )
 
 
-def _page(queue: CatalogQueue, start: int, count: int = BROWSE_MESSAGES) -> BrowseReady:
-    return BrowseReady(queue.group, queue.id, start, count)
+def _page(
+    queue: CatalogQueue, start: int, count: int = BROWSE_MESSAGES, *, delayed: bool = False
+) -> BrowseReady:
+    return BrowseReady(queue.group, queue.id, start, count, delayed=delayed)
+
+
+def _due_times(page: BrowsePage) -> dict[int, int]:
+    """The due times of a page of delayed messages, by sequence."""
+    sequences = [run.first_sequence + place for run in page.runs for place in range(run.count)]
+    return dict(zip(sequences, page.due_times_ms, strict=True)) if page.due_times_ms else {}
 
 
 def _as_batch(request: pb.PublishRequest) -> pb.MessageBatch:

@@ -94,7 +94,9 @@ def cut(
     checked = batches.check(data, limits, None, -1, has_priorities=has_priorities)
     targets = []
     encoder = QueueColumns(stored)
-    size = batches.stored_bytes(data, checked.ttls_ms, priorities=checked.priorities)
+    size = batches.stored_bytes(
+        data, checked.ttls_ms, priorities=checked.priorities, due_times_ms=checked.due_times_ms
+    )
     rows = len(ordinals)
     for number, mine in places.items():
         fields, _ = kept[number]

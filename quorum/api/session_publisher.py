@@ -186,6 +186,7 @@ class SessionPublisher:
             checked.columns,
             independent and checked.count > 1,
             priorities=checked.priorities,
+            due_times_ms=checked.due_times_ms,
         )
         await self._submit(queue.group, (queue,), ((first, last),), enqueue, checked.data)
 
@@ -202,7 +203,12 @@ class SessionPublisher:
         told: Callable[[Reply | None], None] | None = None,
     ) -> None:
         size = batches.stored_bytes(
-            data, command.ttls_ms, command.columns, command.targets, command.priorities
+            data,
+            command.ttls_ms,
+            command.columns,
+            command.targets,
+            command.priorities,
+            command.due_times_ms,
         )
         await self._hub.publishing.take_room(size, group)
         rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
@@ -544,6 +550,7 @@ class SessionPublisher:
             () if is_plain else targets,
             () if is_dense else numbers,
             checked.priorities,
+            checked.due_times_ms,
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
         await self._submit(part.queues[0].group, part.queues, spans, command, checked.data, shared)
@@ -623,6 +630,7 @@ class SessionPublisher:
             targets[0].columns if is_plain else b"",
             targets=() if is_plain else targets,
             priorities=checked.priorities,
+            due_times_ms=checked.due_times_ms,
         )
         await self._submit(part.queues[0].group, part.queues, (), command, checked.data, tx=tx, told=told)
 

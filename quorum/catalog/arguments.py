@@ -280,6 +280,12 @@ SUPPORTED = {
     "x-consumer-timeout": Argument(
         "consumer_timeout_ms", _integer(MIN_CONSUMER_TIMEOUT_MS, MAX_MESSAGE_TTL_MS), _smaller, since=2
     ),
+    "x-delayed-retry-max": Argument(
+        "delayed_retry_max_ms", _integer(1, MAX_MESSAGE_TTL_MS), _smaller, since=2
+    ),
+    "x-delayed-retry-min": Argument(
+        "delayed_retry_min_ms", _integer(1, MAX_MESSAGE_TTL_MS), _smaller, since=2
+    ),
     "x-delivery-limit": Argument("delivery_limit", _integer(-1, MAX_COUNT), _smaller),
     "x-expires": Argument("expires_ms", _integer(1, MAX_EXPIRES_MS), _smaller, since=2),
     "x-filter-enabled": Argument("filter_enabled", _boolean, None),

@@ -59,6 +59,8 @@ def to_line(message: Received, positions: bool = False) -> str:
     }
     if positions:
         value |= {name: getattr(message, name) for name in POSITION}
+        if (due_time := getattr(message, "due_time", None)) is not None:
+            value["due_time"] = due_time
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 

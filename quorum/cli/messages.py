@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -79,6 +80,10 @@ def publish(
     json_lines: JsonLinesOption = False,
     whole: Annotated[bool, typer.Option("--whole", help="stdin is one message, not one a line")] = False,
     batch: Annotated[int, typer.Option(min=1, max=16_384, help="messages in a batch, at most")] = 500,
+    delay: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="seconds after which each message becomes ready for consumers"),
+    ] = None,
     tx: Annotated[
         bool, typer.Option("--tx", help="all messages in one transaction: all are published, or none")
     ] = False,
@@ -102,6 +107,8 @@ def publish(
     if json_lines and whole:
         raise CliError("--json-lines and --whole exclude each other")
     properties = pairs(property_, "property")
+    if delay is not None:
+        properties = {**properties, "delivery-delay": math.ceil(delay * 1000)}
     application = pairs(application_property, "application property")
     messages: Iterable[Message]
     if json_lines:
@@ -306,14 +313,18 @@ def browse(
     ] = 0,
     json_lines: JsonLinesOption = False,
     positions: PositionsOption = False,
+    delayed: Annotated[
+        bool, typer.Option("--delayed", help="the delayed messages instead of the ready ones")
+    ] = False,
     url: UrlOption = None,
 ) -> None:
-    """Write ready messages to stdout in order, without removing them."""
+    """Write ready or delayed messages to stdout in order, without removing them."""
     filters = filter_argument(property_, application_property)
     if selector is not None and filters is not None:
         raise CliError("give a selector or a property filter, not both")
     with connect(url) as client:
-        for message in client.browse(queue, selector, start, count, property_filter=filters):
+        found = client.browse(queue, selector, start, count, property_filter=filters, delayed=delayed)
+        for message in found:
             _write(message, json_lines or positions, positions)
 
 

@@ -76,6 +76,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         ("ready", f"{info.ready:,} ({info.ready_bytes:,} bytes)"),
         *_priorities(info),
         ("checked out", f"{info.checked_out:,}"),
+        *([("delayed", f"{info.delayed:,}")] if info.delayed else []),
         ("total", f"{info.total:,}"),
         ("sequences", f"{info.first_sequence} to before {info.next_sequence}"),
         *_totals(info.totals),

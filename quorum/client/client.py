@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -48,7 +49,7 @@ from quorum.client.records import (
 from quorum.client.routes import Address, Route, Through, check_name, check_names, describe
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
-from quorum.client.values import FieldValue, Properties, arguments, property_filter
+from quorum.client.values import FieldValue, Properties, arguments, property_filter, with_delay
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 
 T = TypeVar("T")
@@ -194,11 +195,21 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         properties: Properties | Mapping[str, object] | None = None,
         application_properties: Mapping[str, FieldValue] | None = None,
         *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Publish one message and wait until it is confirmed. What many tasks publish at a time is sent together."""
+        """Publish one message and wait until it is confirmed. What many tasks publish at a time is sent together.
+
+        delay: seconds after which the message becomes ready for consumers. at: or the time of that, with a zone.
+        """
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.gather(queue, Message(body, properties, application_properties), timeout_ms, outcome)
+        self.gather(
+            queue,
+            Message(body, with_delay(properties, delay, at), application_properties),
+            timeout_ms,
+            outcome,
+        )
         await outcome
 
     async def publish_to(
@@ -209,6 +220,8 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         properties: Properties | Mapping[str, object] | None = None,
         application_properties: Mapping[str, FieldValue] | None = None,
         *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
         mandatory: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
@@ -217,7 +230,7 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         mandatory: PublishRejected, reason UNROUTABLE, if there are none; otherwise the message is dropped then.
         """
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        message = Message(body, properties, application_properties)
+        message = Message(body, with_delay(properties, delay, at), application_properties)
         self.gather(Through(exchange, routing_key, mandatory), message, timeout_ms, outcome)
         await outcome
 
@@ -391,13 +404,17 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         limit: int = 0,
         *,
         property_filter: PropertyFilterArgument | None = None,
+        delayed: bool = False,
         timeout_ms: int | None = None,
     ) -> AsyncIterator[BrowsedMessage]:
         """Read ready messages in order without removing them; continue at another node if one fails.
 
-        limit 0: all. timeout_ms limits the wait for each part, not for the whole.
+        limit 0: all. delayed: the delayed messages instead, by sequence. timeout_ms limits the wait for each part, not
+        for the whole.
         """
-        request = queue_pb2.BrowseRequest(queue=queue, start_sequence=start_sequence, limit=limit)
+        request = queue_pb2.BrowseRequest(
+            queue=queue, start_sequence=start_sequence, limit=limit, delayed=delayed
+        )
         if selector is not None:
             request.selector = selector
         if property_filter is not None:

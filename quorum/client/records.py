@@ -30,9 +30,9 @@ class QueueTotals:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """One queue. total: ready, checked-out and all other messages. arguments: as it was declared, sorted by name.
-    policy: name of the policy that applies, empty if none. effective_arguments: its own and the policy's.
-    ready_by_priority: of a queue with priorities, where there are any, the highest first."""
+    """One queue. delayed: messages that become ready later. total: ready, checked-out and delayed messages. arguments:
+    as it was declared, sorted by name. policy: name of the policy that applies, empty if none. effective_arguments: its
+    own and the policy's. ready_by_priority: of a queue with priorities, where there are any, the highest first."""
 
     name: str
     id: int
@@ -50,6 +50,7 @@ class QueueInfo:
     effective_arguments: dict[str, FieldValue | None] = field(default_factory=dict)
     totals: QueueTotals = QueueTotals()
     ready_by_priority: dict[int, int] = field(default_factory=dict)
+    delayed: int = 0
 
     @classmethod
     def of(cls, wire: Any) -> QueueInfo:
@@ -70,6 +71,7 @@ class QueueInfo:
             effective_arguments=values_to_dict(wire.effective_arguments),
             totals=QueueTotals.of(wire.totals),
             ready_by_priority={each.priority: each.ready for each in wire.ready_by_priority},
+            delayed=wire.delayed,
         )
 
 
@@ -354,6 +356,11 @@ class BrowsedMessage:
     @property
     def delivery_count(self) -> int:
         return int(self.wire.delivery_count)
+
+    @property
+    def due_time(self) -> int | None:
+        """When a delayed message becomes ready, in ms since 1970; None for a ready one."""
+        return int(self.wire.due_time) or None
 
     @property
     def body(self) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -30,7 +31,7 @@ from quorum.client.errors import (
 from quorum.client.open_transactions import OpenTransactions
 from quorum.client.requests import within
 from quorum.client.routes import Through
-from quorum.client.values import FieldValue, Properties
+from quorum.client.values import FieldValue, Properties, with_delay
 from quorum.v1 import queue_pb2
 
 RETRY_PAUSE_S = 0.1
@@ -73,9 +74,14 @@ class Transaction:
         body: bytes,
         properties: Properties | Mapping[str, object] | None = None,
         application_properties: Mapping[str, FieldValue] | None = None,
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
     ) -> None:
-        """Publish one message with the commit. Returns when it is about to be sent."""
-        await self.publish_batch(queue, [Message(body, properties, application_properties)])
+        """Publish one message with the commit. Returns when it is about to be sent. A delay counts from now on."""
+        await self.publish_batch(
+            queue, [Message(body, with_delay(properties, delay, at), application_properties)]
+        )
 
     async def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
         """Publish a batch with the commit. queue: of all messages, or one of each message."""
@@ -97,11 +103,13 @@ class Transaction:
         properties: Properties | Mapping[str, object] | None = None,
         application_properties: Mapping[str, FieldValue] | None = None,
         *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
         mandatory: bool = False,
     ) -> None:
         """Publish one message to an exchange with the commit. mandatory: the commit fails (UNROUTABLE) if no queue gets
         the message; otherwise the message is dropped then."""
-        message = Message(body, properties, application_properties)
+        message = Message(body, with_delay(properties, delay, at), application_properties)
         await self.publish_batch_to(exchange, routing_key, [message], mandatory=mandatory)
 
     async def publish_batch_to(

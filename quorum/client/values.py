@@ -8,8 +8,10 @@ True and 1 are different values for a selector. Integers have 64 bits.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 from typing import Any
 
 from quorum.client.errors import UsageError
@@ -18,16 +20,21 @@ from quorum.v1 import queue_pb2
 FieldValue = bool | int | float | str | bytes
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MAX_DELAY_S = 100 * 365 * 24 * 3600
+"""The longest delay of `publish`, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Properties:
     """A message's header and properties, AMQP 1.0 §3.2.1 and §3.2.4. A property that is None is not sent.
-    ttl_ms is in ms; absolute_expiry_time and creation_time are in ms since 1970."""
+    ttl_ms and delivery_delay_ms are in ms; delivery_time, absolute_expiry_time and creation_time are in ms since 1970.
+    """
 
     durable: bool | None = None
     priority: int | None = None
     ttl_ms: int | None = None
+    delivery_delay_ms: int | None = None
+    delivery_time: int | None = None
     message_id: str | None = None
     user_id: str | None = None
     to: str | None = None
@@ -45,11 +52,12 @@ class Properties:
     def to_dict(self) -> dict[str, bool | int | str]:
         """The present properties by AMQP name, in the order of the fields."""
         present = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {
-            ("ttl" if name == "ttl_ms" else name.replace("_", "-")): value
-            for name, value in present
-            if value is not None
-        }
+        return {amqp_name(name): value for name, value in present if value is not None}
+
+
+def amqp_name(field: str) -> str:
+    """The AMQP name of a field of `Properties`. Units are left out."""
+    return field.removesuffix("_ms").replace("_", "-")
 
 
 FIELD_NAMES: tuple[str, ...] = tuple(field.name for field in fields(Properties))
@@ -58,12 +66,16 @@ _ALLOWED: dict[str, str] = {
     "durable": "true or false",
     "priority": _UNSIGNED,
     "ttl_ms": _UNSIGNED,
+    "delivery_delay_ms": _UNSIGNED,
+    "delivery_time": "a whole number, ms since 1970",
     "group_sequence": _UNSIGNED,
     "absolute_expiry_time": "a whole number, ms since 1970",
     "creation_time": "a whole number, ms since 1970",
 }
 """Allowed values of the fields that do not hold text. Error messages name them."""
-_FIELD_BY_NAME: dict[str, str] = {name.replace("_", "-"): name for name in FIELD_NAMES} | {"ttl": "ttl_ms"}
+_FIELD_BY_NAME: dict[str, str] = {
+    known: name for name in FIELD_NAMES for known in (amqp_name(name), name.replace("_", "-"))
+}
 
 
 def field_name(name: str) -> str:
@@ -72,7 +84,7 @@ def field_name(name: str) -> str:
     known = _FIELD_BY_NAME.get(name.replace("_", "-"))
     if known is None:
         nearest = difflib.get_close_matches(name, list(_FIELD_BY_NAME), n=1)
-        known_names = ", ".join(each for each in _FIELD_BY_NAME if each != "ttl-ms")
+        known_names = ", ".join(map(amqp_name, FIELD_NAMES))
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {known_names}"
         raise UsageError(f"unknown property {name!r}; {hint}")
     return known
@@ -147,9 +159,8 @@ def encode_properties(
                 raise TypeError
             setattr(result, name, value)
         except (TypeError, ValueError) as problem:
-            amqp_name = "ttl" if name == "ttl_ms" else name.replace("_", "-")
             raise UsageError(
-                f"property {amqp_name!r} cannot be {value!r}; allowed: {_ALLOWED.get(name, 'text')}"
+                f"property {amqp_name(name)!r} cannot be {value!r}; allowed: {_ALLOWED.get(name, 'text')}"
             ) from problem
     for name, value in (application_properties or {}).items():
         try:
@@ -159,6 +170,32 @@ def encode_properties(
                 f"application property {name!r} is not valid text: half a surrogate pair"
             ) from problem
     return result
+
+
+def with_delay(
+    properties: Properties | Mapping[str, object] | None,
+    delay: float | timedelta | None,
+    at: datetime | None,
+) -> Properties | Mapping[str, object] | None:
+    """The properties of a message that becomes ready after `delay` seconds, or at a time."""
+    if delay is None and at is None:
+        return properties
+    if delay is not None and at is not None:
+        raise UsageError("delay and at exclude each other")
+    if at is not None:
+        if at.tzinfo is None:
+            raise UsageError(
+                f"at is {at}, a time without a zone; give one: datetime.now(UTC) + timedelta(hours=1)"
+            )
+        name, value = "delivery_time", round(at.timestamp() * 1000)
+    else:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= seconds <= MAX_DELAY_S:  # type: ignore[operator]
+            raise UsageError(f"a delay of {delay!r}; allowed: 0 to {MAX_DELAY_S} seconds")
+        name, value = "delivery_delay_ms", math.ceil(seconds * 1000)  # type: ignore[operator]
+    present = properties.to_dict() if isinstance(properties, Properties) else properties or {}
+    return {**present, name: value}
 
 
 def decode_properties(message: Any) -> Properties:

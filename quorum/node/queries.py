@@ -153,11 +153,12 @@ class DescribeQueue(QueueQuery[QueueDescription | None]):
 
 @dataclass(frozen=True, slots=True)
 class BrowseReady(QueueQuery[BrowsePage | Refused]):
-    """A page of the ready messages that match, from a sequence on."""
+    """A page of the ready messages that match, from a sequence on; or of the delayed ones."""
 
     start: int
     count: int
     selector: bytes = b""
+    delayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class Value(_message.Message):
     def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ...) -> None: ...
 
 class Properties(_message.Message):
-    __slots__ = ("durable", "priority", "ttl_ms", "message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding", "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id", "application_properties")
+    __slots__ = ("durable", "priority", "ttl_ms", "delivery_delay_ms", "delivery_time", "message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding", "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id", "application_properties")
     class ApplicationPropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,8 @@ class Properties(_message.Message):
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_TIME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +53,8 @@ class Properties(_message.Message):
     durable: bool
     priority: int
     ttl_ms: int
+    delivery_delay_ms: int
+    delivery_time: int
     message_id: str
     user_id: str
     to: str
@@ -65,7 +69,7 @@ class Properties(_message.Message):
     group_sequence: int
     reply_to_group_id: str
     application_properties: _containers.MessageMap[str, Value]
-    def __init__(self, durable: _Optional[bool] = ..., priority: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., message_id: _Optional[str] = ..., user_id: _Optional[str] = ..., to: _Optional[str] = ..., subject: _Optional[str] = ..., reply_to: _Optional[str] = ..., correlation_id: _Optional[str] = ..., content_type: _Optional[str] = ..., content_encoding: _Optional[str] = ..., absolute_expiry_time: _Optional[int] = ..., creation_time: _Optional[int] = ..., group_id: _Optional[str] = ..., group_sequence: _Optional[int] = ..., reply_to_group_id: _Optional[str] = ..., application_properties: _Optional[_Mapping[str, Value]] = ...) -> None: ...
+    def __init__(self, durable: _Optional[bool] = ..., priority: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., delivery_delay_ms: _Optional[int] = ..., delivery_time: _Optional[int] = ..., message_id: _Optional[str] = ..., user_id: _Optional[str] = ..., to: _Optional[str] = ..., subject: _Optional[str] = ..., reply_to: _Optional[str] = ..., correlation_id: _Optional[str] = ..., content_type: _Optional[str] = ..., content_encoding: _Optional[str] = ..., absolute_expiry_time: _Optional[int] = ..., creation_time: _Optional[int] = ..., group_id: _Optional[str] = ..., group_sequence: _Optional[int] = ..., reply_to_group_id: _Optional[str] = ..., application_properties: _Optional[_Mapping[str, Value]] = ...) -> None: ...
 
 class MessageBatch(_message.Message):
     __slots__ = ("count", "bodies", "body_ends", "shared_properties", "properties")
@@ -472,16 +476,18 @@ class GetRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class StoredMessage(_message.Message):
-    __slots__ = ("message", "sequence", "redelivered", "delivery_count")
+    __slots__ = ("message", "sequence", "redelivered", "delivery_count", "due_time")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     REDELIVERED_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DUE_TIME_FIELD_NUMBER: _ClassVar[int]
     message: Message
     sequence: int
     redelivered: bool
     delivery_count: int
-    def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., sequence: _Optional[int] = ..., redelivered: _Optional[bool] = ..., delivery_count: _Optional[int] = ...) -> None: ...
+    due_time: int
+    def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., sequence: _Optional[int] = ..., redelivered: _Optional[bool] = ..., delivery_count: _Optional[int] = ..., due_time: _Optional[int] = ...) -> None: ...
 
 class GetResponse(_message.Message):
     __slots__ = ("messages",)
@@ -504,18 +510,20 @@ class FindLeaderResponse(_message.Message):
     def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class BrowseRequest(_message.Message):
-    __slots__ = ("queue", "start_sequence", "limit", "selector", "property_filter")
+    __slots__ = ("queue", "start_sequence", "limit", "selector", "property_filter", "delayed")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     START_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     PROPERTY_FILTER_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_FIELD_NUMBER: _ClassVar[int]
     queue: str
     start_sequence: int
     limit: int
     selector: str
     property_filter: PropertyFilter
-    def __init__(self, queue: _Optional[str] = ..., start_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., selector: _Optional[str] = ..., property_filter: _Optional[_Union[PropertyFilter, _Mapping]] = ...) -> None: ...
+    delayed: bool
+    def __init__(self, queue: _Optional[str] = ..., start_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., selector: _Optional[str] = ..., property_filter: _Optional[_Union[PropertyFilter, _Mapping]] = ..., delayed: _Optional[bool] = ...) -> None: ...
 
 class BrowseResponse(_message.Message):
     __slots__ = ("messages",)

@@ -119,7 +119,7 @@ class QueueServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Browse(self, request, context):
-        """Reads the ready messages in order and removes nothing; checked-out messages are skipped. The filter may use every
+        """Reads the ready (or delayed) messages in order and removes nothing; checked-out messages are skipped. The filter may use every
         field, not only the queue's filter fields.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -78,6 +78,18 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
     ),
     (
         c.Enqueue(
+            queue=7,
+            first_client_sequence=11,
+            lowest_unconfirmed=5,
+            count=2,
+            size_bytes=300,
+            priorities=b"\x05\xff",
+            due_times_ms=(-5000, 1700000000000),
+        ),
+        "04280000000000000000000000000000000000000000000000000000000007000000000000000b000000000000000500000000000000020000002c01000000000000ffffffffffffffff00000000000000000200000005ff0200000078ecffffffffffff0068e5cf8b010000",
+    ),
+    (
+        c.Enqueue(
             queue=0,
             first_client_sequence=11,
             lowest_unconfirmed=5,
@@ -177,9 +189,11 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
                 max_consumers=3,
                 expires_ms=1800000,
                 max_priority=9,
+                delayed_retry_min_ms=1000,
+                delayed_retry_max_ms=60000,
             ),
         ),
-        "0d0000000000000000000000000000000000000000000000000000000000070000000000000001001000000000000007000000000000000160ea000000000000140000000000000001060002006f72646572730600636f6c6f75720f006865616465722e7072696f726974790060ea0000000000000000010000000000030000000000000040771b00000000000900000000000000",
+        "0d0000000000000000000000000000000000000000000000000000000000070000000000000001001000000000000007000000000000000160ea000000000000140000000000000001060002006f72646572730600636f6c6f75720f006865616465722e7072696f726974790060ea0000000000000000010000000000030000000000000040771b00000000000900000000000000e80300000000000060ea000000000000",
     ),
     (
         c.UpdateConfig(
@@ -197,7 +211,7 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
                 single_active_consumer=True,
             ),
         ),
-        "0e0000000000000000000000000000000000000000000000000000000000070000000000000000ffffffffffffffffffffffffffffffff00ffffffffffffffffffffffffffffffff0005000000706c61696e01ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
+        "0e0000000000000000000000000000000000000000000000000000000000070000000000000000ffffffffffffffffffffffffffffffff00ffffffffffffffffffffffffffffffff0005000000706c61696e01ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
     ),
     (c.DeleteQueue(queue=7), "0f00000000000000000000000000000000000000000000000000000000000700000000000000"),
     (c.UseQueue(queue=7), "2f00000000000000000000000000000000000000000000000000000000000700000000000000"),

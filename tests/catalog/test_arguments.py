@@ -57,6 +57,8 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-max-consumers": 2,
             "x-expires": 60_000,
             "x-max-priority": 9,
+            "x-delayed-retry-min": 1_000,
+            "x-delayed-retry-max": 60_000,
         },
     )
     assert config == QueueConfig(
@@ -74,6 +76,8 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
         max_consumers=2,
         expires_ms=60_000,
         max_priority=9,
+        delayed_retry_min_ms=1_000,
+        delayed_retry_max_ms=60_000,
     )
     single = effective_config("orders", {"x-single-active-consumer": True})
     assert single == QueueConfig("orders", single_active_consumer=True)
@@ -139,6 +143,8 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-overflow", 1),
         ("x-consumer-timeout", 999),
         ("x-consumer-timeout", -1),
+        ("x-delayed-retry-min", 0),
+        ("x-delayed-retry-max", 1.5),
         ("x-delivery-limit", -2),
         ("x-single-active-consumer", 1),
         ("x-filter-max-in-memory-bytes-per-msg", -1),

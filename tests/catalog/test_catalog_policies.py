@@ -169,6 +169,8 @@ def test_a_queue_declared_again_is_another_one(catalog: Catalog) -> None:
         ("message_ttl", 7, 5, 5),
         ("consumer_timeout", 5_000, 6_000, 5_000),
         ("consumer_timeout", 6_000, 5_000, 5_000),
+        ("delayed_retry_min", 50, 60, 50),
+        ("delayed_retry_max", 60, 50, 50),
         ("delivery_limit", -1, 5, 5),
         ("delivery_limit", 5, -1, 5),
         ("delivery_limit", -1, -1, -1),
@@ -201,6 +203,8 @@ def test_filter_arguments_reach_only_queues_that_filter(catalog: Catalog) -> Non
 
 VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
     "x-consumer-timeout": st.integers(1_000, 1_099),
+    "x-delayed-retry-max": st.integers(1, 99),
+    "x-delayed-retry-min": st.integers(1, 99),
     "x-delivery-limit": st.integers(-1, 20),
     "x-filter-enabled": st.booleans(),
     "x-filter-field-names": st.sampled_from(("*", "colour", "colour,header.priority")),

@@ -124,6 +124,13 @@ def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -
     assert "orders" in quorum("queues", "delete", "orders", url=service.url, status=1)[1]
 
 
+def test_messages_are_published_with_a_delay(service: Service) -> None:
+    quorum("queues", "declare", "later", url=service.url)
+    quorum("publish", "later", "a", "--delay", "1000.5", "-p", "subject=s", url=service.url)
+    shown = json.loads(quorum("browse", "later", "--json-lines", url=service.url)[0])
+    assert shown["properties"] == {"delivery-delay": 1_000_500, "subject": "s"}
+
+
 def test_messages_are_published_to_exchanges(service: Service) -> None:
     for command in (
         ("queues", "declare", "routed"),

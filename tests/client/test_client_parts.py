@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sized
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -75,6 +76,35 @@ def test_values_keep_their_kind(value: values.FieldValue, kind: str) -> None:
 def test_what_is_no_value_is_refused_by_name(value: Any) -> None:
     with pytest.raises(UsageError, match="'field'"):
         values.set_value(queue_pb2.Value(), value, "field")
+
+
+@pytest.mark.parametrize("properties", [None, {"subject": "s"}, values.Properties(subject="s")])
+def test_a_delay_and_a_time_are_properties(properties: Any) -> None:
+    subject = "" if properties is None else "s"
+    for delay, delay_ms in ((2, 2_000), (0.0001, 1), (timedelta(minutes=1), 60_000)):
+        wire = values.encode_properties(values.with_delay(properties, delay, None), None)
+        assert (wire.delivery_delay_ms, wire.subject) == (delay_ms, subject)
+    at = datetime(2027, 1, 1, tzinfo=UTC)
+    wire = values.encode_properties(values.with_delay(properties, None, at), None)
+    assert (wire.delivery_time, wire.subject) == (1_798_761_600_000, subject)
+    assert values.with_delay(properties, None, None) is properties
+
+
+@pytest.mark.parametrize(
+    ("delay", "at"),
+    [
+        (1, datetime(2027, 1, 1, tzinfo=UTC)),
+        (-1, None),
+        (True, None),
+        ("5", None),
+        (float("nan"), None),
+        (values.MAX_DELAY_S + 1, None),
+        (None, datetime(2027, 1, 1)),
+    ],
+)
+def test_a_delay_that_cannot_be_is_refused(delay: Any, at: datetime | None) -> None:
+    with pytest.raises(UsageError):
+        values.with_delay(None, delay, at)
 
 
 def test_properties_by_amqp_name_and_by_keyword_are_the_same() -> None:
@@ -325,7 +355,7 @@ def test_the_package_imports_the_client_only_when_asked() -> None:
         ({"correlation_id": 7}, "property 'correlation-id' cannot be 7; allowed: text"),
         ({"subject": "\ud800"}, "property 'subject' cannot be '\\ud800'; allowed: text"),
         ({"subjct": "x"}, "unknown property 'subjct'; did you mean 'subject'?"),
-        ({"zzz": "x"}, "unknown property 'zzz'; known: durable, priority, message-id"),
+        ({"zzz": "x"}, "unknown property 'zzz'; known: durable, priority, ttl, delivery-delay"),
     ],
 )
 def test_a_bad_property_is_named_as_it_was_given(properties: dict[str, object], words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import cast
 from unittest.mock import patch
 
@@ -49,6 +50,21 @@ async def test_a_confirmed_publish_is_in_the_queue(world: World) -> None:
         assert (message.properties.message_id, message.properties.priority) == ("m1", 4)
         assert message.properties.application_properties["flag"].WhichOneof("kind") == "boolean"
         assert message.properties.application_properties["n"].integer == 1
+
+
+@on_cluster()
+async def test_a_message_is_published_with_a_delay_or_a_time(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"one", {"subject": "s"}, delay=1.5)
+        await client.publish("q", b"two", at=datetime(2027, 1, 1, tzinfo=UTC))
+        async with client.transaction() as transaction:
+            await transaction.publish("q", b"three", delay=timedelta(seconds=2))
+        one, two, three = (message.properties for message in world.cluster.queues["q"].ready.values())
+        assert (one.delivery_delay_ms, one.subject) == (1_500, "s")
+        assert two.delivery_time == 1_798_761_600_000
+        assert three.delivery_delay_ms == 2_000
+        with pytest.raises(UsageError, match="exclude each other"):
+            await client.publish("q", b"", delay=1, at=datetime.now(UTC))
 
 
 @on_cluster()

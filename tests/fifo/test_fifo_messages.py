@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,20 @@ from fifo.budgets import Entry
 from fifo.commands import QueueConfig
 from fifo.limits import SMALL
 from fifo.messages.block_store import BlockMemory
+from fifo.messages.blocks import Stored
 from fifo.messages.messages import COUNTED, LIFE, Messages, Move, Place
 from fifo.messages.pages import MemoryPages
 from fifo.versions import CURRENT
 
 PAGE = Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md"
-NOW_MS, LATER_MS = 1_000, 2_000
+NOW_MS, LATER_MS, DUE_MS = 1_000, 2_000, 3_000
 ALL = [(1, 20)]
 """Three blocks of eight sequences."""
 
 
-def made(count: int = 20, ttl_ms: int = -1) -> Messages:
+def made(ttl_ms: int = -1, due_ms: int = -1) -> Messages:
     messages = Messages(1, QueueConfig("orders", delivery_limit=0), BlockMemory(MemoryPages(), SMALL))
-    messages.append(1, 0, 0, count, messages.expires_at(NOW_MS, ttl_ms), 100, 0)
+    messages.append(1, 0, 0, 20, messages.expires_at(NOW_MS, ttl_ms), 100, 0, due_ms=due_ms)
     return messages
 
 
@@ -32,11 +34,15 @@ def entry(now_ms: int = NOW_MS) -> Entry:
 
 
 def places(messages: Messages) -> dict[Place, int]:
-    found = {Place.READY: 0, Place.CHECKED_OUT: 0}
+    found = {Place.READY: 0, Place.CHECKED_OUT: 0, Place.DELAYED: 0}
     for block in messages.blocks.warm():
         for place in found:
             found[place] += int(getattr(block, place.value)).bit_count()
-    assert found == {Place.READY: messages.ready_count, Place.CHECKED_OUT: messages.checked_out_count}
+    assert found == {
+        Place.READY: messages.ready_count,
+        Place.CHECKED_OUT: messages.checked_out_count,
+        Place.DELAYED: messages.delayed_count,
+    }
     return {**found, Place.GONE: 20 - sum(found.values())}
 
 
@@ -50,9 +56,35 @@ def drop(messages: Messages, cause: str) -> None:
         messages.drop(block, block.ready, cause)
 
 
+def retry_later(messages: Messages) -> None:
+    messages.config = replace(messages.config, delayed_retry_min_ms=1)
+    messages.requeue(entry(), ALL, failed=False)
+
+
+def end_delay(messages: Messages, now_ms: int) -> None:
+    for block in messages.blocks.warm():
+        messages.end_delay(entry(now_ms), block)
+
+
+def drop_delayed(messages: Messages, cause: str) -> None:
+    for block in messages.blocks.warm():
+        messages.drop_delayed(block, block.delayed, cause)
+
+
+def forget_delayed(messages: Messages) -> None:
+    for number in messages.blocks.numbers():
+        messages.blocks.page_out(number)
+        cold = messages.blocks.at(number)
+        assert isinstance(cold, Stored)
+        messages.forget_delayed(cold, "purged")
+
+
 MOVES: dict[Move, Callable[[Messages], object]] = {
     Move("check_out", Place.READY, Place.CHECKED_OUT): check_out,
     Move("requeue", Place.CHECKED_OUT, Place.READY): lambda m: m.requeue(entry(), ALL, failed=False),
+    Move("requeue", Place.CHECKED_OUT, Place.DELAYED): retry_later,
+    Move("end_delay", Place.DELAYED, Place.READY): lambda m: end_delay(m, DUE_MS),
+    Move("end_delay", Place.DELAYED, Place.GONE, "expired"): lambda m: end_delay(m, DUE_MS + LATER_MS),
     Move("settle", Place.CHECKED_OUT, Place.GONE, "settled"): lambda m: m.settle(ALL),
     Move("settle", Place.CHECKED_OUT, Place.GONE, "rejected"): lambda m: m.settle(ALL, "rejected"),
     Move("requeue", Place.CHECKED_OUT, Place.GONE, "delivery_limit"): lambda m: m.requeue(
@@ -64,17 +96,24 @@ MOVES: dict[Move, Callable[[Messages], object]] = {
     Move("drop", Place.READY, Place.GONE, "expired"): lambda m: drop(m, "expired"),
     Move("drop", Place.READY, Place.GONE, "maxlen"): lambda m: drop(m, "maxlen"),
     Move("purge", Place.READY, Place.GONE, "purged"): lambda m: m.purge(m.next_sequence, lambda _: False),
+    Move("drop_delayed", Place.DELAYED, Place.GONE, "maxlen"): lambda m: drop_delayed(m, "maxlen"),
+    Move("drop_delayed", Place.DELAYED, Place.GONE, "purged"): lambda m: drop_delayed(m, "purged"),
+    Move("forget_delayed", Place.DELAYED, Place.GONE, "purged"): forget_delayed,
 }
 
 
 def test_every_move_of_the_table_is_tried() -> None:
-    assert {*MOVES, Move("append", None, Place.READY)} == {*LIFE}
-    assert places(made()) == {Place.READY: 20, Place.CHECKED_OUT: 0, Place.GONE: 0}
+    appended = Move("append", None, Place.READY), Move("append", None, Place.DELAYED)
+    assert {*MOVES, *appended} == {*LIFE}
+    assert places(made())[Place.READY] == places(made(due_ms=DUE_MS))[Place.DELAYED] == 20
 
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: f"{move.method} {move.cause}")
 def test_a_move_takes_messages_from_one_place_to_the_other(move: Move) -> None:
-    messages = made(ttl_ms=LATER_MS - NOW_MS)
+    is_delayed = move.source is Place.DELAYED
+    messages = made(
+        LATER_MS + DUE_MS - 2 * NOW_MS if is_delayed else LATER_MS - NOW_MS, DUE_MS if is_delayed else -1
+    )
     if move.source is Place.CHECKED_OUT:
         check_out(messages)
     assert move.source is not None and places(messages)[move.source] == 20
@@ -85,6 +124,7 @@ def test_a_move_takes_messages_from_one_place_to_the_other(move: Move) -> None:
 
 def test_the_documents_show_the_same_table() -> None:
     words = {None: "-", Place.READY: "ready", Place.CHECKED_OUT: "checked out", Place.GONE: "gone"}
+    words[Place.DELAYED] = "delayed"
     rows = [
         f"| {move.method} | {words[move.source]} | {words[move.target]} | {move.cause} |".replace(
             "|  |", "| |"

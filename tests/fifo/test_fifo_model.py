@@ -7,7 +7,7 @@ which goes on from a checkpoint, has to agree, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -31,6 +31,7 @@ from fifo.effects import Refused
 from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
+from fifo.messages import delays
 from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
 from fifo.persistence import checkpoint, invariants, snapshot
@@ -66,6 +67,9 @@ SIZES = st.sampled_from((100, 100, 0, 1, 70, 333))
 """of messages of queue 2; those of queues that filter have 100 bytes, because the model reads them for as many"""
 PRIORITY = st.sampled_from((0, 0, 1, 2, 3, 200))
 PRIORITIES = st.just(()) | PRIORITY.map(lambda each: (each,)) | st.lists(PRIORITY, min_size=12, max_size=12)
+DUE = st.sampled_from((0, 0, 0, -1, -5, -20, -90, 1, 30, 200))
+"""above 0: a time from now"""
+DUES = st.just(()) | DUE.map(lambda each: (each,)) | st.lists(DUE, min_size=12, max_size=12)
 
 PUBLISH = st.fixed_dictionaries(
     {
@@ -76,6 +80,7 @@ PUBLISH = st.fixed_dictionaries(
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=12, max_size=12),
         "priorities": PRIORITIES,
+        "dues": DUES,
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "skip": st.sampled_from((0, 0, 0, 2, 4)),
         "behind": st.integers(0, 20),
@@ -91,6 +96,7 @@ SINGLES = st.fixed_dictionaries(
         "count": st.integers(1, 4),
         "ttl": TTLS,
         "priority": PRIORITY,
+        "due": DUE,
     }
 )
 ROUTED = st.fixed_dictionaries(
@@ -107,6 +113,7 @@ ROUTED = st.fixed_dictionaries(
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=12, max_size=12),
         "priorities": PRIORITIES,
+        "dues": DUES,
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "behind": st.integers(0, 20),
         "independent": st.booleans(),
@@ -193,6 +200,7 @@ ADMIN = st.fixed_dictionaries(
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
         "timeout": st.sampled_from((-1, 0, 20, 60, 200)),
+        "retry": st.sampled_from(((-1, -1), (-1, 5), (1, -1), (20, -1), (20, 30), (20, 5))),
         "fields": st.sampled_from((("*", "header.priority"), ("*", "header.priority"), ("header.priority",))),
     }
 )
@@ -226,6 +234,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
     max_priorities: ClassVar = {1: -1, 2: 3, 3: 2, 4: -1}
     """by queue"""
     max_length, overflow = 10, "drop_head"
+    delayed_retry = (-1, -1)
+    """the shortest and the longest delay"""
 
     @initialize()
     def begin(self) -> None:
@@ -234,25 +244,17 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.boots = {1: 1, 2: 1}
         self.pending = {}
         self.numbers: dict[bytes, int] = {}
-        self.world.queue(1, filter_enabled=True, max_priority=self.max_priorities[1])
-        self.world.queue(
-            2, consumer_timeout_ms=40, max_length_bytes=2_000, max_priority=self.max_priorities[2]
-        )
-        self.world.queue(
-            3,
-            filter_enabled=True,
-            max_length=self.max_length,
-            overflow=self.overflow,
-            message_ttl_ms=50,
-            delivery_limit=1,
-            max_priority=self.max_priorities[3],
-        )
-        self.world.queue(
-            4,
-            single_active_consumer=True,
-            consumer_timeout_ms=60,
-            max_priority=self.max_priorities[4],
-        )
+        retry = dict(zip(("delayed_retry_min_ms", "delayed_retry_max_ms"), self.delayed_retry, strict=True))
+        for queue, arguments in (
+            (1, {"filter_enabled": True}),
+            (2, {"consumer_timeout_ms": 40, "max_length_bytes": 2_000}),
+            (3, {
+                "filter_enabled": True, "max_length": self.max_length, "overflow": self.overflow,
+                "message_ttl_ms": 50, "delivery_limit": 1,
+            }),
+            (4, {"single_active_consumer": True, "consumer_timeout_ms": 60}),
+        ):  # fmt: skip
+            self.world.queue(queue, max_priority=self.max_priorities[queue], **arguments, **retry)
         for number in range(1, 5):
             name = self.world.session(number, node=1 + number % 2)
             for tag in "ab":
@@ -280,7 +282,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
             step["ttl"], step["limit"], single_active_consumer=queue == 4,
             consumer_timeout_ms=step["timeout"], max_length_bytes=step["max_length_bytes"],
             max_consumers=step["max_consumers"], expires_ms=step["expires"] if queue == 3 else -1,
-            max_priority=self.max_priorities[queue],
+            max_priority=self.max_priorities[queue], delayed_retry_min_ms=step["retry"][0],
+            delayed_retry_max_ms=step["retry"][1],
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
@@ -435,6 +438,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     place=place + i,
                     ttl_ms=step["ttl"],
                     priorities=bytes([step["priority"]]),
+                    due_times_ms=self.dues([step["due"]]),
                 )
                 for i in range(step["count"])
             ]
@@ -470,6 +474,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
             priorities=bytes(step["priorities"][:count]),
+            due_times_ms=self.dues(step["dues"][:count]),
             independent=step["independent"],
             size=step["size"] if step["queue"] == 2 else 100,
         )
@@ -493,8 +498,13 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
             priorities=bytes(step["priorities"][:count]),
+            due_times_ms=self.dues(step["dues"][:count]),
             independent=step["independent"],
         )
+
+    def dues(self, offsets: Iterable[int]) -> tuple[int, ...]:
+        """Due times as a command has them."""
+        return tuple([each if each <= 0 else self.world.now_ms + each for each in offsets])
 
     def transaction(self, step: dict[str, Any], name: bytes, place: int) -> list[Any]:
         """Some commands of a transaction, and perhaps its end."""
@@ -517,6 +527,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     ttl_ms=part["ttl"] if ttls is None else -1,
                     ttls_ms=() if ttls is None else tuple(ttls[:count]),
                     priorities=bytes(part["priorities"][:count]),
+                    due_times_ms=self.dues(part["dues"][:count]),
                     independent=step["wrong"],
                     size=part["size"] if part["queue"] == 2 else 100,
                 )
@@ -525,6 +536,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 origin, command = self.world.routed(
                     name, part["routes"][:count], part["rows"][:count], place + len(found), range(count), plain=PLAIN,
                     ttl_ms=part["ttl"], priorities=bytes(part["priorities"][:count]),
+                    due_times_ms=self.dues(part["dues"][:count]),
                 )  # fmt: skip
             else:
                 origin, command = self.world.op(name, self.answer(part | {"held": not step["wrong"]}, name))
@@ -799,7 +811,9 @@ class TransactionsAgainstModel(FifoAgainstModel):
                 "queue-3", True, (), -1, self.max_length, self.overflow, max_priority=self.max_priorities[3]
             )
             world.apply([(None, c.UpdateConfig(3, limited))])
-            parts = [publish | {"queue": queue, "rows": [{}] * 4, "ttls": None, "priorities": ()}] * 2
+            parts = [
+                publish | {"queue": queue, "rows": [{}] * 4, "ttls": None, "priorities": (), "dues": ()}
+            ] * 2
         step = {"what": "transaction", "who": who, "wrong": False}
         self.entry([step | {"number": "new", "parts": parts, "end": ""}], 0)
         if what == "session":
@@ -930,6 +944,27 @@ PrioritiesAgainstModel.TestCase.settings = settings(
     FifoAgainstModel.TestCase.settings, max_examples=examples(60)
 )
 TestPrioritiesAgainstModel = PrioritiesAgainstModel.TestCase
+
+
+class DelaysAgainstModel(FifoAgainstModel):
+    """The same with queues that delay what is requeued, and a preference for what is published and requeued."""
+
+    delayed_retry = (10, 25)
+
+    @rule(
+        entry=st.lists(
+            PUBLISH | SINGLES | ROUTED | CONSUME | ANSWER.map(lambda step: step | {"what": "fail"}) | ANSWER,
+            min_size=1,
+            max_size=4,
+        ),
+        passed_ms=PASSED_MS,
+    )
+    def delaying(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+
+DelaysAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
+TestDelaysAgainstModel = DelaysAgainstModel.TestCase
 # ---- broken machines
 
 
@@ -1022,12 +1057,25 @@ def undecided(self: Decisions, decision: Decision) -> None:
 
 
 take = CheckedOut.take
+
+
+def ended_early(messages: Messages, entry: Entry) -> None:
+    """Delayed messages are ready before their time."""
+    end_delays(messages, Entry(entry.index, entry.now_ms + 20, entry.version, entry.limits))
+
+
+def not_purged(*_: Any) -> int:
+    """A purge leaves delayed messages."""
+    return 0
+
+
 drop_embargo, commit, refuse_begin = (
     QueueMachine.drop_embargo,
     Transactions.commit,
     Transactions._refuse_begin,
 )
 place, commit_queue = EmbargoedBatch.place, QueueMachine.commit
+end_delays = delays.end_delays
 
 BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "others settle what it settles": (CheckedOut, "take", shared),
@@ -1052,20 +1100,27 @@ BROKEN_DECISIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "decisions are forgotten": (Decisions, "add_decision", undecided),
     "who asks ends nothing": (Transactions, "end", nothing),
 }
+BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
+    "delays end early": (delays, "end_delays", ended_early),
+    "delayed ones are not counted": (Messages, "waiting_count", property(lambda self: self.ready_count)),
+    "purge leaves delayed ones": (delays, "purge", not_purged),
+}
+"""Of which the machine with delays is to notice each."""
 MOST_EXAMPLES = 150
 
 
 @pytest.mark.parametrize(
     ("model", "owner", "name", "broken"),
     [(TransactionsAgainstModel, *each) for each in BROKEN.values()]
-    + [(DecisionsAgainstModel, *each) for each in BROKEN_DECISIONS.values()],
-    ids=[*BROKEN, *BROKEN_DECISIONS],
+    + [(DecisionsAgainstModel, *each) for each in BROKEN_DECISIONS.values()]
+    + [(DelaysAgainstModel, *each) for each in BROKEN_DELAYS.values()],
+    ids=[*BROKEN, *BROKEN_DECISIONS, *BROKEN_DELAYS],
 )
 def test_the_model_notices_a_broken_machine(
     model: type[TransactionsAgainstModel],
     owner: Any,
     name: str,
-    broken: Callable[..., Any],
+    broken: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(owner, name, broken)

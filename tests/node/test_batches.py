@@ -76,6 +76,29 @@ def test_equal_times_to_live_are_one_number() -> None:
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
+        ((None, None), ()),
+        ((5, 5), (-5,)),
+        ((None, 5), (0, -5)),
+        ((0, 1 << 60), (0, -(1 << 53))),
+    ],
+)
+def test_delays_are_below_zero_and_one_number_if_they_are_equal(
+    said: tuple[int | None, ...], wanted: tuple[int, ...]
+) -> None:
+    each = [pb.Properties(delivery_delay_ms=delay) for delay in said]
+    assert check(batch(b"a", b"b", properties=each)).due_times_ms == wanted
+
+
+def test_a_delivery_time_is_a_due_time_and_excludes_a_delay() -> None:
+    assert check(batch(b"a", shared_properties=pb.Properties(delivery_time=9))).due_times_ms == (9,)
+    assert check(batch(b"a", shared_properties=pb.Properties(delivery_time=-9))).due_times_ms == ()
+    both = pb.Properties(delivery_time=9, delivery_delay_ms=0)
+    refused(batch(b"a", shared_properties=both), "bad_batch", "exclude each other")
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
         ((None, None, None), b""),
         ((0, None, 0), b""),
         ((7, 7, 7), b"\x07"),

@@ -31,6 +31,8 @@ config = st.builds(
     queue_mode=st.sampled_from(("default", "lazy")),
     single_active_consumer=st.booleans(),
     consumer_timeout_ms=ms,
+    delayed_retry_min_ms=ms,
+    delayed_retry_max_ms=ms,
 )
 settle_fields = {"queue": u64, "consumer_tag": tag, "attach": u64, "tags": ranges, "credit_to": u64}
 commands = st.one_of(
@@ -107,12 +109,29 @@ def test_every_command_survives_the_wire(command: c.Command, origin: c.Origin | 
     st.binary(max_size=30),
     st.binary(max_size=30),
     st.binary(max_size=5),
+    st.lists(ms, max_size=5),
 )
 def test_an_enqueue_survives_and_its_batch_is_found(
-    queue: int, first: int, lowest: int, ttls: list[int], columns: bytes, batch: bytes, priorities: bytes
+    queue: int,
+    first: int,
+    lowest: int,
+    ttls: list[int],
+    columns: bytes,
+    batch: bytes,
+    priorities: bytes,
+    due_times: list[int],
 ) -> None:
     command = c.Enqueue(
-        queue, first, lowest, len(ttls), len(batch), -1, tuple(ttls), columns, priorities=priorities
+        queue,
+        first,
+        lowest,
+        len(ttls),
+        len(batch),
+        -1,
+        tuple(ttls),
+        columns,
+        priorities=priorities,
+        due_times_ms=due_times,
     )
     origin = c.Origin(bytes(16), 1, 2)
     body = op.Command(entry(op.encode(c.Wake(), None), op.encode(command, origin, batch)))
@@ -125,6 +144,7 @@ def test_an_enqueue_survives_and_its_batch_is_found(
     )
     assert (decoded.count, decoded.size_bytes, tuple(decoded.ttls_ms)) == (len(ttls), len(batch), tuple(ttls))
     assert (bytes(decoded.columns), bytes(decoded.priorities)) == (columns, priorities)
+    assert list(decoded.due_times_ms) == due_times
     assert bytes(op.batch_of(body.operation(1))) == batch
     assert op.columns_of(body.operation(1), queue) == (columns, ())
     assert op.count_of(body.operation(1)) == len(ttls)
@@ -251,6 +271,13 @@ def test_priorities_stand_between_the_columns_of_targets_and_the_batch() -> None
     assert (decoded.priorities, len(decoded.targets)) == (b"\x03\x00", 2)
     assert (op.batch_of(operation), op.columns_of(operation, 7)) == (b"batch", (b"columns", ((0, 2),)))
     assert op.ttls_of(operation).tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("cut", range(1, 21))
+def test_due_times_that_are_cut_off_do_not_decode(cut: int) -> None:
+    whole = op.encode(c.Enqueue(7, 1, 1, 2, 2, due_times_ms=(5, -6)), None)
+    with pytest.raises(op.OperationError):
+        op.decode(memoryview(whole)[:-cut], 0)
 
 
 @pytest.mark.parametrize("cut", range(1, 7))

@@ -37,6 +37,7 @@ NOTICED = {
     "reject-publish refuses nothing": "came to a queue of at most",
     "delivery limit of one": "left the queue and nobody has settled it",
     "an urgent message waits": "has a higher priority than",
+    "embargo ended by a failover": "is ready before its time",
 }
 """What is said of a build that breaks a promise about a bounded queue."""
 

@@ -42,7 +42,7 @@ from simulator.clients.apps import (
     Place,
     Producer,
 )
-from simulator.clients.bounded import bounded_apps, bounded_places
+from simulator.clients.bounded import bounded_apps, bounded_places, delayed_places
 from simulator.clients.bulk import Browser, Reader, Writer
 from simulator.clients.copies import PLACES, copy_apps
 from simulator.clients.hostile import hostile_apps
@@ -97,8 +97,8 @@ class Build:
     scenario: str = ""
     """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
     "leases" whose times change, "wide" batches, batches with "routing" keys, "few" founders, "singles" that are
-    gathered, "transactions", "exchanges", a queue with a consumer "alone", or "versions" that members are upgraded
-    to."""
+    gathered, "transactions", "exchanges", a queue with a consumer "alone", "delays" of messages, or "versions" that
+    members are upgraded to."""
 
 
 class World:
@@ -130,6 +130,7 @@ class World:
         self._client_chance = self.random_of("client network")
         self.connections: dict[Connection, None] = {}
         self.bounded = bounded_places(self.random_of("bounded"), self.build.scenario)
+        self.bounded += delayed_places(self.random_of("delays"), is_needed=self.build.scenario == "delays")
         self.rules = Rules(self)
         self.tally = Tally(self.rules.counts)
         self.ledger = Ledger(self)

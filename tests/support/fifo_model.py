@@ -23,7 +23,7 @@ from quorum_selectors.expression import field_names
 from support import fifo_model_subscriptions
 from support.fifo_model_pins import ModelPins
 from support.fifo_model_scans import END, ModelFronts
-from support.fifo_model_staging import Fields, ModelStaging, is_crowded, priority_of
+from support.fifo_model_staging import Fields, ModelStaging, due_at, is_crowded, priority_of
 from support.fifo_model_subscriptions import ModelSubscriptions
 from support.fifo_model_transactions import ModelTransactions
 
@@ -40,10 +40,15 @@ class Message:
     is_alone: bool  # in its batch
     priority: int = 0
     size: int | None = None  # where its block notes sizes
+    due_ms: int = -1  # while it is delayed
     is_held: bool = False
     is_gone: bool = False
     was_delivered: bool = False
     failures: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.is_held and self.due_ms < 0
 
 
 @dataclass(eq=False)
@@ -86,6 +91,7 @@ class Rest:
     copies: int
     moved: int = 0
     finished: int = 0
+    due: int = 0
 
     def is_enough(self) -> bool:
         return (
@@ -178,6 +184,13 @@ class ModelQueue:
     # ---- small questions
 
     def ready(self) -> list[Message]:
+        return [message for message in self.messages if message.is_ready]
+
+    def delayed(self) -> list[Message]:
+        return [message for message in self.messages if message.due_ms >= 0]
+
+    def waiting(self) -> list[Message]:
+        """Those that limits count."""
         return [message for message in self.messages if not message.is_held]
 
     def in_order(self) -> list[Message]:
@@ -211,6 +224,7 @@ class ModelQueue:
     def next_expiry(self) -> int | None:
         others = [*self.staged.expiries(), *self.subscriptions.due_times(), *self.pins.due_times()]
         others += [time + self.config.consumer_timeout_ms for time, _, _ in self.deliveries]
+        others += [message.due_ms for message in self.delayed()]
         if self.used_ms is not None:
             others.append(self.unused_at(self.used_ms))
         return min([*self.earliest.values(), *others], default=None)
@@ -240,13 +254,15 @@ class ModelQueue:
         texts: int,
         size: int,
         priority: int,
+        due_ms: int,
     ) -> None:
         """priority: as the message says."""
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
-        expiry = meta.now_ms + min(ttls) if ttls else NEVER
+        expiry = max(meta.now_ms, due_ms) + min(ttls) if ttls else NEVER
         self.fronts.stay(meta)
         priority = min(priority, max(self.config.max_priority, 0))
         message = Message(self.next_sequence, body, expiry, meta.index, fields, is_alone, priority)
+        message.due_ms = due_ms if due_ms > meta.now_ms else -1
         self.fronts.note_texts(self.next_sequence, texts)
         self.next_sequence += 1
         here = [each for each in self.messages if self.block_of(each) == self.block_of(message)]
@@ -257,7 +273,8 @@ class ModelQueue:
             message.size = size
         self.placed.setdefault(self.block_of(message), []).append(size)
         self.messages.append(message)
-        self.note_expiry(message)
+        if message.is_ready:
+            self.note_expiry(message)
 
     def size_of(self, message: Message) -> int:
         """As a limit counts it: by the mean of its block if it came before there was a limit."""
@@ -267,12 +284,15 @@ class ModelQueue:
     def ready_bytes(self) -> int:
         return sum(self.size_of(message) for message in self.ready())
 
+    def waiting_bytes(self) -> int:
+        return sum(self.size_of(message) for message in self.waiting())
+
     def fits(self, sizes: Sequence[int]) -> bool:
         config = self.config
         if config.overflow != "reject_publish":
             return True
         sizes = [*sizes, *self.reserved()]
-        count, size = len(self.ready()) + len(sizes), self.ready_bytes() + sum(sizes)
+        count, size = len(self.waiting()) + len(sizes), self.waiting_bytes() + sum(sizes)
         return (config.max_length < 0 or count <= config.max_length) and (
             config.max_length_bytes < 0 or size <= config.max_length_bytes
         )
@@ -300,7 +320,11 @@ class ModelQueue:
             fields = rows[ordinal] if rows else {}
             is_alone = command.count == 1
             priority = priority_of(command.priorities, ordinal)
-            self.place(meta, body, ttl, fields, is_alone=is_alone, texts=texts, size=size, priority=priority)
+            due_ms = due_at(meta.now_ms, command.due_times_ms, ordinal)
+            self.place(
+                meta, body, ttl, fields,
+                is_alone=is_alone, texts=texts, size=size, priority=priority, due_ms=due_ms,
+            )  # fmt: skip
         return True
 
     def note_expiry(self, message: Message) -> None:
@@ -310,7 +334,7 @@ class ModelQueue:
 
     def gone(self, message: Message, cause: str) -> None:
         self.counts[cause] += 1
-        if not message.is_held:
+        if message.is_ready:
             self.pins.ready_changes(message)
         message.is_gone = True
         self.messages.remove(message)
@@ -328,11 +352,41 @@ class ModelQueue:
                 self.gone(message, "delivery_limit")
             elif message.expiry <= meta.now_ms and message.index != meta.index:
                 self.gone(message, "expired")
+            elif self.config.delayed_retry_min_ms > 0:
+                message.is_held = False
+                message.due_ms = meta.now_ms + self.retry_delay(message)
+                self.counts["returned"] += 1
             else:
-                self.pins.ready_changes(message)
                 message.is_held = False
                 self.counts["returned"] += 1
-                self.note_expiry(message)
+                self.is_ready_again(message)
+
+    def retry_delay(self, message: Message) -> int:
+        delay = self.config.delayed_retry_min_ms * max(message.failures, 1)
+        return delay if self.config.delayed_retry_max_ms < 0 else min(delay, self.config.delayed_retry_max_ms)
+
+    def is_ready_again(self, message: Message) -> None:
+        self.pins.ready_changes(message)
+        self.note_expiry(message)
+
+    def end_delays(self, meta: c.Meta, left: Left) -> None:
+        """Block by block, the earliest first."""
+        while left.rest.due < self.rules.block_budget:
+            due_ms, number = min(
+                [(message.due_ms, self.block_of(message)) for message in self.delayed()], default=(NEVER, 0)
+            )
+            if due_ms > meta.now_ms:
+                return
+            left.rest.due += 1
+            here = [message for message in self.delayed() if self.block_of(message) == number]
+            due = [message for message in here if message.due_ms <= meta.now_ms]
+            for message in due:
+                if message.expiry > meta.now_ms or message.index == meta.index:
+                    message.due_ms = -1
+                    self.is_ready_again(message)
+            for message in due:
+                if not message.is_ready:
+                    self.gone(message, "expired")
 
     def expire_block(self, meta: c.Meta, left: Left, number: int, spared: int) -> None:
         left.rest.blocks -= 1
@@ -607,6 +661,7 @@ class ModelQueue:
         """embargoed: consumers of which a transaction settles something."""
         is_returned = self.subscriptions.finish(meta, left)
         is_returned = self.time_out(meta, left, effects, embargoed) and is_returned
+        self.end_delays(meta, left)
         if self.config.single_active_consumer:
             self.elect(effects)
         is_done = self.checkout(meta, left, effects)
@@ -700,8 +755,11 @@ class ModelQueue:
             if not left.rest.blocks:
                 return False
             left.rest.blocks -= 1
-            lowest = min(message.priority for message in self.ready())
+            lowest = min([message.priority for message in self.ready()], default=0)
             least = [message for message in self.ready() if message.priority == lowest]
+            if not least:
+                first = min((message.due_ms, self.block_of(message)) for message in self.delayed())
+                least = [each for each in self.delayed() if (each.due_ms, self.block_of(each)) == first]
             for message in least:
                 if self.is_over() and self.block_of(message) == self.block_of(least[0]):
                     self.gone(message, "maxlen")
@@ -709,7 +767,8 @@ class ModelQueue:
 
     def is_over(self) -> bool:
         config = self.config
-        return 0 <= config.max_length < len(self.ready()) or 0 <= config.max_length_bytes < self.ready_bytes()
+        is_long = 0 <= config.max_length < len(self.waiting())
+        return is_long or 0 <= config.max_length_bytes < self.waiting_bytes()
 
 
 class ModelGroup:
@@ -1188,11 +1247,11 @@ class ModelGroup:
         if queue not in self.queues:
             return e.Refused("not_found", "")
         machine = self.queues[queue]
-        ready = [each for each in machine.ready() if before is None or each.sequence < before]
-        for message in ready:
+        waiting = [each for each in machine.waiting() if before is None or each.sequence < before]
+        for message in waiting:
             machine.gone(message, "purged")
         self.dirty.add(queue)
-        return e.Ok(len(ready))
+        return e.Ok(len(waiting))
 
 
 def gaps(numbers: set[int]) -> int:

@@ -21,6 +21,15 @@ def priority_of(priorities: bytes | memoryview, ordinal: int) -> int:
     return priorities[ordinal if len(priorities) > 1 else 0] if len(priorities) else 0
 
 
+def due_at(now_ms: int, due_times_ms: Sequence[int], ordinal: int) -> int:
+    """When a message in a batch becomes ready; -1 if it is ready at once."""
+    if not due_times_ms:
+        return -1
+    said = due_times_ms[ordinal if len(due_times_ms) > 1 else 0]
+    due_ms = min(said if said >= 0 else now_ms - said, c.MAX_DELAY_MS)
+    return due_ms if due_ms > now_ms else -1
+
+
 def is_crowded(owners: Sequence[int], owner: int, allowed: int) -> bool:
     """This owner has as many as are left free, where these owners have one each."""
     return owners.count(owner) >= allowed - len(owners)
@@ -168,6 +177,7 @@ class ModelStaging:
                         texts=texts,
                         size=size // len(ttls),
                         priority=priorities[ordinal],
+                        due_ms=-1,
                     )
         limits = self.queue.rules
         if (

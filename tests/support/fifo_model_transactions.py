@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fifo import commands as c
 from fifo import effects as e
-from support.fifo_model_staging import Fields, is_crowded, priority_of
+from support.fifo_model_staging import Fields, due_at, is_crowded, priority_of
 
 if TYPE_CHECKING:
     from support.fifo_model import Message, ModelConsumer, ModelGroup, ModelProducer
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ModelBatch:
-    """What one queue gets of a batch. messages: (ordinal, TTL, fields, priority)."""
+    """What one queue gets of a batch. messages: (ordinal, TTL, due time, fields, priority)."""
 
     queue: int
     body: tuple[int, int]  # index, operation
     batch_count: int
     size_bytes: int
-    messages: list[tuple[int, int, Fields, int]]
+    messages: list[tuple[int, int, int, Fields, int]]
     has_columns: bool
 
     def sizes(self) -> list[int]:
@@ -30,8 +30,8 @@ class ModelBatch:
     def ranges(self) -> int:
         return sum(
             1
-            for place, (ordinal, ttl, *_) in enumerate(self.messages)
-            if not place or (ordinal - 1, ttl) != self.messages[place - 1][:2]
+            for place, (ordinal, ttl, due_ms, *_) in enumerate(self.messages)
+            if not place or (ordinal - 1, ttl, due_ms) != self.messages[place - 1][:3]
         )
 
     def offered(self) -> int:
@@ -219,6 +219,7 @@ class ModelTransactions:
                 (
                     i,
                     command.ttls_ms[i] if command.ttls_ms else command.ttl_ms,
+                    due_at(group.now_ms, command.due_times_ms, i),
                     rows[i] if has_columns else {},
                     priority_of(command.priorities, i),
                 )
@@ -375,15 +376,16 @@ class ModelTransactions:
     def publish(self, part: ModelBatch) -> None:
         group, queue = self.group, self.group.queues[part.queue]
         group.left[part.queue].reads_arrivals = True
-        rows = [fields for _, _, fields, _ in part.messages]
+        rows = [fields for _, _, _, fields, _ in part.messages]
         texts = queue.fronts.text_factor(rows) if part.has_columns else 0
         is_alone, size = part.batch_count == 1, part.size_bytes // len(part.messages)
-        for ordinal, ttl, fields, priority in part.messages:
+        for ordinal, ttl, due_ms, fields, priority in part.messages:
             known = fields if queue.config.filter_enabled else {}
             body = (*part.body, ordinal)
             queue.place(
-                group.meta, body, ttl, known, is_alone=is_alone, texts=texts, size=size, priority=priority
-            )
+                group.meta, body, ttl, known,
+                is_alone=is_alone, texts=texts, size=size, priority=priority, due_ms=due_ms,
+            )  # fmt: skip
 
     def settle(self, part: ModelSettlement) -> None:
         command = part.command

@@ -134,6 +134,7 @@ class World:
                 info = queries.info(self.machine, queue)
                 assert info is not None
                 assert info.ready == len(model.ready())
+                assert info.delayed == len(model.delayed())
                 assert info.total == len(model.messages)
                 counts = asdict(info.totals)
                 assert counts.pop("published") == model.next_sequence - 1

@@ -134,7 +134,14 @@ class QueueAnswers:
     # ---- messages
 
     def _browse_ready(self, query: q.BrowseReady, now_ms: int) -> BrowsePage | Refused:
-        return queries.browse(self._machine(query), query.queue, query.start, query.count, query.selector)
+        return queries.browse(
+            self._machine(query),
+            query.queue,
+            query.start,
+            query.count,
+            query.selector,
+            delayed=query.delayed,
+        )
 
     def _browse_pinned(self, query: q.BrowsePinned, now_ms: int) -> q.CountedPage | Refused:
         machine = self._machine(query)

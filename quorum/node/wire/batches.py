@@ -17,7 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from fifo.commands import MAX_MESSAGE_TTL_MS, Target
+from fifo.commands import MAX_DELAY_MS, MAX_MESSAGE_TTL_MS, Target
 from quorum.node.wire.operations import MAX_OPERATION_BYTES
 from quorum.node.wire.wire_scan import MAX_UNKNOWN, Limit, ScanError, Shape, read_number, scan, shape_of
 from quorum.v1 import queue_pb2 as pb
@@ -90,8 +90,8 @@ class TogetherTooLarge(BatchError):
 
 @dataclass(frozen=True, slots=True)
 class CheckedBatch:
-    """A checked batch, and what later steps need to know about it. ttl_ms, ttls_ms and priorities as in
-    fifo.commands.Enqueue."""
+    """A checked batch, and what later steps need to know about it. ttl_ms, ttls_ms, priorities and
+    due_times_ms as in fifo.commands.Enqueue."""
 
     data: bytes
     count: int
@@ -100,6 +100,7 @@ class CheckedBatch:
     ttls_ms: Sequence[int]
     columns: bytes
     priorities: bytes = b""
+    due_times_ms: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +188,14 @@ def check(
             ttls = tuple(each)
     encoded = b"" if kept is None else _columns(batch, kept, max_field_bytes)
     priorities = _priorities(batch) if has_priorities else b""
-    if stored_bytes(data, ttls, encoded, priorities=priorities) > MAX_STORED_BYTES:
+    due_times = _due_times(batch)
+    if stored_bytes(data, ttls, encoded, priorities=priorities, due_times_ms=due_times) > MAX_STORED_BYTES:
         raise TogetherTooLarge(
             "batch_too_large",
             f"a batch of {len(data)} bytes and {len(encoded)} bytes of filter fields; "
             f"at most {MAX_STORED_BYTES} together",
         )
-    return CheckedBatch(data, batch.count, len(batch.bodies), ttl, ttls, encoded, priorities)
+    return CheckedBatch(data, batch.count, len(batch.bodies), ttl, ttls, encoded, priorities, due_times)
 
 
 def check_independent(
@@ -275,9 +277,11 @@ def stored_bytes(
     columns: bytes | memoryview = b"",
     targets: Sequence[Target] = (),
     priorities: bytes | memoryview = b"",
+    due_times_ms: Sequence[int] = (),
 ) -> int:
     """Maximum bytes in the log of a batch, without its head."""
-    return len(data) + 8 * len(ttls_ms) + len(columns) + len(priorities) + sum(map(target_bytes, targets))
+    times = 8 * (len(ttls_ms) + len(due_times_ms))
+    return len(data) + times + len(columns) + len(priorities) + sum(map(target_bytes, targets))
 
 
 def target_bytes(target: Target) -> int:
@@ -374,6 +378,8 @@ def _check_properties(properties: pb.Properties, number: int | None = None) -> N
         )
     if properties.HasField("priority") and properties.priority > 255:
         raise BatchError("bad_batch", f"priority {properties.priority}; allowed: 0..255")
+    if properties.HasField("delivery_time") and properties.HasField("delivery_delay_ms"):
+        raise BatchError("bad_batch", "delivery_delay_ms and delivery_time exclude each other")
 
 
 def _check_fields(rows: Sequence[pb.Properties]) -> None:
@@ -392,6 +398,22 @@ def _priorities(batch: pb.MessageBatch) -> bytes:
     if each.count(each[0]) == len(each):
         each = each[:1]
     return b"" if each == b"\x00" else each
+
+
+def _due_times(batch: pb.MessageBatch) -> tuple[int, ...]:
+    """One for all messages if all have the same, else one each; empty if all are ready at once."""
+    rows: Sequence[pb.Properties] = batch.properties or [batch.shared_properties]
+    each = [_due_time(row) for row in rows]
+    if each.count(each[0]) == len(each):
+        return (each[0],) if each[0] else ()
+    return tuple(each)
+
+
+def _due_time(properties: pb.Properties) -> int:
+    """A delay below 0, or a time above 0; 0: at once. A time of before 1970 has come."""
+    if properties.delivery_delay_ms:
+        return -min(properties.delivery_delay_ms, MAX_DELAY_MS)
+    return max(min(properties.delivery_time, MAX_DELAY_MS), 0)
 
 
 def _ttl(properties: pb.Properties) -> int:

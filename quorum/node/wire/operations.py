@@ -8,10 +8,11 @@ decodes them once, when it applies the entry; a reader finds the batch of operat
     operation  = kind u8, flags u8, producer 16 bytes, epoch u32, n u64, queue u64, payload
     flags      = 1 numbered (else producer, epoch and n are 0), 2 the messages of an enqueue are independent, 4 an
                  enqueue has targets, 8 an enqueue or stage has priorities, 16 an enqueue or settlement is part of a
-                 transaction, whose number, a u64, comes before the payload then
+                 transaction, whose number, a u64, comes before the payload then, 32 an enqueue has due times
     enqueue    = first u64, lowest_unconfirmed u64, count u32, size u64, ttl i64, columns u32, ttls u32,
-                 columns bytes, ttls (count x i64), [priorities], MessageBatch bytes
+                 columns bytes, ttls (count x i64), [priorities], [due times], MessageBatch bytes
     priorities = count u32, count x u8 (one for all messages, or one each); there only with their flag
+    due times  = count u32, count x i64 (the same); there only with their flag
     targets    = in the place of an enqueue's columns, whose queue is 0 then:
                  numbers u32, targets u32, columns u32, numbers x (first u64, count u32),
                  targets x (queue u64, ranges u32, columns u32), ranges of all targets x (ordinal u32, count u32),
@@ -74,7 +75,9 @@ _INDEPENDENT = 2
 _HAS_TARGETS = 4
 _HAS_PRIORITIES = 8
 _IN_TRANSACTION = 16
+_HAS_DUE_TIMES = 32
 _PRIORITIES = struct.Struct("<I")
+_DUE_TIMES = struct.Struct("<I")
 _NO_COLUMNS = (1 << 32) - 1
 _TARGETS = struct.Struct("<III")
 _NUMBERS = np.dtype([("first", "<u8"), ("count", "<u4")])
@@ -140,7 +143,11 @@ def batch_of(operation: memoryview) -> memoryview:
     """The MessageBatch bytes of an enqueue or stage operation."""
     _, columns, size, ttls = _layout(operation)
     found = operation[columns + size + ttls :]
-    return _cut_priorities(found)[1] if operation[1] & _HAS_PRIORITIES else found
+    if operation[1] & _HAS_PRIORITIES:
+        _, found = _cut_priorities(found)
+    if operation[1] & _HAS_DUE_TIMES:
+        _, found = _cut_due_times(found)
+    return found
 
 
 def count_of(operation: memoryview) -> int:
@@ -210,6 +217,15 @@ def _cut_priorities(data: memoryview) -> tuple[memoryview, memoryview]:
     return data[_PRIORITIES.size : end], data[end:]
 
 
+def _cut_due_times(data: memoryview) -> tuple[memoryview, memoryview]:
+    """The due times, and the batch behind them."""
+    (count,) = _DUE_TIMES.unpack_from(data)
+    end = _DUE_TIMES.size + 8 * count
+    if len(data) < end:
+        raise OperationError("the due times of an operation are cut off")
+    return data[_DUE_TIMES.size : end], data[end:]
+
+
 def _layout(operation: memoryview) -> tuple[int, int, int, int]:
     """(messages, where the columns begin, their bytes, the bytes of the TTLs behind them) of what carries messages."""
     kind = operation[0] if len(operation) else 0
@@ -246,6 +262,10 @@ def encode(command: c.Command | cat.CatalogCommand, origin: c.Origin | None, bat
     if isinstance(command, c.Enqueue | c.Stage) and len(command.priorities):
         flags |= _HAS_PRIORITIES
         payload = b"".join((payload, _PRIORITIES.pack(len(command.priorities)), command.priorities))
+    if type(command) is c.Enqueue and len(command.due_times_ms):
+        flags |= _HAS_DUE_TIMES
+        due_times = np.asarray(command.due_times_ms, dtype="<i8").tobytes()
+        payload = b"".join((payload, _DUE_TIMES.pack(len(command.due_times_ms)), due_times))
     if origin is None:
         head = _HEAD.pack(kind, flags, _NO_PRODUCER, 0, 0, queue)
     else:
@@ -263,10 +283,15 @@ def decode(data: memoryview, number: int) -> c.Operation:
             if flags & _HAS_TARGETS:
                 command = _with_targets(command)
             command = replace(command, independent=bool(flags & _INDEPENDENT))
-        if flags & _HAS_PRIORITIES and isinstance(command, c.Enqueue | c.Stage):
+        if flags & (_HAS_PRIORITIES | _HAS_DUE_TIMES) and isinstance(command, c.Enqueue | c.Stage):
             _, columns, size, ttls = _layout(data)
-            priorities, _ = _cut_priorities(data[columns + size + ttls :])
-            command = replace(command, priorities=priorities)
+            rest = data[columns + size + ttls :]
+            if flags & _HAS_PRIORITIES:
+                priorities, rest = _cut_priorities(rest)
+                command = replace(command, priorities=priorities)
+            if flags & _HAS_DUE_TIMES and isinstance(command, c.Enqueue):
+                due_times, _ = _cut_due_times(rest)
+                command = replace(command, due_times_ms=np.frombuffer(due_times, dtype="<i8").tolist())
         if flags & _IN_TRANSACTION:
             if not isinstance(command, c.Enqueue | c.Settle):
                 raise ValueError(f"a {type(command).__name__} in a transaction")

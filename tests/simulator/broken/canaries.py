@@ -254,6 +254,12 @@ CANARIES: tuple[Canary, ...] = (
         is_quick=True,
         fifo__messages__ready_order__PriorityOrder__next_of=broken.of_any_priority,
     ),
+    _patched(
+        "embargo ended by a failover",
+        "a delayed message is not ready before its time, whichever member leads",
+        scenario="delays",
+        fifo__group_machine__GroupMachine___node_down=broken.ends_delays,
+    ),
     # ---- transactions
     _patched(
         "commit in one queue",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from fifo import targets
 from fifo.budgets import Entry
-from fifo.commands import Commit, Enqueue, Finish, Operation, Prepare, Reserve, Return, Settle
+from fifo.commands import Commit, Enqueue, Finish, NodeDown, Operation, Prepare, Reserve, Return, Settle
 from fifo.consumers.consumer import CheckedOut
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
@@ -307,6 +307,20 @@ def rollback_settles(machine: QueueMachine, key: TransactionKey) -> None:
             if consumer is not None and consumer.attach == part.attach:
                 consumer.lift_embargo(part.tags)
                 machine.messages.settle(consumer.checked_out.remove_many(part.tags))
+
+
+def ends_delays(machine: GroupMachine, entry: Entry, command: NodeDown) -> None:
+    """In the place of GroupMachine._node_down: all delayed messages become ready."""
+    _node_down(machine, entry, command)
+    for queue in machine.queues.values():
+        delays = queue.messages.delays
+        while delays is not None and delays.tree:
+            late = Entry(entry.index, delays.tree[0][0], entry.version, entry.limits)
+            queue.messages.end_delay(late, queue.messages.blocks.get(delays.tree[0][1]))
+            machine.dirty[queue.queue] = None
+
+
+_node_down = GroupMachine._node_down
 
 
 # ---- what may leave a queue

@@ -1,5 +1,5 @@
 """Queues whose messages may leave without having been settled: with a TTL, a length limit or a delivery limit; a queue
-with priorities; and the clients that use them.
+with priorities; a queue with delayed messages; and the clients that use them.
 
 Which of them a seed has is drawn by name, so the other queues of the run stay what they are. What may leave, and when,
 is judged by ledger.py.
@@ -38,7 +38,11 @@ PRIORITIES = (None, 0, 1, 5, 9, 200)
 """Of single messages; the queue lowers them to its highest one."""
 FAILING_PART = 0.65
 """Of what is received from a queue with a delivery limit."""
-HASTE = {"brief": 0.04, "short": 0.04, "strict": 0.08, "patient": 0.6, "urgent": 0.3}
+DELAYS_MS = (None, None, 1, 150, 1_000, 4_000)
+"""Of single messages."""
+DELAYED_PART = 0.15
+"""Of all seeds have a queue with delayed messages."""
+HASTE = {"brief": 0.04, "short": 0.04, "strict": 0.08, "patient": 0.6, "urgent": 0.3, "later": 0.3}
 
 
 def bounded_places(chance: random.Random, scenario: str = "") -> list[Place]:
@@ -64,6 +68,14 @@ def bounded_places(chance: random.Random, scenario: str = "") -> list[Place]:
     ]
 
 
+def delayed_places(chance: random.Random, *, is_needed: bool) -> list[Place]:
+    """The seed's queue with delayed messages, perhaps none. It delays what is returned, too."""
+    if chance.random() >= DELAYED_PART and not is_needed:
+        return []
+    delays = {"x-delayed-retry-min": chance.choice((1, 100, 500)), "x-delayed-retry-max": 1_000}
+    return [Place("later", delays)]
+
+
 class BoundedProducer(NumberedProducer):
     """Publishes to bounded queues; a refusal is an answer like any other."""
 
@@ -86,9 +98,9 @@ class BoundedProducer(NumberedProducer):
             priority = self.chance.choice(PRIORITIES) if place.name == "urgent" else None
             body = b"%d:%d:" % (self.number, n)
             world.rules.sent[body] = None
-            world.ledger.send((self.number, n), ttl, priority or 0)
-            own = None if ttl is None and priority is None else Properties(ttl_ms=ttl, priority=priority)
-            messages.append(Message(body, own))
+            delay = self.chance.choice(DELAYS_MS) if place.name == "later" else None
+            world.ledger.send((self.number, n), ttl, priority or 0, delay or 0)
+            messages.append(Message(body, Properties(ttl_ms=ttl, priority=priority, delivery_delay_ms=delay)))
         self.unconfirmed[numbers[0]] = count
         sent = world.rules.history.sends(place.name, self.number, numbers)
         try:

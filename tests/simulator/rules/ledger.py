@@ -1,6 +1,6 @@
 """What leaves the bounded queues (bounded.py), judged in every log entry by whichever member applies it first.
 
-The ledger compares which messages are ready and which are checked out before an entry, after its operations, and after
+The ledger compares which messages are ready, checked out and delayed before an entry, after its operations, and after
 the queue was served. When a message arrived is known from the entry, what it is from its body, its TTL from the client
 that sent it; so nothing is taken from the machine's own idea of when it may leave. Rules:
 
@@ -14,6 +14,8 @@ that sent it; so nothing is taken from the machine's own idea of when it may lea
   after that (rules.py)
 - nothing else leaves that no client wanted to settle
 - a queue with priorities hands out no message while one with a higher priority was ready before, and still is
+- a message that was published with a delay is neither ready nor handed out before its time, and not delayed after it
+- in a queue that delays what is returned, nothing that was checked out is ready at once
 """
 
 from __future__ import annotations
@@ -46,33 +48,37 @@ EARLIEST_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """When a client sent a message, with what TTL, -1 for none, and with what priority."""
+    """When a client sent a message, with what TTL, -1 for none, with what priority, and with what delay."""
 
     at_ms: int
     ttl_ms: int
     priority: int
+    delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message in its queue. expires_ms: group time; -1 for never. priority: 0 in a queue without priorities."""
+    """A message in its queue. expires_ms, due_ms: group time; -1 for never, and for at once. priority: 0 in a queue
+    without priorities."""
 
     origin: Origin
     expires_ms: int
     ttl_ms: int
     priority: int
+    due_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The ready and the checked-out messages of a queue, as bit sets of sequences."""
+    """The ready, the checked-out and the delayed messages of a queue, as bit sets of sequences."""
 
     ready: int = 0
     held: int = 0
+    delayed: int = 0
 
     @property
     def all(self) -> int:
-        return self.ready | self.held
+        return self.ready | self.held | self.delayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,8 @@ class Ledger:
         self._messages: dict[str, Messages] = {}
         self._tried: Counter[Key] = Counter()
         self._failed: Counter[Key] = Counter()
+        self._returned: dict[Key, None] = {}
+        """what was delayed when it was returned"""
         self._gone: dict[Key, str] = {}
         """what has left without having been settled, and why"""
         self._body: bytes | memoryview = b""
@@ -117,8 +125,8 @@ class Ledger:
 
     # ---- what clients do
 
-    def send(self, origin: Origin, ttl_ms: int | None, priority: int = 0) -> None:
-        self._sent[origin] = Sent(self._world.now_ms, -1 if ttl_ms is None else ttl_ms, priority)
+    def send(self, origin: Origin, ttl_ms: int | None, priority: int = 0, delay_ms: int = 0) -> None:
+        self._sent[origin] = Sent(self._world.now_ms, -1 if ttl_ms is None else ttl_ms, priority, delay_ms)
 
     def fails(self, keys: list[Key]) -> None:
         """A client is about to say that these deliveries failed."""
@@ -229,12 +237,13 @@ class Ledger:
             del self._gone[key]
 
     def _look(self, machine: QueueMachine) -> Messages:
-        ready = held = 0
+        ready = held = delayed = 0
         for number in machine.messages.blocks.numbers():
             block = machine.messages.blocks.view(number)
             ready |= block.ready << block.base
             held |= block.checked_out << block.base
-        return Messages(ready, held)
+            delayed |= block.delayed << block.base
+        return Messages(ready, held, delayed)
 
     def _note_unserved(self, group: GroupMachine, names: set[str], index: int) -> None:
         """Notes what has come to queues that an entry leaves for a later one to serve."""
@@ -269,7 +278,9 @@ class Ledger:
         ]
         ttl = min(ttls, default=-1)
         priority = min(self._sent[origin].priority, max(0, machine.messages.config.max_priority))
-        return Arrived(origin, now_ms + ttl if ttls else -1, ttl, priority)
+        delay_ms = self._sent[origin].delay_ms
+        due_ms = now_ms + delay_ms if delay_ms else -1
+        return Arrived(origin, now_ms + delay_ms + ttl if ttls else -1, ttl, priority, due_ms)
 
     # ---- the rules
 
@@ -294,6 +305,7 @@ class Ledger:
             if self._has_expired((name, sequence), entry) and not machine.unfinished:
                 self._broken(name, 1 << sequence, "has expired and is ready")
         self._hand_out(name, served.ready & after.held, served.ready & after.ready)
+        self._delay(machine, entry.now_ms, before, served, after)
         left = served.ready & ~after.all
         expired = sum(1 << each for each in sequences(left) if self._has_expired((name, each), entry))
         for sequence in sequences(expired):
@@ -315,6 +327,29 @@ class Ledger:
             self._broken(
                 name, 1 << highest, f"has a higher priority than {lowest}, which is handed out first"
             )
+
+    def _delay(
+        self, machine: QueueMachine, now_ms: int, before: Messages, served: Messages, after: Messages
+    ) -> None:
+        name, delays_returned = machine.messages.config.name, machine.messages.config.delayed_retry_min_ms > 0
+        if delays_returned and before.held & served.ready:
+            self._broken(name, before.held & served.ready, "was returned and is ready at once")
+        returned = before.held & served.delayed
+        self._returned.update(dict.fromkeys([(name, sequence) for sequence in sequences(returned)]))
+        for sequence in sequences((after.ready | after.held) & ~(before.ready | before.held)):
+            arrived = self._arrived[name, sequence]
+            sent = self._sent[arrived.origin]
+            waited_ms = self._world.now_ms - sent.at_ms
+            is_early = waited_ms < sent.delay_ms * EARLIEST_PERCENT // 100 - EARLIEST_MS
+            if arrived.due_ms > now_ms or is_early:
+                self._broken(
+                    name, 1 << sequence, f"has a delay of {sent.delay_ms} ms and is ready before its time"
+                )
+            self._world.rules.counts["delays ended"] += arrived.due_ms >= 0
+        for sequence in sequences(after.delayed):
+            key = name, sequence
+            if self._arrived[key].due_ms <= now_ms and key not in self._returned:
+                self._broken(name, 1 << sequence, "is delayed after its time")
 
     def _drop_head(self, machine: QueueMachine, dropped: int, after: Messages) -> None:
         name, limit = machine.messages.config.name, machine.messages.config.max_length

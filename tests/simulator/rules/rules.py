@@ -410,7 +410,8 @@ class Rules:
             raise Broken("; ".join(found))
         try:
             if self.counts["delivered"]:
-                unordered = [each.name for each in self._world.bounded if "x-max-priority" in each.arguments]
+                orders = {"x-max-priority", "x-delayed-retry-min"}
+                unordered = [each.name for each in self._world.bounded if orders & each.arguments.keys()]
                 self.history.check_attachments(unordered, is_over=is_over)
         except Violation as error:
             raise Broken(str(error)) from None

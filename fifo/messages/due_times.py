@@ -1,0 +1,131 @@
+"""When delayed messages become ready: the due times of a block, and the blocks of a queue by their due times.
+
+A block keeps its due times in stretches of neighbouring messages with the same time, ordered by time and slot
+(`DueTimes`). A stretch takes 12 bytes. A batch with one delay is one stretch in each of its blocks. A million messages
+with a time each take 12 MB, which are paged out with their blocks.
+
+A queue keeps one entry for each block with delayed messages: their earliest due time (`DueBlocks`). This time is exact,
+unlike that of the expiry tree, where it may be too early.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+from numpy.typing import NDArray
+from sortedcontainers import SortedList
+
+from fifo.messages import bitsets
+
+FEW = 8
+"""Stretches up to which their messages are found one by one; above, numpy finds all at once."""
+
+
+class DueTimes:
+    """The due times of the delayed messages of one block, in parallel arrays. times: group time in ms, ascending. Of
+    one time, the slots ascend, and neighbours are one stretch."""
+
+    __slots__ = ("counts", "firsts", "times")
+
+    def __init__(
+        self,
+        times: array[int] | None = None,
+        firsts: array[int] | None = None,
+        counts: array[int] | None = None,
+    ) -> None:
+        self.times = array("q") if times is None else times
+        self.firsts = array("H") if firsts is None else firsts
+        self.counts = array("H") if counts is None else counts
+
+    def __len__(self) -> int:
+        """The number of stretches."""
+        return len(self.times)
+
+    @property
+    def members(self) -> int:
+        """All messages."""
+        return self._members(0, len(self.times))
+
+    @property
+    def earliest(self) -> int:
+        """The earliest due time. There is a delayed message."""
+        return self.times[0]
+
+    def due(self, now_ms: int) -> int:
+        """The messages whose time has come."""
+        return self._members(0, bisect_right(self.times, now_ms))
+
+    def by_slot(self, width: int) -> NDArray[np.int64]:
+        """The due time of each slot below `width`, 0 for those without one."""
+        found = np.zeros(width, dtype=np.int64)
+        for time_ms, first, count in zip(self.times, self.firsts, self.counts, strict=True):
+            found[first : first + count] = time_ms
+        return found
+
+    def add(self, members: int, time_ms: int) -> None:
+        """Adds messages that have no due time yet."""
+        start, end = bisect_left(self.times, time_ms), bisect_right(self.times, time_ms)
+        self._put(start, end, time_ms, self._members(start, end) | members)
+
+    def take(self, now_ms: int) -> int:
+        """Removes the messages whose time has come, and returns them."""
+        end = bisect_right(self.times, now_ms)
+        found = self._members(0, end)
+        del self.times[:end], self.firsts[:end], self.counts[:end]
+        return found
+
+    def remove(self, members: int) -> None:
+        """Removes messages. Costs some microseconds for each time up to the last one of these messages."""
+        kept, end = DueTimes(), 0
+        while members:
+            start, time_ms = end, self.times[end]
+            end = bisect_right(self.times, time_ms)
+            there = self._members(start, end)
+            kept._put(len(kept), len(kept), time_ms, there & ~members)
+            members &= ~there
+        self.times[:end], self.firsts[:end], self.counts[:end] = kept.times, kept.firsts, kept.counts
+
+    def _members(self, start: int, end: int) -> int:
+        """The messages of the stretches start .. end-1."""
+        if end - start <= FEW:
+            found = 0
+            for place in range(start, end):
+                found |= bitsets.span(self.firsts[place], self.counts[place])
+            return found
+        firsts = np.array(self.firsts[start:end], dtype=np.int64)
+        counts = np.array(self.counts[start:end], dtype=np.int64)
+        ends = np.cumsum(counts)
+        slots = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
+        return bitsets.from_positions(slots, int(slots.max()) + 1)
+
+    def _put(self, start: int, end: int, time_ms: int, members: int) -> None:
+        """Replaces the stretches start .. end-1 by those of these messages, which have one time."""
+        stretches = bitsets.ranges(members)
+        self.times[start:end] = array("q", [time_ms]) * len(stretches)
+        self.firsts[start:end] = array("H", [first for first, _ in stretches])
+        self.counts[start:end] = array("H", [count for _, count in stretches])
+
+
+class DueBlocks:
+    """The blocks of one queue with delayed messages.
+
+    tree: (earliest due time, block). count: of the delayed messages. size_bytes: of these messages, while the queue has
+    a limit on bytes; else 0.
+    """
+
+    __slots__ = ("count", "size_bytes", "tree")
+
+    def __init__(self) -> None:
+        self.tree: SortedList[tuple[int, int]] = SortedList()
+        self.count = 0
+        self.size_bytes = 0
+
+    def refile(self, number: int, before_ms: int | None, after_ms: int | None) -> None:
+        """Files a block under its earliest due time. None: it has, or had, no delayed messages."""
+        if before_ms != after_ms:
+            if before_ms is not None:
+                self.tree.remove((before_ms, number))
+            if after_ms is not None:
+                self.tree.add((after_ms, number))

@@ -1,0 +1,106 @@
+"""Delayed messages as clients see them: through the services of a member."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import quorum
+from quorum.client.batch import Message
+from quorum.v1 import admin_pb2
+from quorum.v1 import queue_pb2 as pb
+from support.cluster import Cluster
+from support.served_member import served
+from support.services import Api, Context, collected
+
+
+def on_member(run: Callable[[Api, Cluster], Awaitable[None]], **arguments: Any) -> None:
+    cluster = Cluster(queue_groups=1)
+
+    async def body() -> None:
+        cluster.ready()
+        cluster.declare("orders", **arguments)
+        cluster.settle()
+        api = Api(cluster, cluster.names[0])
+        cluster.run(1_000)  # its lease is renewed
+        await run(api, cluster)
+
+    asyncio.run(body())
+
+
+async def publish(api: Api, **messages: pb.Properties) -> None:
+    made = [pb.Message(body=body.encode(), properties=each) for body, each in messages.items()]
+    request = pb.PublishRequest(queue="orders", messages=made)
+    await api.call(api.queues.Publish(request, Context()))  # type: ignore[arg-type]
+
+
+async def get(api: Api) -> list[bytes]:
+    taken = await api.call(api.queues.Get(pb.GetRequest(queue="orders", count=10), Context()))  # type: ignore[arg-type]
+    return [each.message.body for each in taken.messages]
+
+
+async def info(api: Api) -> admin_pb2.QueueInfo:
+    request = admin_pb2.DescribeQueueRequest(queue="orders")
+    found = await api.call(api.admin.DescribeQueue(request, Context()))  # type: ignore[arg-type]
+    return found.queue  # type: ignore[no-any-return]
+
+
+async def browse(api: Api, *, delayed: bool = False) -> list[pb.StoredMessage]:
+    request = pb.BrowseRequest(queue="orders", delayed=delayed)
+    found = await api.call(collected(api.queues.Browse(request, Context())))  # type: ignore[arg-type]
+    return [each for response in found for each in response.messages]
+
+
+def test_a_delayed_message_is_counted_and_browsed_and_then_delivered() -> None:
+    async def run(api: Api, cluster: Cluster) -> None:
+        await publish(
+            api,
+            later=pb.Properties(delivery_delay_ms=5_000),
+            now=pb.Properties(delivery_time=1),
+            soon=pb.Properties(delivery_delay_ms=1_000),
+        )
+        counts = await info(api)
+        assert (counts.ready, counts.delayed, counts.total) == (1, 2, 3)
+        assert [each.message.body for each in await browse(api)] == [b"now"]
+        shown = await browse(api, delayed=True)
+        assert [each.message.body for each in shown] == [b"later", b"soon"]
+        assert shown[0].due_time - shown[1].due_time == 4_000
+        assert await get(api) == [b"now"]
+        cluster.run(2_000)
+        assert await get(api) == [b"soon"]
+        cluster.run(5_000)
+        assert await get(api) == [b"later"]
+        assert (await info(api)).total == 0
+
+    on_member(run)
+
+
+def test_a_message_is_delayed_until_a_time() -> None:
+    async def run(api: Api, cluster: Cluster) -> None:
+        await publish(api, first=pb.Properties(delivery_delay_ms=60_000))
+        [first] = await browse(api, delayed=True)
+        await publish(api, second=pb.Properties(delivery_time=first.due_time - 1_000))
+        _, second = await browse(api, delayed=True)
+        assert second.due_time == first.due_time - 1_000
+
+    on_member(run)
+
+
+def test_a_session_publishes_with_a_delay_also_in_a_transaction() -> None:
+    async def run() -> None:
+        async with served() as url, quorum.connect(url) as client:
+            await client.declare("orders")
+            await client.publish("orders", b"later", delay=1_000)
+            async with client.transaction() as transaction:
+                await transaction.publish("orders", b"in a transaction", delay=2_000)
+                await transaction.publish("orders", b"at once")
+            await client.publish_batch("orders", [b"a", Message(b"b", {"delivery-delay": 3_000_000})])
+            assert [each.body async for each in client.browse("orders")] == [b"at once", b"a"]
+            shown = [each async for each in client.browse("orders", delayed=True)]
+            assert [each.body for each in shown] == [b"later", b"in a transaction", b"b"]
+            first, second, third = [each.due_time or 0 for each in shown]
+            assert 990_000 < second - first < 1_010_000 and 990_000 < third - second < 1_010_000
+            assert (await client.describe("orders")).queue.delayed == 3
+
+    asyncio.run(run())
