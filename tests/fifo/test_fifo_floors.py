@@ -13,6 +13,7 @@ FOLDER = Path(__file__).parents[2] / "fifo"
 LANGUAGE = "language"
 """The modules at the top that all others may use."""
 LANGUAGE_MODULES = [
+    "batch_times",
     "budgets",
     "codec",
     "commands",
