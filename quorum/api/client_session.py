@@ -170,7 +170,9 @@ class ClientSession:
             rest = error
         if all(map(self._hub.published.may_deliver, groups)):
             return turn, rest
-        return [each for each in turn if not isinstance(each, DeliveredBatch)], status.of_ended("node_down")
+        # what follows a delivery may say that all messages have come
+        first = next(place for place, each in enumerate(turn) if isinstance(each, DeliveredBatch))
+        return turn[:first], status.of_ended("node_down")
 
     def _ready(self) -> Iterator[tuple[Outcome | BodyUnreadable, int | None]]:
         """What waits, with the group of a delivery."""

@@ -219,19 +219,20 @@ class SessionConsumers:
 
     def notified(self, notify: Notify) -> None:
         """A consumer's credit was given back, it has become active or inactive, it has held messages for too long, or
-        its queue was deleted."""
+        its queue was deleted. What is about an earlier attachment of its tag means nothing."""
+        consumer = self._attached(notify.queue, notify.consumer_tag, notify.attach)
+        if consumer is None:
+            return
         if notify.event == "drained":
             self._outbox.add(Drained(notify.consumer_tag, notify.value))
         elif notify.event in ("active", "inactive"):
             changed = ActiveChanged(notify.consumer_tag, notify.attach, notify.event == "active")
             self._outbox.add(changed)
         elif notify.event == "timed_out":
-            consumer = self.by_tag.get(notify.consumer_tag)
-            if consumer is not None and consumer.attach == notify.attach:
-                consumer.timed_out_to = notify.value
+            consumer.timed_out_to = notify.value
             self._outbox.add(TimedOut(notify.consumer_tag, notify.attach, notify.value))
         else:
-            self.by_tag.pop(notify.consumer_tag, None)
+            del self.by_tag[notify.consumer_tag]
             self._outbox.add(Cancelled(notify.consumer_tag, status.QUEUE_DELETED))
 
     # ---- gets
@@ -312,7 +313,7 @@ class SessionConsumers:
     def delivered(self, group: int, deliver: Deliver) -> None:
         """Queue a delivery; its bodies are read when it is its turn."""
         request_id = 0
-        consumer = self.by_tag.get(deliver.consumer_tag)
+        consumer = self._attached(deliver.queue, deliver.consumer_tag, deliver.attach)
         if consumer is not None:
             consumer.delivered_to = deliver.first_tag + sum(run.count for run in deliver.runs) - 1
         elif not deliver.consumer_tag and self._gets.get(deliver.queue):
@@ -344,10 +345,15 @@ class SessionConsumers:
         that was cancelled, attached again, or has timed out, has returned them, and another consumer may have them."""
         if not deliver.consumer_tag:
             return True
-        consumer = self.by_tag.get(deliver.consumer_tag)
-        if consumer is None or consumer.attach != deliver.attach:
-            return False
-        return deliver.first_tag > consumer.timed_out_to
+        consumer = self._attached(deliver.queue, deliver.consumer_tag, deliver.attach)
+        return consumer is not None and deliver.first_tag > consumer.timed_out_to
+
+    def _attached(self, queue: int, tag: str, attach: int) -> Consumer | None:
+        """The consumer of this tag, if this is its present attachment. The tag may have been one of another queue."""
+        consumer = self.by_tag.get(tag)
+        if consumer is None or (consumer.queue, consumer.attach) != (queue, attach):
+            return None
+        return consumer
 
 
 def _quoted(text: str) -> str:
