@@ -43,6 +43,8 @@ MIN_CONSUMER_TIMEOUT_MS = 1_000
 MAX_ARGUMENTS_BYTES = 4 << 10
 """Maximum size of names and texts of one queue's or policy's arguments. Every member keeps them, and every snapshot of
 the catalog and every listing contains them."""
+MAX_ALL_ARGUMENTS_BYTES = 32 << 20
+"""The same of all queues together: a snapshot of the catalog is made in one go."""
 
 OVERFLOW_MODES = {mode.replace("_", "-"): mode for mode in OVERFLOWS}
 """The client's name of a mode -> its name in the code."""
@@ -128,11 +130,16 @@ def needed_version(arguments: Iterable[str]) -> int:
     return max((SUPPORTED[each].since for each in arguments if each in SUPPORTED), default=FIRST)
 
 
+def size_of(arguments: Iterable[tuple[str, ArgumentValue]]) -> int:
+    """The bytes of the names and texts of arguments."""
+    texts = [text for argument in arguments for text in argument if isinstance(text, str)]
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+
+
 def check_size(arguments: Mapping[str, ArgumentValue]) -> None:
     """Raise ArgumentError if the arguments of a new queue or policy are too large. Those of entries of version 1 may be
     larger."""
-    texts = [*arguments, *(value for value in arguments.values() if isinstance(value, str))]
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    size = size_of(arguments.items())
     if size > MAX_ARGUMENTS_BYTES:
         raise ArgumentError(
             f"arguments of {size} bytes (names and texts); allowed: {MAX_ARGUMENTS_BYTES} together"

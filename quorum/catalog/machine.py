@@ -25,12 +25,14 @@ from fifo.kinds import U64
 from fifo.outcome_hash import digest
 from fifo.records import Field, Record
 from quorum.catalog.arguments import (
+    MAX_ALL_ARGUMENTS_BYTES,
     ArgumentError,
     ArgumentValue,
     check_policy_arguments,
     check_size,
     differences,
     effective_config,
+    size_of,
     with_defaults,
 )
 from quorum.catalog.bindings import Binding, Exchange
@@ -134,6 +136,7 @@ class CatalogMachine:
         """ids of removed queues, ascending"""
         self._numbering = Numbering()
         self._by_name: dict[str, CatalogQueue] = {}
+        self._argument_bytes = 0  # of all queues; follows from them
         self._by_group: dict[int, dict[int, CatalogQueue]] = {group: {} for group in sorted(queue_groups)}
         self._changed: dict[int, CatalogQueue | None] = {}
         """see take_changes; local, never in a snapshot"""
@@ -240,6 +243,13 @@ class CatalogMachine:
                 f"queue {command.name!r} cannot be declared: there are {len(self._by_name)} queues; "
                 f"allowed: {allowed} (max_queues)",
             )
+        size = self._argument_bytes + size_of(arguments.items())
+        if size > MAX_ALL_ARGUMENTS_BYTES and version >= 2:
+            return Refused(
+                "limit",
+                f"queue {command.name!r} cannot be declared: the arguments of all queues would have {size} bytes; "
+                f"allowed: {MAX_ALL_ARGUMENTS_BYTES}",
+            )
         group = min(self._by_group, key=lambda number: (len(self._by_group[number]), number))
         queue = CatalogQueue(
             self.next_queue_id,
@@ -271,6 +281,7 @@ class CatalogMachine:
 
     def _drop(self, queue: CatalogQueue, version: int) -> None:
         del self._by_name[queue.name]
+        self._argument_bytes -= size_of(queue.arguments)
         self.removals += version >= 2
         del self._by_group[queue.group][queue.id]
         insort(self._removed, queue.id)
@@ -378,6 +389,7 @@ class CatalogMachine:
 
     def _add(self, queue: CatalogQueue) -> None:
         self._by_name[queue.name] = queue
+        self._argument_bytes += size_of(queue.arguments)
         self._by_group[queue.group][queue.id] = queue
         self._changed[queue.id] = queue
 

@@ -225,6 +225,24 @@ def test_a_cluster_has_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatc
     assert isinstance(me.declare("d"), QueueDeclared), "there is space for it now"
 
 
+def test_the_arguments_of_all_queues_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (("x-filter-enabled", True), ("x-filter-field-names", "a b"))
+    each = sum(len(text) for text in ("x-filter-enabled", "x-filter-field-names", "a b"))
+    monkeypatch.setattr("quorum.catalog.machine.MAX_ALL_ARGUMENTS_BYTES", 2 * each)
+    me = client()
+    for name in "ab":
+        assert isinstance(me.call(DeclareQueue(name, arguments)), QueueDeclared)
+    refused = me.call(DeclareQueue("c", arguments))
+    assert isinstance(refused, Refused)
+    assert (refused.reason, f"{3 * each} bytes; allowed: {2 * each}" in refused.detail) == ("limit", True)
+    assert isinstance(me.declare("plain"), QueueDeclared)
+    assert me.call(DeclareQueue("a", arguments)) == QueueDeclared(0, 1, 1), "it exists"
+    me.machine = CatalogMachine.restore(me.machine.snapshot())
+    assert isinstance(me.call(DeclareQueue("c", arguments)), Refused)
+    me.call(RemoveQueue("b"))
+    assert isinstance(me.call(DeclareQueue("c", arguments)), QueueDeclared), "there is room now"
+
+
 def test_a_node_may_allow_fewer_queues() -> None:
     me = client()
     for name in "abc":
