@@ -91,12 +91,16 @@ class CheckedOut:
         wanted = self._present(ranges)
         if len(wanted) * 128 < len(self.tags):
             return [pair for first, last in wanted for pair in self.remove(first, last)]
-        # One pass over everything: cheaper than moving the arrays' rest for every range.
-        left = deque(sorted(wanted))
+        return self._cut_out(wanted).ranges()
+
+    def _cut_out(self, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
+        """Removes the tags of these ranges, and returns them. One pass over everything is cheaper than moving the rest
+        of the arrays for every range."""
+        left = deque(sorted(ranges))
         before = CheckedOut()
         before.tags, before.sequences, before.counts = self.tags, self.sequences, self.counts
         self.tags, self.sequences, self.counts, self.total = array("Q"), array("Q"), array("I"), 0
-        out: list[tuple[int, int]] = []
+        out = CheckedOut()
         for tag, sequence, count in zip(before.tags, before.sequences, before.counts, strict=True):
             place, end = tag, tag + count
             while place < end:
@@ -109,7 +113,7 @@ class CheckedOut:
                     place += kept
                 taken = min(last + 1, end) - place
                 if taken > 0:
-                    out.append((sequence + place - tag, taken))
+                    out.add(place, sequence + place - tag, taken)
                     place += taken
         return out
 
@@ -137,6 +141,8 @@ class CheckedOut:
 
     def take(self, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
         """Removes the tags of these ranges (first, last), ascending, all of which it has. Returns them."""
+        if len(ranges) >= MANY_RANGES and len(ranges) * 128 >= len(self.tags):
+            return self._cut_out(ranges)
         found = CheckedOut()
         for first, last in ranges:
             start, end = bisect_right(self.tags, first) - 1, bisect_right(self.tags, last)
@@ -151,11 +157,7 @@ class CheckedOut:
             part.counts[-1] -= part.tags[-1] + part.counts[-1] - 1 - last
             part.total = last - first + 1
             found._insert(len(found.tags), part)
-        if len(ranges) < MANY_RANGES:
-            for first, last in ranges:
-                self._delete(first, last)
-        else:
-            self.remove_many(ranges)
+            self._delete(first, last)
         return found
 
     def _delete(self, first: int, last: int) -> None:

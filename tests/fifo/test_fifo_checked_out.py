@@ -1,0 +1,106 @@
+"""The messages that a consumer holds (fifo/consumers/consumer.py), against a plain dictionary of single messages."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fifo.consumers.consumer import CheckedOut
+
+TAGS = st.lists(st.booleans(), min_size=1, max_size=60)
+"""of each tag from 1 on: whether it is there"""
+RANGES = st.lists(st.tuples(st.integers(1, 70), st.integers(0, 9)), max_size=12)
+COPIES = st.sampled_from((1, 40))
+"""of the tags and ranges, one behind the other: many ranges are handled in another way than a few"""
+
+
+def held(present: list[bool], *, step: int = 1) -> CheckedOut:
+    """step: between the sequences of neighbouring tags. With 1 they are runs, with 2 each is a run of its own."""
+    found = CheckedOut()
+    for tag, is_there in enumerate(present, 1):
+        if is_there:
+            found.add(tag, 100 + step * tag, 1)
+    return found
+
+
+def singles(found: CheckedOut) -> dict[int, int]:
+    """The sequences by their tags."""
+    return {
+        tag + place: sequence + place
+        for tag, sequence, count in zip(found.tags, found.sequences, found.counts, strict=True)
+        for place in range(count)
+    }
+
+
+def disjoint(wanted: list[tuple[int, int]], width: int, copies: int) -> Iterator[tuple[int, int]]:
+    """width: of one copy."""
+    for copy in range(copies):
+        end = copy * width
+        for first, more in sorted(wanted):
+            if first + copy * width > end:
+                end = first + copy * width + more
+                yield first + copy * width, end
+
+
+def is_joined(found: CheckedOut) -> bool:
+    """Whether no two runs could be one."""
+    runs = list(zip(found.tags, found.sequences, found.counts, strict=True))
+    return all((a[0] + a[2], a[1] + a[2]) != b[:2] for a, b in itertools.pairwise(runs))
+
+
+@given(TAGS, RANGES, st.sampled_from((1, 2)), COPIES)
+def test_many_ranges_are_removed_like_single_tags(
+    present: list[bool], wanted: list[tuple[int, int]], step: int, copies: int
+) -> None:
+    found = held(present * copies, step=step)
+    ranges = tuple(disjoint(wanted, max(len(present), 80), copies))
+    before = singles(found)
+    removed = found.remove_many(ranges)
+    gone = {tag for first, last in ranges for tag in range(first, last + 1)}
+    assert singles(found) == {tag: number for tag, number in before.items() if tag not in gone}
+    assert [first + place for first, count in removed for place in range(count)] == [
+        number for tag, number in before.items() if tag in gone
+    ]
+    assert found.total == len(singles(found))
+
+
+@given(TAGS, RANGES, st.sampled_from((1, 2)), COPIES)
+def test_what_is_taken_can_be_taken_back(
+    present: list[bool], wanted: list[tuple[int, int]], step: int, copies: int
+) -> None:
+    found = held(present * copies, step=step)
+    before = singles(found)
+    ranges = tuple(
+        (first, last)
+        for first, last in disjoint(wanted, max(len(present), 80), copies)
+        if all(tag in before for tag in range(first, last + 1))
+    )
+    assert all(found.count_of(first, last) == last - first + 1 for first, last in ranges)
+    taken = found.take(ranges)
+    gone = {tag for first, last in ranges for tag in range(first, last + 1)}
+    assert singles(taken) == {tag: number for tag, number in before.items() if tag in gone}
+    assert singles(found) == {tag: number for tag, number in before.items() if tag not in gone}
+    assert is_joined(found) and is_joined(taken)
+    found.take_back(taken)
+    assert singles(found) == before
+    assert is_joined(found)
+    assert found.total == len(before)
+
+
+@given(TAGS, st.integers(1, 70), st.integers(0, 70), st.sampled_from((1, 2)))
+def test_tags_of_a_range_are_counted(present: list[bool], first: int, more: int, step: int) -> None:
+    found = held(present, step=step)
+    inside = [tag for tag in singles(found) if first <= tag <= first + more]
+    assert found.count_of(first, first + more) == len(inside)
+    assert found.run_count(first, first + more) >= bool(inside)
+
+
+def test_a_settlement_that_finds_nothing_looks_at_no_run() -> None:
+    """Such a settlement is a few bytes of a client, and each member carries it out."""
+    found = held([tag % 2 == 1 for tag in range(1, 20_001)])
+    tags = found.tags
+    assert found.remove_many([(tag, tag) for tag in range(2, 600, 2)]) == []
+    assert found.tags is tags, "nothing was built anew"
