@@ -111,6 +111,8 @@ class SessionTransactions:
         self._consumers = consumers
         self._open: dict[int, Parts] = {}
         """by number"""
+        self._deciding: dict[int, SharedCommit] = {}
+        """commits over several groups that are not answered, by number"""
 
     async def publish(
         self, tx: int, batch: bytes, route: tuple[str, str, Sequence[str]], *, mandatory: bool
@@ -158,6 +160,13 @@ class SessionTransactions:
     def commit(self, request_id: int, tx: int) -> None:
         """Done or Failed follows."""
         self._commands.resume()
+        deciding = self._deciding.get(tx)
+        if deciding is not None:
+            if len(deciding.request_ids) < MAX_TRANSACTIONS:
+                deciding.request_ids.append(request_id)
+            else:
+                self._commands.refuse(request_id, _being_committed(tx))
+            return
         transaction = self._open.pop(tx, None)
         if transaction is None:
             self._ask_all(request_id, tx)
@@ -176,12 +185,22 @@ class SessionTransactions:
             token = _Ending(self._commands, transaction, request_id)
             self._commands.submit(transaction.record, command, token)
         else:
-            producer = self._commands.producer
-            SharedCommit(self._commands, self._hub.decisions, producer, transaction, request_id).begin()
+            self._deciding[tx] = SharedCommit(
+                self._commands,
+                self._hub.decisions,
+                self._commands.producer,
+                transaction,
+                request_id,
+                lambda: self._deciding.pop(tx, None),
+            )
+            self._deciding[tx].begin()
 
     def rollback(self, request_id: int, tx: int) -> None:
-        """Done follows."""
+        """Done follows, or Failed if the transaction is being committed."""
         self._commands.resume()
+        if tx in self._deciding:
+            self._commands.refuse(request_id, _being_committed(tx))
+            return
         transaction = self._open.pop(tx, None)
         if transaction is not None and transaction.by_group:
             self._roll_back(transaction, request_id)
@@ -201,9 +220,11 @@ class SessionTransactions:
 
     def _find(self, tx: int) -> Parts:
         """The transaction of this number, which this may begin."""
+        if tx in self._deciding:
+            raise _being_committed(tx)
         found = self._open.get(tx)
         if found is None:
-            if len(self._open) >= MAX_TRANSACTIONS:
+            if len(self._open) + len(self._deciding) >= MAX_TRANSACTIONS:
                 raise status.invalid("limit", f"a session has at most {MAX_TRANSACTIONS} open transactions")
             found = self._open[tx] = Parts(tx)
         return found
@@ -226,3 +247,7 @@ class SessionTransactions:
         token = _RollingBack(self._commands, request_id, len(transaction.by_group))
         for group in transaction.by_group:
             self._commands.submit(group, c.Rollback(transaction.number), token)
+
+
+def _being_committed(tx: int) -> status.StatusError:
+    return status.invalid("bad_argument", f"transaction {tx} is being committed")

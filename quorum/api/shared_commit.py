@@ -78,7 +78,7 @@ class _Asked:
 
 
 class SharedCommit:
-    """One commit. producer: of the session."""
+    """One commit. producer: of the session. over: is called once it is told."""
 
     def __init__(
         self,
@@ -87,12 +87,15 @@ class SharedCommit:
         producer: bytes,
         parts: Parts,
         request_id: int,
+        over: Callable[[], object],
     ) -> None:
         self._commands = commands
         self._decisions = decisions
         self._producer = producer
         self._parts = parts
-        self._request_id = request_id
+        self.request_ids = [request_id]
+        """all that ask for this commit"""
+        self._over = over
         self._unprepared = 0
         self._prepared: list[int] = []
         self._task: asyncio.Task[Any] | None = None
@@ -176,10 +179,10 @@ class SharedCommit:
         self._task = asyncio.get_running_loop().create_task(work)
 
     def _tell(self, refusal: status.Status | None) -> None:
-        if not self._request_id:
-            return
-        if refusal is None:
-            self._commands.outbox.done(self._request_id)
-        else:
-            self._commands.outbox.add(Failed(self._request_id, refusal))
+        self._over()
+        for request_id in self.request_ids:
+            if refusal is None:
+                self._commands.outbox.done(request_id)
+            elif request_id:
+                self._commands.outbox.add(Failed(request_id, refusal))
         self._commands.work.set()

@@ -273,6 +273,19 @@ async def test_a_request_that_one_group_refuses_ends_the_transaction_in_all(node
 
 
 @on_node
+async def test_a_commit_that_is_under_way_is_not_begun_again(node: Node) -> None:
+    await node.publish(1, "a", "far")
+    node.session.transactions.commit(5, 1)
+    node.session.transactions.commit(6, 1)
+    node.session.transactions.rollback(7, 1)
+    with pytest.raises(StatusError, match="being committed"):
+        await node.publish(1, "a")
+    assert await node.answers() == {5: "", 6: "", 7: "BAD_ARGUMENT"}
+    assert node.kinds(1) == ["Decide", "Finished"]
+    assert (node.ready("a"), node.ready("far")) == (1, 1)
+
+
+@on_node
 async def test_a_rollback_is_one_in_all_groups(node: Node) -> None:
     await node.publish(1, "a", "far")
     node.session.transactions.rollback(5, 1)
@@ -328,10 +341,12 @@ async def test_a_commit_that_is_not_finished_in_all_groups_is_asked_again(node: 
     prepared, node.waiting = node.waiting, []
     node.hub._dispatch(prepared)
     node.waiting.clear()
+    node.open(2)
     node.session.transactions.commit(6, 1)
     assert await node.answers() == {6: "IN_DOUBT"}
     due(node, 1)
     await node.answers()
+    node.open(3)
     node.session.transactions.commit(7, 1)
     assert await node.answers() == {7: ""}
 
