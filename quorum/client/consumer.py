@@ -90,6 +90,8 @@ class Consumer(Holder):
         self._last_tag = 0
         self._given_to = 0
         """the highest tag of this attachment that the caller was given"""
+        self._attach_request_id = 0
+        """of the newest request to attach it"""
 
     # ---- life
 
@@ -221,6 +223,7 @@ class Consumer(Holder):
 
     def attach_request(self, request_id: int) -> Any:
         """Begin a new attachment: tags and credit start again."""
+        self._attach_request_id = request_id
         self._state.is_timed_out = False
         self._disposed_count = self._last_tag = 0
         self._credit_sent = self.options.prefetch
@@ -236,6 +239,12 @@ class Consumer(Holder):
         elif self.options.property_filter is not None:
             request.property_filter.CopyFrom(self.options.property_filter)
         return request
+
+    def attached(self, wire: Any) -> None:
+        """The attachment has begun, unless the answer is to an earlier request, or to a consumer that had this tag
+        before. Its deliveries follow; those of any other attachment are not taken."""
+        if wire.request_id == self._attach_request_id:
+            self.attach = wire.attach
 
     def receive(self, wire: Any) -> Delivery:
         delivery = super().receive(wire)

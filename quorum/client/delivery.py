@@ -193,7 +193,7 @@ class Holder:
         self.queue = queue
         self.consumer_tag = consumer_tag
         self.generation = 0  # increases whenever the held messages become void
-        self.attach = 0
+        self.attach = 0  # 0 if it has none: then it takes no delivery
         self.held = TagRanges()
         self._link = link
         self._disposals: deque[_Disposal] = deque()
@@ -243,7 +243,6 @@ class Holder:
 
     def receive(self, wire: Any) -> Delivery:
         delivery = Delivery(self, wire, self.generation)
-        self.attach = wire.attach
         self.held.add(delivery.first_tag, delivery.last_tag)
         return delivery
 
@@ -404,6 +403,10 @@ def by_holder(target: Target) -> list[tuple[Holder, Target]]:
 
 class GetHolder(Holder):
     """Holds messages that `get` took, under the session's own consumer without a tag."""
+
+    def __init__(self, link: Link, queue: str, attach: int) -> None:
+        super().__init__(link, queue, "")
+        self.attach = attach
 
     def __str__(self) -> str:
         return f"get from {self.queue!r}"
