@@ -44,13 +44,12 @@ class Transaction:
         self._stream = open_transactions.stream
         self._timeout_ms = timeout_ms
         self._number = 0
-        """0 until it begins"""
+        """0 until its first request is sent"""
         self._began_on = (b"", 0)
         """the producer and the epoch of the stream on which it began"""
         self._settled: list[tuple[Holder, int, list[tuple[int, int]]]] = []
         """what it has settled: holder, its generation, tags"""
         self._is_over = False
-        self._beginning = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,8 +80,8 @@ class Transaction:
         """Publish a batch with the commit. queue: of all messages, or one of each message."""
         prepared = prepare(batch)
         self._open.check(queue if isinstance(queue, str) else tuple(queue), prepared)
-        await self._begin(queue if isinstance(queue, str) else next(iter(queue), ""), is_publish=True)
-        request = queue_pb2.PublishBatch(tx=self._number, batch=prepared.data)
+        await self._may_send(queue if isinstance(queue, str) else next(iter(queue), ""), is_publish=True)
+        request = queue_pb2.PublishBatch(tx=self._begun(), batch=prepared.data)
         if isinstance(queue, str):
             request.routing_key = queue
         else:
@@ -112,9 +111,9 @@ class Transaction:
         prepared = prepare(batch)
         keys = [] if isinstance(routing_key, str) else list(routing_key)
         self._open.check(Through(exchange, tuple(keys) or str(routing_key), mandatory), prepared)
-        await self._begin(None, is_publish=True)
+        await self._may_send(None, is_publish=True)
         request = queue_pb2.PublishBatch(
-            tx=self._number,
+            tx=self._begun(),
             batch=prepared.data,
             exchange=exchange,
             routing_key="" if keys else str(routing_key),
@@ -149,32 +148,40 @@ class Transaction:
         undeliverable_here: bool = False,
     ) -> None:
         for holder, part in by_holder(target):
-            await self._begin(holder.queue)
+            await self._may_send(holder.queue)
             tags = holder.take(part)
+            number = self._begun()
             self._settled.append((holder, holder.generation, tags))
             for disposition in holder.dispositions(tags, outcome, delivery_failed, undeliverable_here):
-                disposition.tx = self._number
+                disposition.tx = number
                 self._stream.send(disposition=disposition)
 
-    async def _begin(self, queue: str | None, *, is_publish: bool = False) -> None:
-        """Give the transaction its number with its first request; later check that it still has its stream. queue: that
-        it is about to use, None for an exchange. is_publish: wait until what was published before is being written."""
-        async with self._beginning:  # the requests of several tasks are of one transaction
-            if not self._is_over and not self._number:
-                if queue is None:
-                    self._open.placement.use_exchange()
-                else:
-                    self._open.placement.use(queue)
+    async def _may_send(self, queue: str | None, *, is_publish: bool = False) -> None:
+        """Wait until the next request can be sent. queue: that it is about to use, None for an exchange. is_publish:
+        wait also until what was published before is being written."""
+        if not self._number and not self._is_over:
+            if queue is None:
+                self._open.placement.use_exchange()
+            else:
+                self._open.placement.use(queue)
+        while not self._is_over:
+            if self._number and not self._has_stream():
+                raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
+            if not self._number and not self._open.has_room:
                 await self._open.wait_for_room(self._timeout_ms)
-                if not self._is_over:
-                    self._number = self._open.begin()
-                    self._began_on = self._stream.name
-            if is_publish and not self._is_over and self._has_stream():
+            elif is_publish and self._stream.outbox.has_requests:
                 await self._stream.outbox.written(self._timeout_ms)
-        if self._is_over:
-            raise UsageError("the transaction is over")
-        if not self._has_stream():
-            raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
+            else:
+                return
+        raise UsageError("the transaction is over")
+
+    def _begun(self) -> int:
+        """The number for a request that is sent at once. The first one begins the transaction. An await between the
+        number and the sending would let a later transaction overtake this one."""
+        if not self._number:
+            self._number = self._open.begin()
+            self._began_on = self._stream.name
+        return self._number
 
     def _has_stream(self) -> bool:
         return self._stream.is_up and self._stream.name == self._began_on

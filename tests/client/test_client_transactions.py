@@ -9,6 +9,7 @@ from google.rpc import code_pb2
 
 import quorum
 import quorum.sync
+from quorum.client import DeliveredMessage
 from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, TimedOut, UsageError
 from support.fake_server import Refusal
 from support.fake_server_harness import World, eventually, on_cluster
@@ -245,6 +246,43 @@ async def test_a_rollback_whose_caller_is_cancelled_gives_back_what_was_settled(
         world.nodes[0].muted = False
         await client.settle(order, wait=True)
         assert world.cluster.queues["q"].settled == [1]
+
+
+@on_cluster(nodes=1)
+async def test_transactions_that_begin_together_begin_in_the_order_of_their_numbers(world: World) -> None:
+    """A group refuses a new transaction whose number is not above those before."""
+    async with quorum.connect(world.url) as client:
+        await client.publish_batch("q", [b"%d" % number for number in range(10)])
+        orders = await client.get("q", 10)
+        begun = world.nodes[0].streams[0].transactions
+
+        async def publishes(body: bytes) -> None:
+            async with client.transaction() as tx:
+                await tx.publish("q", body)
+
+        async def settles(order: DeliveredMessage) -> None:
+            async with client.transaction() as tx:
+                await tx.settle(order)
+
+        for order in orders:
+            await asyncio.gather(publishes(b"one"), publishes(b"two"), settles(order))
+        assert not begun
+        assert sorted(bodies(world)) == [b"one"] * 10 + [b"two"] * 10
+
+
+@on_cluster(nodes=1)
+async def test_a_settlement_that_is_not_sent_takes_no_number(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"order")
+        [order] = await client.get("q")
+        await client.settle(order, wait=True)
+        async with client.transaction() as tx:
+            with pytest.raises(UsageError):
+                await tx.settle(order)
+            async with client.transaction() as other:
+                await other.publish("q", b"one")
+            await tx.publish("q", b"two")
+        assert bodies(world) == [b"one", b"two"]
 
 
 @on_cluster()
