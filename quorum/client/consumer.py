@@ -288,10 +288,11 @@ class Consumer(Holder):
         return self._waiting > 0 and self._last_tag >= self._credit_sent
 
     def _credit_due(self) -> int:
-        due = self._disposed_count + self.options.prefetch
         if self._state.is_draining or self._state.is_ended:
             return 0  # unchanged
-        step = 1 if self._is_starved() else max(1, self.options.prefetch // 2)
+        due, step = self._disposed_count + self.options.prefetch, max(1, self.options.prefetch // 2)
+        if self._is_starved():  # for ever, if an open transaction has to settle more than the prefetch
+            due, step = due + self.in_transactions, 1
         if due - self._credit_sent < step:
             return 0
         self._credit_sent = due

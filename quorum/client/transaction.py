@@ -203,8 +203,13 @@ class Transaction:
             raise OutcomeUnknown(
                 f"committing transaction {self._number} took over {self._timeout_ms} ms; all of it counts, or nothing"
             ) from None
+        except RefusedError as error:
+            self._give_back()
+            raise RolledBack(str(error), reason=error.reason, metadata=error.metadata) from error
         finally:
             self._open.end(self._number)
+            for holder, generation, tags in self._settled:
+                holder.committed(generation, tags)
 
     async def _commit(self) -> None:
         doing = f"committing transaction {self._number}"
@@ -214,8 +219,6 @@ class Transaction:
             try:
                 await answer
                 return
-            except RefusedError as error:
-                raise self._rolled_back(error) from error
             except UnavailableError:
                 await asyncio.sleep(RETRY_PAUSE_S)
             try:
@@ -224,10 +227,6 @@ class Transaction:
                 raise OutcomeUnknown(f"{doing}: {error}; all of it counts, or nothing") from error
             if self._stream.name[0] != self._began_on[0]:
                 raise OutcomeUnknown(f"{doing}: the service has forgotten this client")
-
-    def _rolled_back(self, error: RefusedError) -> RolledBack:
-        self._give_back()
-        return RolledBack(str(error), reason=error.reason, metadata=error.metadata)
 
     async def rollback(self) -> None:
         """Drop everything. What was settled is held again, and may be settled in another way."""
@@ -254,7 +253,6 @@ class Transaction:
         return bool(self._number)
 
     def _give_back(self) -> None:
-        for holder, generation, tags in self._settled:
-            if holder.generation == generation:
-                for first, last in tags:
-                    holder.held.add(first, last)
+        settled, self._settled = self._settled, []
+        for holder, generation, tags in settled:
+            holder.rolled_back(generation, tags)

@@ -285,6 +285,46 @@ async def test_a_settlement_that_is_not_sent_takes_no_number(world: World) -> No
         assert bodies(world) == [b"one", b"two"]
 
 
+@on_cluster(nodes=1)
+async def test_what_a_transaction_settles_gives_credit_when_it_counts(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish_batch("q", [b"%d" % number for number in range(10)])
+        async with client.consume("q", prefetch=1) as consumer:
+            [server_side] = world.cluster.queues["q"].consumers
+            delivery = await consumer.next_delivery()
+            assert delivery is not None
+            for _ in range(5):
+                tx = client.transaction()
+                await tx.settle(delivery)
+                await tx.rollback()
+            assert (len(server_side.held), server_side.credit_to) == (1, 1)
+            async with client.transaction() as tx:
+                await tx.settle(delivery)
+                await eventually(lambda: len(world.cluster.dispositions) == 6, "it has arrived")
+                assert server_side.credit_to == 1
+            await eventually(lambda: server_side.credit_to == 2, "it counts")
+
+
+@on_cluster(nodes=1)
+async def test_a_transaction_may_settle_more_than_the_prefetch(world: World) -> None:
+    """A program that waits for a message gets one, if open transactions settle those that it has."""
+    async with quorum.connect(world.url) as client:
+        await client.publish_batch("q", [b"%d" % number for number in range(10)])
+        async with client.consume("q", prefetch=2) as consumer:
+            [server_side] = world.cluster.queues["q"].consumers
+            arriving = aiter(consumer)
+            tx = client.transaction()
+            for _ in range(6):
+                await tx.settle(await anext(arriving))
+            await tx.rollback()
+            assert server_side.credit_to <= 7, "no more than the program waited for, and one in advance"
+            await consumer.settle_up_to(4, wait=True)
+            assert server_side.credit_to <= 7, "they were counted before"
+            await consumer.settle_up_to(6, wait=True)
+            assert server_side.credit_to == 8
+        assert world.cluster.queues["q"].settled == [1, 2, 3, 4, 5, 6]
+
+
 @on_cluster()
 async def test_settlements_are_sent_before_the_commit_and_with_its_number(world: World) -> None:
     async with quorum.connect(world.url) as client:

@@ -469,7 +469,11 @@ class FakeStream:
             queue.put_back(message)
 
     def _embargo(self, kind: str, request: Any) -> None:
-        """A part of a transaction. One that begins has a higher number than those before, or it is refused."""
+        """A part of a transaction. Its credit counts at once. One that begins has a higher number than those before, or
+        it is refused."""
+        if kind == "disposition" and (consumer := self.consumers.get(request.consumer_tag)) is not None:
+            consumer.credit_to = max(consumer.credit_to, request.credit_to)
+            self.cluster.serve(consumer.queue)
         if request.tx not in self.transactions:
             if request.tx <= self.producer.last_tx:
                 return
