@@ -32,7 +32,7 @@ class Attachments:
         self._stream = stream
         self._placement = placement
         self._consumers: dict[str, Consumer] = {}
-        self._attaching: dict[str, asyncio.Task[None]] = {}
+        self._attaching: dict[Consumer, asyncio.Task[None]] = {}
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
@@ -67,7 +67,7 @@ class Attachments:
 
     def abandon(self, consumer: Consumer, error: QuorumError) -> None:
         """End a consumer for whose attachment nobody waits any more."""
-        task = self._attaching.get(consumer.consumer_tag)
+        task = self._attaching.get(consumer)
         if task is not None:
             task.cancel()
         self._consumers.pop(consumer.consumer_tag, None)
@@ -78,13 +78,14 @@ class Attachments:
     def attach_again(self, consumer: Consumer) -> None:
         """Begin a new attachment of a consumer on this stream. An error ends the consumer. Without the cancel the
         service might keep the old attachment."""
+        consumer.void()
         if self._stream.is_up:  # else it is attached when the next stream is up
             self._send_cancel(consumer, self._stream.next_request_id(), requeue=True)
             self._start(consumer)
 
     async def cancel(self, consumer: Consumer, requeue: bool, timeout_ms: int | None) -> None:
         consumer.end(None)  # it is not attached again after this
-        task = self._attaching.get(consumer.consumer_tag)
+        task = self._attaching.get(consumer)
         if task is not None:
             task.cancel()
         try:
@@ -120,14 +121,14 @@ class Attachments:
     def receive(self, wire: Any) -> None:
         """A delivery with a consumer tag."""
         consumer = self._consumers.get(wire.consumer_tag)
-        if consumer is None or (consumer.attach and wire.attach != consumer.attach):
-            return  # cancelled, or of an earlier attachment: the messages are ready in the queue again
+        if consumer is None or wire.attach != consumer.attach:
+            return  # cancelled, or of an earlier attachment: the messages are ready in the queue again, or soon will be
         consumer.receive(wire)
 
     def attached(self, attached: Any) -> None:
         consumer = self._consumers.get(attached.consumer_tag)
         if consumer is not None:
-            consumer.attach = attached.attach
+            consumer.attached(attached)
         self._stream.requests.answered(attached.request_id, attached)
 
     def cancelled(self, cancelled: Any) -> None:
@@ -185,12 +186,12 @@ class Attachments:
         self._stream.send(cancel=queue_pb2.Cancel(request_id=request_id, consumer_tag=tag, requeue=requeue))
 
     def _start(self, consumer: Consumer) -> asyncio.Task[None]:
-        running = self._attaching.get(consumer.consumer_tag)
+        running = self._attaching.get(consumer)
         if running is not None:
             return running
         task = asyncio.create_task(self._attach(consumer))
-        self._attaching[consumer.consumer_tag] = task
-        task.add_done_callback(lambda _: self._attaching.pop(consumer.consumer_tag, None))
+        self._attaching[consumer] = task
+        task.add_done_callback(lambda _: self._attaching.pop(consumer, None))
         return task
 
     async def _attach(self, consumer: Consumer) -> None:

@@ -90,6 +90,8 @@ class Consumer(Holder):
         self._last_tag = 0
         self._given_to = 0
         """the highest tag of this attachment that the caller was given"""
+        self._attach_request_id = 0
+        """of the newest request to attach it"""
 
     # ---- life
 
@@ -221,6 +223,7 @@ class Consumer(Holder):
 
     def attach_request(self, request_id: int) -> Any:
         """Begin a new attachment: tags and credit start again."""
+        self._attach_request_id = request_id
         self._state.is_timed_out = False
         self._disposed_count = self._last_tag = 0
         self._credit_sent = self.options.prefetch
@@ -236,6 +239,12 @@ class Consumer(Holder):
         elif self.options.property_filter is not None:
             request.property_filter.CopyFrom(self.options.property_filter)
         return request
+
+    def attached(self, wire: Any) -> None:
+        """The attachment has begun, unless the answer is to an earlier request, or to a consumer that had this tag
+        before. Its deliveries follow; those of any other attachment are not taken."""
+        if wire.request_id == self._attach_request_id:
+            self.attach = wire.attach
 
     def receive(self, wire: Any) -> Delivery:
         delivery = super().receive(wire)
@@ -279,10 +288,11 @@ class Consumer(Holder):
         return self._waiting > 0 and self._last_tag >= self._credit_sent
 
     def _credit_due(self) -> int:
-        due = self._disposed_count + self.options.prefetch
         if self._state.is_draining or self._state.is_ended:
             return 0  # unchanged
-        step = 1 if self._is_starved() else max(1, self.options.prefetch // 2)
+        due, step = self._disposed_count + self.options.prefetch, max(1, self.options.prefetch // 2)
+        if self._is_starved():  # for ever, if an open transaction has to settle more than the prefetch
+            due, step = due + self.in_transactions, 1
         if due - self._credit_sent < step:
             return 0
         self._credit_sent = due

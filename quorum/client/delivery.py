@@ -6,7 +6,8 @@ raises VoidDelivery; settling a void *batch* returns False. In both cases nothin
 
 Credit is absolute: the service may send deliveries up to tag (settled so far + prefetch), so the client never holds
 more than `prefetch` messages. The client raises credit in steps of half the prefetch, inside dispositions. It uses
-smaller steps only when the service has no credit left and the caller waits.
+smaller steps only when the service has no credit left and the caller waits. What a transaction settles counts once it
+is committed, and earlier only if the caller waits.
 
 Dispositions are collected until the stream can take one, and adjacent tags are merged. A caller that settles message by
 message therefore costs the service one operation per write, not per message. `wait=True` returns when the settlement is
@@ -193,8 +194,9 @@ class Holder:
         self.queue = queue
         self.consumer_tag = consumer_tag
         self.generation = 0  # increases whenever the held messages become void
-        self.attach = 0
+        self.attach = 0  # 0 if it has none: then it takes no delivery
         self.held = TagRanges()
+        self.in_transactions = 0  # messages that open transactions dispose of; they are not in `held`
         self._link = link
         self._disposals: deque[_Disposal] = deque()
 
@@ -243,7 +245,6 @@ class Holder:
 
     def receive(self, wire: Any) -> Delivery:
         delivery = Delivery(self, wire, self.generation)
-        self.attach = wire.attach
         self.held.add(delivery.first_tag, delivery.last_tag)
         return delivery
 
@@ -252,6 +253,7 @@ class Holder:
         self.generation += 1
         self.attach = 0
         self.held.clear()
+        self.in_transactions = 0
         disposals, self._disposals = self._disposals, deque()
         for disposal in disposals:
             if disposal.waiting is not None and not disposal.waiting.done():
@@ -264,15 +266,30 @@ class Holder:
         delivery_failed: bool,
         undeliverable_here: bool,
     ) -> list[Any]:
-        """Dispositions of these tags that are sent by themselves, in this order."""
+        """Dispositions of these tags by a transaction, which are sent by themselves, in this order. `committed` or
+        `rolled_back` follows."""
         merged: list[tuple[int, int]] = []
         _merge(merged, tags)
-        self._disposed(count_of(merged))
+        self.in_transactions += count_of(merged)
         disposal = _Disposal(outcome, delivery_failed, undeliverable_here, [])
         return [
             self._disposition(replace(disposal, tags=merged[place : place + MAX_RANGES]))
             for place in range(0, len(merged), MAX_RANGES)
         ]
+
+    def committed(self, generation: int, tags: list[tuple[int, int]]) -> None:
+        """A transaction that has disposed of these tags counts, or may count."""
+        if generation == self.generation:
+            self.in_transactions -= count_of(tags)
+            self._disposed(count_of(tags))
+            self._link.dirty(self)  # there may be credit to send
+
+    def rolled_back(self, generation: int, tags: list[tuple[int, int]]) -> None:
+        """A transaction that has disposed of these tags does not count: they are held again."""
+        if generation == self.generation:
+            self.in_transactions -= count_of(tags)
+            for first, last in tags:
+                self.held.add(first, last)
 
     def next_request(self) -> Any:
         """The next SessionRequest to send; None if there is none."""
@@ -404,6 +421,10 @@ def by_holder(target: Target) -> list[tuple[Holder, Target]]:
 
 class GetHolder(Holder):
     """Holds messages that `get` took, under the session's own consumer without a tag."""
+
+    def __init__(self, link: Link, queue: str, attach: int) -> None:
+        super().__init__(link, queue, "")
+        self.attach = attach
 
     def __str__(self) -> str:
         return f"get from {self.queue!r}"

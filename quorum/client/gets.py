@@ -67,7 +67,7 @@ class Gets:
         queue, deliveries = self._got
         holder = self._holders.get((queue, wire.attach))
         if holder is None:
-            holder = self._holders[queue, wire.attach] = GetHolder(self._stream, queue, "")
+            holder = self._holders[queue, wire.attach] = GetHolder(self._stream, queue, wire.attach)
         deliveries.append(holder.receive(wire))
 
     def lost(self) -> None:

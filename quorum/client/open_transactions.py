@@ -30,13 +30,22 @@ class OpenTransactions:
     def __bool__(self) -> bool:
         return bool(self._open)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a transaction can begin: a stream is up, and the window has room for one more."""
+        return self.placement.is_settled and self.stream.is_up and not self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        return bool(self._open) and self._next - next(iter(self._open)) >= MAX_TRANSACTIONS
+
     async def wait_for_room(self, timeout_ms: int) -> None:
-        """Wait until a stream is up and the window has room for one more transaction."""
+        """Wait until a transaction can begin. Raises the failure if there will be no stream."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.placement.settled()
                 await self.stream.wait()
-                while self._open and self._next - next(iter(self._open)) >= MAX_TRANSACTIONS:
+                while self._is_full:
                     self._ended.clear()
                     await self._ended.wait()
                     await self.stream.wait()
@@ -49,7 +58,8 @@ class OpenTransactions:
         self._publisher.check(queue, batch)
 
     def begin(self) -> int:
-        """The number of a new transaction."""
+        """The number of a new transaction. Its first request has to be sent at once, before another one begins: a group
+        refuses a new transaction whose number is not above those before."""
         number, self._next = self._next, self._next + 1
         self._open[number] = None
         return number

@@ -49,11 +49,16 @@ class Outbox:
         while (request := holder.next_request()) is not None:
             self._requests.append(request)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether requests wait that are not being written yet."""
+        return bool(self._requests)
+
     async def written(self, timeout_ms: int) -> None:
         """Wait until the last of the requests is being written, or their stream is lost."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while self._requests:
+                while self.has_requests:
                     self._taken.clear()
                     await self._taken.wait()
         except TimeoutError:

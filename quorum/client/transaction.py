@@ -45,13 +45,12 @@ class Transaction:
         self._stream = open_transactions.stream
         self._timeout_ms = timeout_ms
         self._number = 0
-        """0 until it begins"""
+        """0 until its first request is sent"""
         self._began_on = (b"", 0)
         """the producer and the epoch of the stream on which it began"""
         self._settled: list[tuple[Holder, int, list[tuple[int, int]]]] = []
         """what it has settled: holder, its generation, tags"""
         self._is_over = False
-        self._beginning = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,8 +86,8 @@ class Transaction:
         """Publish a batch with the commit. queue: of all messages, or one of each message."""
         prepared = prepare(batch)
         self._open.check(queue if isinstance(queue, str) else tuple(queue), prepared)
-        await self._begin(queue if isinstance(queue, str) else next(iter(queue), ""), is_publish=True)
-        request = queue_pb2.PublishBatch(tx=self._number, batch=prepared.data)
+        await self._may_send(queue if isinstance(queue, str) else next(iter(queue), ""), is_publish=True)
+        request = queue_pb2.PublishBatch(tx=self._begun(), batch=prepared.data)
         if isinstance(queue, str):
             request.routing_key = queue
         else:
@@ -120,9 +119,9 @@ class Transaction:
         prepared = prepare(batch)
         keys = [] if isinstance(routing_key, str) else list(routing_key)
         self._open.check(Through(exchange, tuple(keys) or str(routing_key), mandatory), prepared)
-        await self._begin(None, is_publish=True)
+        await self._may_send(None, is_publish=True)
         request = queue_pb2.PublishBatch(
-            tx=self._number,
+            tx=self._begun(),
             batch=prepared.data,
             exchange=exchange,
             routing_key="" if keys else str(routing_key),
@@ -157,32 +156,40 @@ class Transaction:
         undeliverable_here: bool = False,
     ) -> None:
         for holder, part in by_holder(target):
-            await self._begin(holder.queue)
+            await self._may_send(holder.queue)
             tags = holder.take(part)
+            number = self._begun()
             self._settled.append((holder, holder.generation, tags))
             for disposition in holder.dispositions(tags, outcome, delivery_failed, undeliverable_here):
-                disposition.tx = self._number
+                disposition.tx = number
                 self._stream.send(disposition=disposition)
 
-    async def _begin(self, queue: str | None, *, is_publish: bool = False) -> None:
-        """Give the transaction its number with its first request; later check that it still has its stream. queue: that
-        it is about to use, None for an exchange. is_publish: wait until what was published before is being written."""
-        async with self._beginning:  # the requests of several tasks are of one transaction
-            if not self._is_over and not self._number:
-                if queue is None:
-                    self._open.placement.use_exchange()
-                else:
-                    self._open.placement.use(queue)
+    async def _may_send(self, queue: str | None, *, is_publish: bool = False) -> None:
+        """Wait until the next request can be sent. queue: that it is about to use, None for an exchange. is_publish:
+        wait also until what was published before is being written."""
+        if not self._number and not self._is_over:
+            if queue is None:
+                self._open.placement.use_exchange()
+            else:
+                self._open.placement.use(queue)
+        while not self._is_over:
+            if self._number and not self._has_stream():
+                raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
+            if not self._number and not self._open.has_room:
                 await self._open.wait_for_room(self._timeout_ms)
-                if not self._is_over:
-                    self._number = self._open.begin()
-                    self._began_on = self._stream.name
-            if is_publish and not self._is_over and self._has_stream():
+            elif is_publish and self._stream.outbox.has_requests:
                 await self._stream.outbox.written(self._timeout_ms)
-        if self._is_over:
-            raise UsageError("the transaction is over")
-        if not self._has_stream():
-            raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
+            else:
+                return
+        raise UsageError("the transaction is over")
+
+    def _begun(self) -> int:
+        """The number for a request that is sent at once. The first one begins the transaction. An await between the
+        number and the sending would let a later transaction overtake this one."""
+        if not self._number:
+            self._number = self._open.begin()
+            self._began_on = self._stream.name
+        return self._number
 
     def _has_stream(self) -> bool:
         return self._stream.is_up and self._stream.name == self._began_on
@@ -204,8 +211,13 @@ class Transaction:
             raise OutcomeUnknown(
                 f"committing transaction {self._number} took over {self._timeout_ms} ms; all of it counts, or nothing"
             ) from None
+        except RefusedError as error:
+            self._give_back()
+            raise RolledBack(str(error), reason=error.reason, metadata=error.metadata) from error
         finally:
             self._open.end(self._number)
+            for holder, generation, tags in self._settled:
+                holder.committed(generation, tags)
 
     async def _commit(self) -> None:
         doing = f"committing transaction {self._number}"
@@ -215,8 +227,6 @@ class Transaction:
             try:
                 await answer
                 return
-            except RefusedError as error:
-                raise self._rolled_back(error) from error
             except UnavailableError:
                 await asyncio.sleep(RETRY_PAUSE_S)
             try:
@@ -225,10 +235,6 @@ class Transaction:
                 raise OutcomeUnknown(f"{doing}: {error}; all of it counts, or nothing") from error
             if self._stream.name[0] != self._began_on[0]:
                 raise OutcomeUnknown(f"{doing}: the service has forgotten this client")
-
-    def _rolled_back(self, error: RefusedError) -> RolledBack:
-        self._give_back()
-        return RolledBack(str(error), reason=error.reason, metadata=error.metadata)
 
     async def rollback(self) -> None:
         """Drop everything. What was settled is held again, and may be settled in another way."""
@@ -255,7 +261,6 @@ class Transaction:
         return bool(self._number)
 
     def _give_back(self) -> None:
-        for holder, generation, tags in self._settled:
-            if holder.generation == generation:
-                for first, last in tags:
-                    holder.held.add(first, last)
+        settled, self._settled = self._settled, []
+        for holder, generation, tags in settled:
+            holder.rolled_back(generation, tags)

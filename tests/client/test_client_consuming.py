@@ -377,6 +377,46 @@ async def test_a_caller_that_waits_goes_on_at_once_after_a_consumer_timeout(worl
             assert delivery is not None and delivery.count == 2
 
 
+@on_cluster()
+async def test_what_an_attachment_gives_after_its_timeout_is_void(world: World) -> None:
+    """A late settlement answers what has timed out: then the service goes on under the same attachment."""
+    async with quorum.connect(world.url) as client:
+        await filled(client, 4)
+        async with client.consume("q", consumer_tag="c", prefetch=2) as consumer:
+            await take(consumer, 2)
+            [server_side] = world.cluster.queues["q"].consumers
+            _time_out(server_side)
+            server_side.credit_to = 4
+            world.cluster.serve(server_side.queue)
+            again = await take(consumer, 2)
+            attaches = {each.delivery.attach for each in again}
+            assert server_side.attach not in attaches
+            assert [(message.sequence, message.tag) for message in again] == [(1, 1), (2, 2)]
+            await consumer.settle(again, wait=True)
+    assert settled(world) == [1, 2]
+
+
+@on_cluster()
+async def test_a_consumer_takes_nothing_from_the_attachment_of_one_before(world: World) -> None:
+    """Both have the same tag, and the answer to the first one's attachment is late."""
+    async with quorum.connect(world.url) as client:
+        await filled(client, 3)
+        world.cluster.holds_attaches = True
+        with pytest.raises(TimedOut):
+            await client.consume("q", consumer_tag="c", timeout_ms=50)
+        attaching = asyncio.ensure_future(client.consume("q", consumer_tag="c").start())
+        await eventually(lambda: len(world.cluster.held_attaches) == 2, "attached again")
+        world.cluster.release_attaches()
+        consumer = await attaching
+        [earlier, server_side] = world.cluster.queues["q"].consumers
+        assert not server_side.held, "the attachment before holds all of them"
+        world.cluster.detach(earlier)
+        messages = await take(consumer, 3)
+        assert {message.delivery.attach for message in messages} == {server_side.attach}
+        await consumer.settle(messages, wait=True)
+    assert settled(world) == [1, 2, 3]
+
+
 def _time_out(consumer: FakeConsumer) -> None:
     """The service says that all messages that a consumer holds have timed out."""
     timed_out = queue_pb2.TimedOut(

@@ -9,6 +9,7 @@ from google.rpc import code_pb2
 
 import quorum
 import quorum.sync
+from quorum.client import DeliveredMessage
 from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, TimedOut, UsageError
 from support.fake_server import Refusal
 from support.fake_server_harness import World, eventually, on_cluster
@@ -245,6 +246,83 @@ async def test_a_rollback_whose_caller_is_cancelled_gives_back_what_was_settled(
         world.nodes[0].muted = False
         await client.settle(order, wait=True)
         assert world.cluster.queues["q"].settled == [1]
+
+
+@on_cluster(nodes=1)
+async def test_transactions_that_begin_together_begin_in_the_order_of_their_numbers(world: World) -> None:
+    """A group refuses a new transaction whose number is not above those before."""
+    async with quorum.connect(world.url) as client:
+        await client.publish_batch("q", [b"%d" % number for number in range(10)])
+        orders = await client.get("q", 10)
+        begun = world.nodes[0].streams[0].transactions
+
+        async def publishes(body: bytes) -> None:
+            async with client.transaction() as tx:
+                await tx.publish("q", body)
+
+        async def settles(order: DeliveredMessage) -> None:
+            async with client.transaction() as tx:
+                await tx.settle(order)
+
+        for order in orders:
+            await asyncio.gather(publishes(b"one"), publishes(b"two"), settles(order))
+        assert not begun
+        assert sorted(bodies(world)) == [b"one"] * 10 + [b"two"] * 10
+
+
+@on_cluster(nodes=1)
+async def test_a_settlement_that_is_not_sent_takes_no_number(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"order")
+        [order] = await client.get("q")
+        await client.settle(order, wait=True)
+        async with client.transaction() as tx:
+            with pytest.raises(UsageError):
+                await tx.settle(order)
+            async with client.transaction() as other:
+                await other.publish("q", b"one")
+            await tx.publish("q", b"two")
+        assert bodies(world) == [b"one", b"two"]
+
+
+@on_cluster(nodes=1)
+async def test_what_a_transaction_settles_gives_credit_when_it_counts(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish_batch("q", [b"%d" % number for number in range(10)])
+        async with client.consume("q", prefetch=1) as consumer:
+            [server_side] = world.cluster.queues["q"].consumers
+            delivery = await consumer.next_delivery()
+            assert delivery is not None
+            for _ in range(5):
+                tx = client.transaction()
+                await tx.settle(delivery)
+                await tx.rollback()
+            assert (len(server_side.held), server_side.credit_to) == (1, 1)
+            async with client.transaction() as tx:
+                await tx.settle(delivery)
+                await eventually(lambda: len(world.cluster.dispositions) == 6, "it has arrived")
+                assert server_side.credit_to == 1
+            await eventually(lambda: server_side.credit_to == 2, "it counts")
+
+
+@on_cluster(nodes=1)
+async def test_a_transaction_may_settle_more_than_the_prefetch(world: World) -> None:
+    """A program that waits for a message gets one, if open transactions settle those that it has."""
+    async with quorum.connect(world.url) as client:
+        await client.publish_batch("q", [b"%d" % number for number in range(10)])
+        async with client.consume("q", prefetch=2) as consumer:
+            [server_side] = world.cluster.queues["q"].consumers
+            arriving = aiter(consumer)
+            tx = client.transaction()
+            for _ in range(6):
+                await tx.settle(await anext(arriving))
+            await tx.rollback()
+            assert server_side.credit_to <= 7, "no more than the program waited for, and one in advance"
+            await consumer.settle_up_to(4, wait=True)
+            assert server_side.credit_to <= 7, "they were counted before"
+            await consumer.settle_up_to(6, wait=True)
+            assert server_side.credit_to == 8
+        assert world.cluster.queues["q"].settled == [1, 2, 3, 4, 5, 6]
 
 
 @on_cluster()

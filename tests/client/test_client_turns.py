@@ -34,6 +34,7 @@ def test_every_request_of_many_settlements_is_taken_by_the_service(consumers: in
             consumer = Consumer(
                 session.attachments, "q", f"consumer-{number}", ConsumerOptions(prefetch=2 * settled)
             )
+            consumer.attach = 1
             delivery = consumer.receive(queue_pb2.Delivery(attach=1, first_tag=1, count=2 * settled))
             every_other = [delivery[place] for place in range(0, 2 * settled, 2)]
             await consumer.modify(every_other, delivery_failed=True, undeliverable_here=True)

@@ -85,6 +85,8 @@ class FakeProducer:
     epoch: int = 0
     stream: FakeStream | None = None
     accepted: set[int] = field(default_factory=set)
+    last_tx: int = 0
+    """the highest number of a transaction"""
     committed: set[int] = field(default_factory=set)
 
 
@@ -362,7 +364,7 @@ class FakeStream:
     def _publish(self, request: Any) -> None:
         cluster = self.cluster
         if request.tx:
-            self.transactions.setdefault(request.tx, []).append(("publish", request))
+            self._embargo("publish", request)
             return
         cluster.publish_requests.append((self.epoch, request.first_sequence, request.lowest_unconfirmed))
         count = 1
@@ -439,7 +441,7 @@ class FakeStream:
     def _disposition(self, request: Any) -> None:
         self.cluster.dispositions.append(request)
         if request.tx:
-            self.transactions.setdefault(request.tx, []).append(("disposition", request))
+            self._embargo("disposition", request)
             return
         known = [*self.consumers.values(), *self.getters.values()]
         consumer = next((each for each in known if each.attach == request.attach), None)
@@ -465,6 +467,18 @@ class FakeStream:
         else:
             message.failed += request.delivery_failed
             queue.put_back(message)
+
+    def _embargo(self, kind: str, request: Any) -> None:
+        """A part of a transaction. Its credit counts at once. One that begins has a higher number than those before, or
+        it is refused."""
+        if kind == "disposition" and (consumer := self.consumers.get(request.consumer_tag)) is not None:
+            consumer.credit_to = max(consumer.credit_to, request.credit_to)
+            self.cluster.serve(consumer.queue)
+        if request.tx not in self.transactions:
+            if request.tx <= self.producer.last_tx:
+                return
+            self.producer.last_tx = request.tx
+        self.transactions.setdefault(request.tx, []).append((kind, request))
 
     def _commit(self, request: Any) -> None:
         """Carries out what the transaction asked for, or nothing if one of its queues is unknown."""
