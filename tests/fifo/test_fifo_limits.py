@@ -11,7 +11,7 @@ from fifo.versions import CURRENT
 
 LOCAL = (
     "matched_bytes", "sparse_matches", "few_messages", "column_bytes", "dense_columns", "read_singles",
-    "reserved_blocks", "source_bytes", "newest_version",
+    "reserved_blocks", "page_runs", "source_bytes", "newest_version",
 )  # fmt: skip
 
 VERSION_2 = {
