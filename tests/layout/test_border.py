@@ -35,6 +35,7 @@ NEUTRAL = (
     "member_requests",
     "published_state",
     "outcomes",
+    "owners",
     "own_session",
     "producer_numbers",
     "raft_thread",
