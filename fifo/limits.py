@@ -177,6 +177,8 @@ class Limits:
     """Batches of one message that are decoded together."""
     reserved_blocks: int = 64
     """Blocks that one page of a reservation visits: each may be cold."""
+    page_runs: int = 2_048
+    """Runs of one page of a browse or a reservation: some milliseconds."""
     source_bytes: int = 1 << 20
     """Bytes that are read at a time of a snapshot that is not in memory, or one section if that is longer."""
 

@@ -38,13 +38,7 @@ class Delivery:
 
     def within(self, left: Left, block: Block, members: int, wanted: int) -> int:
         """The lowest of these messages of a block, at most `wanted`, as far as the limit for runs allows."""
-        if wanted <= left.runs or members.bit_count() <= left.runs:
-            return members
-        if bitsets.starts(members).bit_count() + len(block.runs) <= left.runs:
-            return members
-        starts = bitsets.starts(members) | (members & block.runs.starts())
-        beyond = starts ^ bitsets.lowest(starts, left.runs)
-        return members & ((beyond & -beyond) - 1) if beyond else members
+        return members if wanted <= left.runs else block.within_runs(members, left.runs)
 
     def choose(self, block: Block, members: int, wanted: int) -> int:
         """The messages of these in a block that it takes, at most `wanted`."""

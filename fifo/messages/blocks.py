@@ -389,6 +389,14 @@ class Block:
         live = self.present
         return (live & -live).bit_length() - 1 if live else 0
 
+    def within_runs(self, members: int, most: int) -> int:
+        """The lowest of these messages, as many as at most `most` runs have."""
+        if members.bit_count() <= most or bitsets.starts(members).bit_count() + len(self.runs) <= most:
+            return members
+        starts = bitsets.starts(members) | (members & self.runs.starts())
+        beyond = starts ^ bitsets.lowest(starts, most)
+        return members & ((beyond & -beyond) - 1) if beyond else members
+
     @property
     def pinned(self) -> int:
         """The messages of all pins' copies; some may be gone."""

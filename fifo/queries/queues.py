@@ -150,9 +150,10 @@ def page(
     shown: the messages of a block that may be on the page. counted: their number, without reading a cold block. copied:
     the numbers of blocks that may have such messages although none is counted.
 
-    A page ends early after `Limits.block_budget` blocks, and when `Limits.step_budget` steps are spent. A block that is
-    ruled out by its summary costs the steps of one message, because the selector is evaluated once, over the summary. A
-    scan charges such a block as any other, because its position is replicated and summaries are local. A page is local.
+    A page ends early after `Limits.block_budget` blocks and `Limits.page_runs` runs, and when `Limits.step_budget`
+    steps are spent. A block that is ruled out by its summary costs the steps of one message, because the selector is
+    evaluated once, over the summary. A scan charges such a block as any other, because its position is replicated and
+    summaries are local. A page is local.
     """
     refused = refuse_selector(machine.messages.config, selector)
     if refused is not None:
@@ -165,7 +166,8 @@ def page(
         base = number << limits.block_bits
         if base >= end_sequence:
             break
-        if passed == limits.block_budget or rest <= 0 or steps <= 0:
+        runs_left = limits.page_runs - len(runs)
+        if passed == limits.block_budget or rest <= 0 or steps <= 0 or not runs_left:
             return BrowsePage(tuple(runs), max(base, start))
         if not counted(blocks.at(number)) and number not in copied:
             continue
@@ -180,7 +182,7 @@ def page(
             steps -= cost
             cut = looked_at.bit_length() if looked_at != members else 0
             members = machine.groups.fields.select(block, wanted, looked_at)
-        found = bitsets.lowest(members, rest)
+        found = block.within_runs(bitsets.lowest(members, rest), runs_left)
         for slot, count in bitsets.ranges(found):
             block.runs.clip(base, slot, count, runs)
             rest -= count

@@ -54,7 +54,7 @@ def reserved(
     machine: QueueMachine, name: str, offset: int, first_ordinal: int, count: int
 ) -> ReservationPage | Refused:
     """The messages first_ordinal .. first_ordinal+count-1 of a reservation, as far as it has them and
-    `Limits.reserved_blocks` allows; at least one, if there is one."""
+    `Limits.reserved_blocks` and `Limits.page_runs` allow; at least one, if there is one."""
     subscription = machine.subscriptions.by_name.get(name)
     if subscription is None:
         return Refused("not_found", f"queue {machine.messages.config.name!r} has no subscription {name!r}")
@@ -74,7 +74,10 @@ def reserved(
     shown = Delivery(subscription.consumer, machine.queue, first)
     ranges = _of_blocks(subscription.consumer.checked_out.between(first, first + count - 1), machine.limits)
     for block, members in machine.messages.by_block(ranges):
-        shown.describe(block, members)
+        some = block.within_runs(members, machine.limits.page_runs - len(shown.runs))
+        shown.describe(block, some)
+        if some != members:
+            break
     redelivered = bitsets.span(0, shown.count) if found.opens else shown.redelivered
     return ReservationPage(
         tuple(shown.runs), redelivered, tuple(shown.failures), found.opens, shown.count < count

@@ -46,6 +46,7 @@ PART_CONSUMERS, PART_FILTER_BYTES = 1_000, 256 << 10
 
 class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_grpc.AdminServicer):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
+        super().__init__()
         self._hub = hub
         self._config = config
         self._hashing = asyncio.Lock()

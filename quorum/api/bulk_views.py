@@ -65,6 +65,7 @@ class ViewCalls(BulkCalls):
         heard = loop.time()
         with self._hub.workers.answer(client_address(context.peer()), rows) as answer:
             while start is not None and start < end and made.left:
+                count = min(PAGE, made.left) if matches is None and made.left > 0 else PAGE
                 found = await query_replica(
                     self._hub,
                     BrowsePinned(
@@ -73,7 +74,7 @@ class ViewCalls(BulkCalls):
                         request.view,
                         start,
                         end,
-                        PAGE,
+                        count,
                         selector,
                         with_failures="deliveries" in columns.names,
                     ),

@@ -34,7 +34,7 @@ from google.protobuf.message import DecodeError
 
 from quorum.api import request_limits, status
 from quorum.api.handlers import Context
-from quorum.api.owners import client_address
+from quorum.api.owners import CALLER, client_address
 from quorum.api.rpc_status import abort
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.node.wire.batches import BatchLimits
@@ -314,6 +314,7 @@ def _handler(
 
     async def run(_: AsyncIterator[bytes], context: Context) -> Any:
         address, call = client_address(context.peer()), Call(context, since)
+        CALLER.set(address)  # gRPC runs each call as a task of its own
         if not method.calls.enter(address, call):
             await abort(context, _no_room(method))
         try:

@@ -30,8 +30,10 @@ from quorum.api.exchange_service import (
     shown_binding,
 )
 from quorum.api.handlers import streaming
+from quorum.api.owners import client_address
 from quorum.api.policy_service import policy_command, set_arguments, shown_policy
 from quorum.api.published_state import PublishedState
+from quorum.api.shares import Shares
 from quorum.catalog.arguments import ArgumentError, with_past_defaults
 from quorum.catalog.bindings import Binding, Exchange
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, SetPolicy
@@ -49,7 +51,8 @@ CALLS_AT_ONCE = 64
 TURN_OBJECTS = 50
 """Objects of a dry run between two turns of the event loop."""
 MAX_REHEARSALS = 4
-"""Dry runs of a node at a time. Each has a copy of the catalog: up to 100 MB with the largest one."""
+"""Dry runs of a node at a time; an address may have as many as are left free. Each has a copy of the catalog: up to
+100 MB with the largest one."""
 NEXT_LIMIT_S = 30.0
 """Time that an import waits for the client's next request."""
 REHEARSAL_LIMIT_S = 120.0
@@ -84,8 +87,9 @@ class _Catalog(NamedTuple):
 class DefinitionService(ExchangeService):
     """Methods for definitions; AdminService has the others."""
 
-    _rehearsals = 0
-    """number of dry runs under way"""
+    def __init__(self) -> None:
+        self._rehearsals = Shares(MAX_REHEARSALS)
+        """dry runs under way, by address"""
 
     @streaming
     async def ExportDefinitions(
@@ -107,7 +111,7 @@ class DefinitionService(ExchangeService):
         if first is None:
             return
         if first.dry_run:
-            async for response in self._rehearse(first, requests):
+            async for response in self._rehearse(first, requests, client_address(context.peer())):
                 yield response
             return
         request: pb.ImportDefinitionsRequest | None = first
@@ -155,9 +159,12 @@ class DefinitionService(ExchangeService):
     # ---- a dry run
 
     async def _rehearse(
-        self, first: pb.ImportDefinitionsRequest, requests: AsyncIterator[pb.ImportDefinitionsRequest]
+        self,
+        first: pb.ImportDefinitionsRequest,
+        requests: AsyncIterator[pb.ImportDefinitionsRequest],
+        address: str,
     ) -> AsyncIterator[pb.ImportDefinitionsResponse]:
-        with self._place():
+        with self._place(address):
             loop = asyncio.get_running_loop()
             deadline_s = loop.time() + REHEARSAL_LIMIT_S
             view = await self._hub.requests.current_catalog()
@@ -176,16 +183,18 @@ class DefinitionService(ExchangeService):
                 request = await _next(requests, min(NEXT_LIMIT_S, left_s))
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
-        if self._rehearsals >= MAX_REHEARSALS:
+    def _place(self, address: str) -> Iterator[None]:
+        shares = self._rehearsals
+        if not shares.enter(address):
             raise status.unavailable(
-                "overloaded", f"{self._rehearsals} dry runs are under way at this node; try again later"
+                "overloaded",
+                f"{shares.total} dry runs are under way at this node, {shares.of(address)} of them of this client's "
+                f"address; allowed: {shares.most}, and of one address as many as are left free; try again later",
             )
-        self._rehearsals += 1
         try:
             yield
         finally:
-            self._rehearsals -= 1
+            shares.leave(address)
 
     def _commands(
         self, machine: CatalogMachine, definitions: pb.Definitions

@@ -2,6 +2,7 @@
 
 Most answers come at once. A request whose group has no leader, or is not served, fails with UNAVAILABLE after some
 seconds, so that no caller waits without knowing why. The member forgets a request without a waiting caller.
+Queries take turns by the client's address (owners.CALLER).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import structlog
 
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
+from quorum.api.owners import CALLER
 from quorum.api.raft_thread import RaftInputs
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
@@ -47,21 +49,20 @@ class MemberRequests:
         """An answer from this node's applied state. UNAVAILABLE if a replica that went back to its snapshot, or an
         unreadable body, delays it too long."""
         future: asyncio.Future[T] = self._future()
-        return await self._result(
-            future, ev.RunQuery(query, future), (), ANSWER_WAIT_S if query.groups else None
-        )
+        item = ev.RunQuery(query, future, owner=CALLER.get())
+        return await self._result(future, item, (), ANSWER_WAIT_S if query.groups else None)
 
     async def query_at_leisure(self, query: Query[T]) -> T:
         """The same for a query of no group, with the member's next step: an idle member makes none for it."""
         future: asyncio.Future[T] = self._future()
-        self._inputs.leave(ev.RunQuery(query, future))
+        self._inputs.leave(ev.RunQuery(query, future, owner=CALLER.get()))
         return await future
 
     async def query_current(self, query: Query[T]) -> T:
         """The same, and the answer shows everything that was answered on any member before the call. UNAVAILABLE if one
         of the groups has no leader."""
         future: asyncio.Future[T] = self._future()
-        item = ev.RunQuery(query, future, is_current=True)
+        item = ev.RunQuery(query, future, is_current=True, owner=CALLER.get())
         return await self._result(future, item, query.groups, ANSWER_WAIT_S)
 
     async def current_catalog(self) -> CatalogView:

@@ -1,9 +1,11 @@
-"""Whose a call or session is, for shares: connections from one IPv4 address or one IPv6 network count together."""
+"""Whose a call or session is, for shares and turns: connections from one IPv4 address or one IPv6 network count
+together."""
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
+from contextvars import ContextVar
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -11,6 +13,10 @@ from fifo.commands import UNKNOWN
 
 IPV6_PREFIX = 64
 """Prefix length of the IPv6 network that counts as one client: a client may use any address of its network."""
+
+CALLER: ContextVar[str] = ContextVar("caller", default="")
+"""The `client_address` of the call that the running task serves; empty for the node's own work. The gate sets it
+(calls.py)."""
 
 
 @lru_cache(maxsize=4096)

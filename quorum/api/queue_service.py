@@ -154,11 +154,14 @@ class QueueService(queue_pb2_grpc.QueueServicer):
     ) -> AsyncIterator[pb.BrowseResponse]:
         queue = await self._hub.requests.queue(request.queue)
         expression = parse(filter_of(request))
-        page = await self._hub.requests.query_current(
-            _page(queue, request.start_sequence, delayed=request.delayed)
-        )
         is_wanted = _every if expression is None else _wanted(expression)
         left = request.limit or -1
+
+        def asked(start: int) -> BrowseReady:
+            count = min(BROWSE_MESSAGES, left) if expression is None and left > 0 else BROWSE_MESSAGES
+            return BrowseReady(queue.group, queue.id, start, count, delayed=request.delayed)
+
+        page = await self._hub.requests.query_current(asked(request.start_sequence))
         reader = self._hub.body_reader(BROWSE_CACHED_BYTES)
         with self._hub.workers.answer(client_address(context.peer()), reader) as answer:
             while True:
@@ -176,15 +179,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                         left -= len(step.messages)
                 if left == 0 or page.next_sequence is None:
                     return
-                page = await self._hub.requests.query(
-                    _page(queue, page.next_sequence, delayed=request.delayed)
-                )
-
-
-def _page(
-    queue: CatalogQueue, start: int, count: int = BROWSE_MESSAGES, *, delayed: bool = False
-) -> BrowseReady:
-    return BrowseReady(queue.group, queue.id, start, count, delayed=delayed)
+                page = await self._hub.requests.query(asked(page.next_sequence))
 
 
 def _due_times(page: BrowsePage) -> dict[int, int]:

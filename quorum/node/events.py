@@ -67,11 +67,14 @@ class Withdraw:
 class RunQuery:
     """A query; QueryResult(token, answer) follows. A replica that applies again what it had applied before does not
     answer until it is done. is_current: the answer shows everything that any member answered before the query was
-    asked. Without a leader of each of its groups there is no such answer: the caller gives up after some time."""
+    asked. Without a leader of each of its groups there is no such answer: the caller gives up after some time. owner:
+    whose turn it takes among the questions: the address of the client that needs the answer; empty for the node
+    itself."""
 
     query: Query[Any]
     token: object
     is_current: bool = False
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,6 +285,41 @@ def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.Monk
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("limit", "selector", "counts"),
+    [
+        (0, "", [bulk_calls.PAGE, bulk_calls.PAGE]),
+        (1, "", [1, 1]),
+        (bulk_calls.PAGE + 1, "", [bulk_calls.PAGE, bulk_calls.PAGE]),
+        (1, "colour = 'red'", [bulk_calls.PAGE, bulk_calls.PAGE]),
+    ],
+    ids=["all", "one", "many", "a selector that the group does not evaluate"],
+)
+def test_a_browse_looks_up_no_more_messages_than_it_may_show(
+    limit: int, selector: str, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    async def run() -> None:
+        hub = FakeHub([])
+        config = SimpleNamespace(config=SimpleNamespace(message_ttl_ms=-1))
+        hub.catalog = SimpleNamespace(effective=lambda queue: config)
+        hub.body_reader = lambda: SimpleNamespace(held_bytes=0)  # type: ignore[attr-defined]
+
+        async def page(query: Query[Any]) -> CountedPage:
+            assert isinstance(query, BrowsePinned)
+            asked.append(query.count)
+            return CountedPage(BrowsePage((), 50 if query.start < 50 else None), ())
+
+        hub.requests.query = page
+        request = pb.BrowseViewRequest(limit=limit, selector=selector, columns=pb.Columns(names=["sequence"]))
+        assert [block async for block in service_of(hub).Browse(request, Context())] == []  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bulk_views, "kept_fields", lambda catalog, queue: (None, -1))
+    asyncio.run(run())
+    assert asked == counts
+
+
 def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_staging, "kept_fields", lambda catalog, queue: (None, -1))
 

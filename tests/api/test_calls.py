@@ -13,7 +13,7 @@ from quorum.api import calls as calls_module
 from quorum.api import request_limits, status
 from quorum.api.calls import Gate, Places
 from quorum.api.connections import close_peers
-from quorum.api.owners import client_address
+from quorum.api.owners import CALLER, client_address
 from quorum.api.rpc_status import abort
 from quorum.api.shares import ByteWindow, Shares
 from quorum.node.wire.batches import BatchLimits
@@ -34,6 +34,7 @@ class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_
     def __init__(self) -> None:
         self.sessions = 0
         self.publishes = 0
+        self.callers: list[str] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -47,6 +48,7 @@ class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_
             yield queue_pb2.BrowseResponse(messages=[queue_pb2.StoredMessage(sequence=sequence)])
 
     async def Get(self, request: Any, context: Any) -> Any:
+        self.callers.append(CALLER.get())
         return queue_pb2.GetResponse(messages=[queue_pb2.StoredMessage(sequence=1)])
 
     async def Session(self, requests: AsyncIterator[Any], context: Any) -> None:
@@ -138,6 +140,15 @@ def test_calls_of_each_kind_are_answered() -> None:
             grpc.StatusCode.UNIMPLEMENTED,
             "not implemented",
         )
+
+    with_server(run)
+
+
+def test_a_call_is_served_under_the_address_of_its_client() -> None:
+    async def run(world: World) -> None:
+        await world.queue.Get(queue_pb2.GetRequest(queue="q"))
+        assert world.services.callers == ["127.0.0.1"]
+        assert CALLER.get() == "", "the node's own work is nobody's call"
 
     with_server(run)
 

@@ -223,13 +223,40 @@ def test_an_export_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     on_one_member(run)
 
 
-def test_a_node_has_few_dry_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definition_service, "MAX_REHEARSALS", 0)
-
+def test_a_node_has_few_dry_runs_at_a_time_and_one_address_as_many_as_are_left_free() -> None:
     async def run(calls: Calls) -> None:
-        with pytest.raises(Aborted, match="0 dry runs are under way at this node"):
-            await calls.outcomes(queue("q"), dry_run=True)
-        assert await calls.outcomes(queue("q")) == [ADDED]
+        is_over = asyncio.Event()
+
+        async def begin(address: str) -> str:
+            """The outcome of a dry run, which goes on until the end of the test; or why it was refused."""
+            answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+            async def sent() -> AsyncIterator[pb.ImportDefinitionsRequest]:
+                yield request(queue("q"), dry_run=True)
+                await is_over.wait()
+
+            async def dry_run() -> None:
+                context = Context(f"ipv4:{address}:51234")
+                try:
+                    async for answer in calls.api.admin.ImportDefinitions(sent(), context):  # type: ignore[arg-type]
+                        answered.set_result(pb.DefinitionResult.Outcome.Name(answer.results[0].outcome))
+                except Aborted as error:
+                    answered.set_result(str(error.args[1]))
+
+            under_way.append(asyncio.ensure_future(dry_run()))
+            return str(await calls.api.call(answered))
+
+        under_way: list[asyncio.Future[None]] = []
+        outcomes = [await begin(f"10.0.0.{number}") for number in (7, 7, 7, 8, 8, 9, 10)]
+        assert [each == ADDED for each in outcomes] == [True, True, False, True, False, True, False]
+        assert outcomes[2] == (
+            "2 dry runs are under way at this node, 2 of them of this client's address; allowed: 4, and of one "
+            "address as many as are left free; try again later"
+        )
+        assert await calls.outcomes(queue("q")) == [ADDED], "an import is no dry run"
+        is_over.set()
+        await asyncio.gather(*under_way)
+        assert calls.api.admin._rehearsals.total == 0
 
     on_one_member(run)
 
@@ -250,6 +277,6 @@ def test_an_import_does_not_wait_for_ever_for_the_next_request(monkeypatch: pyte
 
             with pytest.raises(Aborted, match="next request did not come within"):
                 await calls.api.call(call(silent()))
-        assert calls.api.admin._rehearsals == 0
+        assert calls.api.admin._rehearsals.total == 0
 
     on_one_member(run)

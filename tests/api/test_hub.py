@@ -13,6 +13,7 @@ from fifo import commands as c
 from fifo.effects import Confirmed, Ok, Refused
 from quorum.api import member_requests, own_session
 from quorum.api.hub import Hub
+from quorum.api.owners import CALLER
 from quorum.api.status import StatusError
 from quorum.catalog.members import DrainMember
 from quorum.node import events as ev
@@ -304,6 +305,27 @@ async def answer_ask(hub: Hub, driver: FakeDriver, leader: str | None, disputed:
     found = Unserved(2, "n3", disputed) if leader is None or disputed else None
     hub._dispatch([ev.QueryResult(asked.token, found)])
     await settle_down()
+
+
+def test_a_query_takes_the_turns_of_the_client_whose_call_is_served() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        async def call(address: str) -> None:
+            CALLER.set(address)
+            await asyncio.gather(hub.requests.query(CheckHealth()), hub.requests.current_catalog())
+
+        calls = [asyncio.create_task(call(f"10.0.0.{number}")) for number in (7, 8)]
+        calls.append(asyncio.create_task(hub.requests.query(CheckHealth())))
+        await settle_down()
+        asked = [item for item in driver.items if isinstance(item, ev.RunQuery)]
+        assert sorted((item.owner, item.is_current) for item in asked) == [
+            ("", False),
+            *((f"10.0.0.{number}", is_current) for number in (7, 8) for is_current in (False, True)),
+        ]
+        for task in calls:
+            task.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    with_hub(run)
 
 
 def test_a_call_to_a_group_without_a_leader_is_told_so_instead_of_waiting(

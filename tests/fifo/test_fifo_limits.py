@@ -14,7 +14,7 @@ LOCAL = (
     "finishing_ms",
     "prepared_ms",
     "matched_bytes", "sparse_matches", "few_messages", "column_bytes", "dense_columns", "read_singles",
-    "reserved_blocks", "source_bytes", "newest_version",
+    "reserved_blocks", "page_runs", "source_bytes", "newest_version",
 )  # fmt: skip
 
 VERSION_2 = {

@@ -116,6 +116,33 @@ def test_only_a_part_of_what_is_pinned_may_be_asked_for(world: World) -> None:
     assert refusal(queries.pinned(world.machine, 1, made.pin, 0, 1, 1, b"rubbish")) == "bad_argument"
 
 
+def test_a_page_has_a_limited_number_of_runs() -> None:
+    world = world_of(replace(PRODUCTION, page_runs=3))
+    for count in (1, 1, 4, 2, 1, 1, 1):  # each batch is a run
+        world.publish(name_of(world), count)
+    made = pin(world)
+    place, pages = made.first_sequence, []
+    while place is not None:
+        page = queries.pinned(world.machine, 1, made.pin, place, made.end_sequence, 1 << 30)
+        assert isinstance(page, BrowsePage)
+        pages.append([run.count for run in page.runs])
+        place = page.next_sequence
+    assert pages == [[1, 1, 4], [2, 1, 1], [1]]
+    assert [body[0] for body in shown(world.machine, made)] == list(range(1, 12))
+
+
+def test_a_page_of_fragments_ends_after_the_runs_of_a_page() -> None:
+    world = world_of(PRODUCTION)
+    world.checks = False
+    name = name_of(world)
+    count = 3 * PRODUCTION.page_runs
+    world.publish(name, 2 * count, ttls_ms=tuple([HOUR_MS + 2 * number for number in range(2 * count)]))
+    made = pin(world)
+    page = queries.pinned(world.machine, 1, made.pin, 0, made.end_sequence, 16_384)
+    assert isinstance(page, BrowsePage)
+    assert (len(page.runs), page.next_sequence) == (PRODUCTION.page_runs, PRODUCTION.page_runs + 1)
+
+
 def test_a_selector_over_a_pin_sees_the_fields_of_what_is_gone(world: World) -> None:
     world.checks = False
     rows = [{"application-properties.colour": ("red", "green")[i % 2]} for i in range(PRODUCTION.block_size)]

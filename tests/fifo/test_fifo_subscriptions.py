@@ -356,6 +356,26 @@ def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more(wo
     assert count_of(reserve(world, 1)) == 6, "what came back is found again"
 
 
+def test_one_look_at_a_reservation_has_a_limited_number_of_runs() -> None:
+    world = World(replace(PRODUCTION, page_runs=3))
+    world.queue()
+    world.session()
+    for count in (1, 1, 4, 2, 1, 1, 1):  # each batch is a run
+        world.publish(name_of(world), count)
+    open_reader(world)
+    assert count_of(reserve(world)) == 11
+    found: list[int] = []
+    portions: list[list[int]] = []
+    has_more = True
+    while has_more:
+        portion = queries.reserved(world.machine, 1, "spark", 1, len(found), 100_000)
+        assert isinstance(portion, ReservationPage)
+        portions.append([run.count for run in portion.runs])
+        found += [body[0] for body in bodies_of(portion.runs)]
+        has_more = portion.has_more
+    assert (portions, found) == ([[1, 1, 4], [2, 1, 1], [1]], list(range(1, 12)))
+
+
 def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks() -> None:
     world = world_of(replace(PRODUCTION, reserved_blocks=2))
     sparse_and_cold(world, 5)

@@ -36,6 +36,7 @@ NEUTRAL = (
     "member_requests",
     "published_state",
     "outcomes",
+    "owners",
     "own_session",
     "producer_numbers",
     "raft_thread",

@@ -193,6 +193,51 @@ def test_a_step_answers_questions_for_a_limited_time_and_at_least_one(
         assert (member.next_due_ms() <= cluster.clock_ms("n1")) == (done < 5), "the rest comes at once"
 
 
+def ask_as(cluster: Cluster, owner: str, count: int) -> None:
+    cluster.submit(
+        "n1", *(ev.RunQuery(CheckHealth(), f"{owner}{number}", owner=owner) for number in range(count))
+    )
+
+
+def test_owners_take_turns_and_each_of_them_keeps_its_order(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "STEP_S", 0.0)
+    ask_as(cluster, "a", 300)
+    ask_as(cluster, "b", 2)
+    ask_as(cluster, "", 1)
+    for _ in range(4):
+        cluster.step("n1")
+    ask_as(cluster, "c", 1)
+    for _ in range(4):
+        cluster.step("n1")
+    assert [*cluster.told] == ["a0", "b0", "0", "a1", "b1", "a2", "c0", "a3"]
+
+
+def test_a_question_that_is_given_up_takes_no_turn(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "STEP_S", 0.0)
+    ask_as(cluster, "a", 4)
+    ask_as(cluster, "b", 2)
+    cluster.submit("n1", *(ev.Forget(token) for token in ("a0", "a1", "b0", "b1")))
+    cluster.step("n1")
+    cluster.step("n1")
+    assert [*cluster.told] == ["a2", "a3"]
+    assert not cluster.members["n1"].questions.is_busy
+
+
+def test_a_question_that_has_waited_for_its_read_index_takes_its_owners_turn(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "STEP_S", 0.0)
+    name = str(cluster.leader(SYSTEM_GROUP))
+    for token in ("b0", "b1"):
+        cluster.submit(name, ev.RunQuery(BARRIER, token, is_current=True, owner="b"))
+    cluster.submit(name, *(ev.RunQuery(CheckHealth(), f"a{number}", owner="a") for number in range(100)))
+    cluster.until(lambda: "b1" in cluster.told, "both were answered")
+    told = [*cluster.told]
+    assert told.index("b1") - told.index("b0") == 2, "one of the other owner is between them"
+
+
 def test_frames_of_another_length_are_ignored(cluster: Cluster) -> None:
     member: Member = cluster.members["n1"]
     before = member.malformed_frames

@@ -1,7 +1,8 @@
 """The API's questions about this member's state, and the conditions that the API waits for there.
 
 A question is answered in one piece on the Raft thread, between two steps of the groups. So each step limits the time
-for questions, and a question has to be small: the API asks for a long answer in parts.
+for questions, and a question has to be small: the API asks for a long answer in parts. The owners of the questions take
+turns (turns.py), so the questions of one client do not hold up those of another.
 
 A question names the groups that it reads. It is answered only from a state that is at least as new as everything that
 this member has shown of those groups: a replica that was reset to its snapshot first applies what it had applied
@@ -16,7 +17,6 @@ the member drops the question.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +25,7 @@ from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable, PageUnreadable
 from quorum.node.reads.query_table import QueryTable
 from quorum.node.reads.read_indexes import ReadIndexes
+from quorum.node.reads.turns import Turns
 from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.replica import Replica
 
@@ -38,19 +39,21 @@ class _Asked:
 
     item: ev.RunQuery
     groups: tuple[int, ...]
-    ready: deque[_Asked]
-    """the queue of questions that it joins once it waits for nothing else"""
+    ready: Turns[_Asked]
+    """the questions that it joins once it waits for nothing else"""
     read_indexes: dict[int, int] = field(default_factory=dict)
     """group -> its read index, for a question about the current state"""
-    is_forgotten: bool = False
 
     def read_index_found(self, group: int, index: int) -> None:
         self.read_indexes[group] = index
         if len(self.read_indexes) == len(self.groups):
-            self.ready.append(self)
+            self.can_be_answered()
 
     def repaired(self) -> None:
-        self.ready.append(self)
+        self.can_be_answered()
+
+    def can_be_answered(self) -> None:
+        self.ready.add(self.item.owner, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Questions:
         self._outputs = outputs
         self._asked: dict[object, _Asked] = {}
         """by token"""
-        self._ready: deque[_Asked] = deque()
+        self._ready: Turns[_Asked] = Turns()
         self._behind: dict[int, dict[_Asked, int]] = {}
         """group -> questions that wait until it has applied this entry"""
         self._awaited: dict[object, ev.AwaitQueue | ev.AwaitConfigured] = {}
@@ -112,7 +115,7 @@ class Questions:
             for group in groups:
                 self._read_indexes.ask(group, asked)
         else:
-            self._ready.append(asked)
+            asked.can_be_answered()
 
     def wait(self, item: ev.AwaitQueue | ev.AwaitConfigured, now_ms: int) -> None:
         """Takes a wait; QueryResult(token, True) follows once its condition holds."""
@@ -130,7 +133,7 @@ class Questions:
         asked = self._asked.pop(token, None)
         if asked is None:
             return
-        asked.is_forgotten = True
+        self._ready.remove(asked.item.owner, asked)
         self._repairer.forget_waiter(asked)
         for group in asked.groups:
             self._read_indexes.forget(group, asked)
@@ -142,8 +145,8 @@ class Questions:
         self._take_caught_up()
         began_s = self._clock()
         while self._ready:
-            asked = self._ready.popleft()
-            if asked.is_forgotten or self._waits_for_replica(asked):
+            asked = self._ready.take()
+            if self._waits_for_replica(asked):
                 continue
             self._answer(asked, now_ms)
             if self._clock() - began_s >= STEP_S:
@@ -158,7 +161,7 @@ class Questions:
             self._repairer.wait(error.group, error.index, asked)
             return
         except PageUnreadable:
-            self._ready.append(asked)  # it waits for another member's state
+            asked.can_be_answered()  # it waits for another member's state
             raise
         del self._asked[item.token]
         self._outputs.emit(ev.QueryResult(item.token, answer))
@@ -178,7 +181,7 @@ class Questions:
             for asked, needed in [*waiting.items()]:
                 if needed <= replica.raft.applied_index and not _is_doubtful(asked, replica):
                     del waiting[asked]
-                    self._ready.append(asked)
+                    asked.can_be_answered()
 
     def _answer_awaited(self) -> None:
         for item in [*self._awaited.values()]:
