@@ -605,7 +605,7 @@ class GroupMachine(GroupState):
             return Refused("not_found", f"queue {command.queue} was deleted; its id is never used again")
         if command.queue not in self.queues:
             self.queues[command.queue] = QueueMachine(
-                command.queue, command.config, self.field_source, self.memory
+                command.queue, command.config, self.field_source, self.memory, self.selector_bytes
             )
             if command.config.expires_ms >= 0:
                 self.dirty[command.queue] = None  # its time without use begins
@@ -657,6 +657,7 @@ class GroupMachine(GroupState):
         if machine is not None:
             for consumer in machine.consumers.values():
                 self.sessions.producers[consumer.producer].consumers.pop((queue, consumer.tag), None)
+                self.selector_bytes.remove(consumer.owner, consumer.selector_bytes)
             machine.messages.blocks.clear()
             self.backlog.pop(queue, None)
         return machine

@@ -17,6 +17,7 @@ from fifo.messages.block_store import BlockMemory
 from fifo.messages.pages import MemoryPages, Pages
 from fifo.producers import Sessions
 from fifo.queue_machine import QueueMachine
+from fifo.shares import Owned
 from fifo.transactions import Transactions
 
 
@@ -34,6 +35,7 @@ class GroupState:
             int, None
         ] = {}  # local: queues that entries have touched since the member cleared it
         self.queues: dict[int, QueueMachine] = {}
+        self.selector_bytes = Owned()  # of attached consumers by their owners; follow from them
         self.dirty: dict[int, None] = {}  # queues that an entry has to finish
         self.transactions = Transactions(limits, self.queues, self.dirty)
         self.deleted = array("Q")  # ids of deleted queues, ascending: never used again

@@ -95,6 +95,10 @@ class Limits:
     remembered_ms: int = 27 * 3600 * 1000
     """Group time may run ahead of true time by a tenth: 24 hours of true time are at most 26.4 hours of group time."""
 
+    max_selector_bytes: int = 32 << 20
+    """Bytes of the selectors of all attached consumers of a group: as many in memory, and in every checkpoint. Owners
+    share them."""
+
     # ---- of one queue
     max_checked_out: int = 65_536
     """Messages that one consumer may have checked out. The limit bounds the work of detaching the consumer."""
@@ -214,6 +218,7 @@ SMALL = Limits(
     max_fences=2,
     remembered_ms=600,
     max_checked_out=40,
+    max_selector_bytes=1_000,
     max_consumers=12,
     max_subscriptions=5,
     max_reserved=12,

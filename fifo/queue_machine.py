@@ -83,7 +83,7 @@ from fifo.producers import Producer
 from fifo.shares import Owned
 from fifo.staging import Staging
 from fifo.subscriptions import Subscriptions
-from fifo.versions import COUNTED_MOVES, LIMITED_CONSUMERS, SHARED_BUDGETS
+from fifo.versions import COUNTED_MOVES, LIMITED_CONSUMERS, LIMITED_SELECTORS, SHARED_BUDGETS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
@@ -108,6 +108,7 @@ class QueueMachine:
         "owned",
         "pins",
         "queue",
+        "selector_bytes",
         "single_active",
         "staging",
         "subscriptions",
@@ -117,8 +118,14 @@ class QueueMachine:
     )
 
     def __init__(
-        self, queue: int, config: QueueConfig, field_source: FieldSource, memory: BlockMemory
+        self,
+        queue: int,
+        config: QueueConfig,
+        field_source: FieldSource,
+        memory: BlockMemory,
+        selector_bytes: Owned,
     ) -> None:
+        """selector_bytes: those of all consumers of the group."""
         self.queue = queue
         self.limits = memory.limits
         self.messages = Messages(queue, config, memory)
@@ -126,6 +133,7 @@ class QueueMachine:
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.owned = Owned()  # the consumers' owners; follows from them
         self.attached_count = 0  # those that are not cancelled; follows from them
+        self.selector_bytes = selector_bytes
         self.groups = SelectorGroups(self.messages, field_source)
         self.single_active: SingleActive | None = None
         if config.single_active_consumer:
@@ -223,9 +231,7 @@ class QueueMachine:
             refused = self._refuse_consumer()
             if refused is not None:
                 return refused
-        if consumer is not None:
-            self.remove(entry, consumer)
-        elif entry.version >= LIMITED_CONSUMERS:
+        if consumer is None and entry.version >= LIMITED_CONSUMERS:
             refused = self.owned.refuse_more(
                 entry.version,
                 producer.owner,
@@ -235,10 +241,18 @@ class QueueMachine:
             )
             if refused is not None:
                 return refused
+        if entry.version >= LIMITED_SELECTORS:
+            more = len(command.selector) - (0 if consumer is None else consumer.selector_bytes)
+            refused = self._refuse_selector_bytes(producer.owner, more)
+            if refused is not None:
+                return refused
+        if consumer is not None:
+            self.remove(entry, consumer)
         consumer = self._add_consumer(producer, command.consumer_tag)
         consumer.priority = command.priority
         self.groups.join(consumer, command.selector)
         self.attached_count += 1
+        self.selector_bytes.add(consumer.owner, consumer.selector_bytes)
         if self.single_active is not None:
             consumer.is_active = False
             self.single_active.join(consumer)
@@ -256,6 +270,17 @@ class QueueMachine:
         return Refused(
             "limit",
             f"queue {config.name!r} has {attached} consumers; allowed: {config.max_consumers} (x-max-consumers)",
+        )
+
+    def _refuse_selector_bytes(self, owner: int, more: int) -> Refused | None:
+        """The refusal if an owner's consumers may have no selectors of so many more bytes, else None."""
+        owned, allowed = self.selector_bytes, self.limits.max_selector_bytes
+        if more <= 0 or owned.has_room(owner, allowed, more):
+            return None
+        return Refused(
+            "limit",
+            f"{owned.counts.get(owner, 0)} bytes of selectors of this client address's consumers, {more} more asked "
+            f"for; allowed: as many as are left free of {allowed}, {max(0, allowed - owned.total)} now",
         )
 
     def _add_consumer(self, producer: Producer, tag: str) -> Consumer:
@@ -301,6 +326,7 @@ class QueueMachine:
     def _leave(self, consumer: Consumer) -> None:
         """Ends deliveries to a consumer."""
         self.attached_count -= consumer.group is not None
+        self.selector_bytes.remove(consumer.owner, consumer.selector_bytes)
         self.groups.leave(consumer)
         consumer.timed_out = None
         if self.single_active is not None:

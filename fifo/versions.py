@@ -30,6 +30,7 @@ as there may be logs with entries of that version.
 | 2 | a full queue accepts those messages of an independent batch that fit |
 | 2 | a batch may be for several queues; the ranges of accepted numbers that are remembered of a producer are limited |
 | 2 | the ranges of accepted numbers of all producers of a group together are limited, and owners share them |
+| 2 | the bytes of the selectors of all consumers of a group are limited, and owners share them |
 | 2 | consumers have priorities |
 | 2 | a queue may have a single active consumer |
 | 2 | a queue may have a consumer timeout |
@@ -51,6 +52,7 @@ COUNTED_MOVES = 2
 EXPIRING_QUEUES = 2
 LIMITED_CONSUMERS = 2
 LIMITED_DELIVERIES = 2
+LIMITED_SELECTORS = 2
 PRICED_TEXTS = 2
 SHARED_BUDGETS = 2
 SHARED_PLACES = 2

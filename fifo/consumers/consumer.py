@@ -318,6 +318,11 @@ class Consumer:
         return True
 
     @property
+    def selector_bytes(self) -> int:
+        """The bytes of its selector, 0 if it is cancelled."""
+        return 0 if self.group is None else len(self.group.selector)
+
+    @property
     def credit(self) -> int:
         """The number of messages that it may receive now."""
         if not self.is_active:

@@ -52,9 +52,12 @@ def check(group: GroupMachine) -> None:
     _expect(times == sorted(times), "ended producers are listed in the order of ending")
     for producer in sessions.producers.values():
         _check_producer(group, producer)
+    selectors = Owned()
     for queue in sorted(group.queues):
         machine = group.queues[queue]
         _check_queue(machine, group.decisions.prepared)
+        for consumer in machine.consumers.values():
+            selectors.add(consumer.owner, 0 if consumer.group is None else len(consumer.group.selector))
         for name, tag in machine.consumers:
             _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
         owners = [consumer.owner for consumer in machine.consumers.values()]
@@ -69,6 +72,7 @@ def check(group: GroupMachine) -> None:
         _expect(
             (machine.used_ms != IN_USE) == is_timed, "a queue that may expire has the time of its last use"
         )
+    _expect(group.selector_bytes.counts == selectors.counts, "the bytes of selectors are counted by owner")
     _expect(all(group.was_deleted(queue) for queue in group.expired), "an expired queue is deleted")
     _check_transactions(group)
     _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
@@ -79,6 +83,9 @@ def check(group: GroupMachine) -> None:
     warm = sum(block.measured for queue in group.queues.values() for block in queue.messages.blocks.warm())
     _expect(warm == group.memory.warm_bytes, "the bytes of warm blocks are counted")
     _expect(snapshot.encode(again) == data, "a snapshot restores to itself")
+    _expect(
+        again.selector_bytes.counts == selectors.counts, "the bytes of selectors follow from the snapshot"
+    )
     _expect(again.next_wake() == group.next_wake(), "the next wake-up follows from the snapshot")
 
 

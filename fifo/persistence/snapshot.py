@@ -236,7 +236,7 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
     queue = reader.number()
     block_count = reader.number()
     staging = decode_staging(reader.blob(), group.limits, version)
-    machine = QueueMachine(queue, CONFIG.read(reader), group.field_source, group.memory)
+    machine = QueueMachine(queue, CONFIG.read(reader), group.field_source, group.memory, group.selector_bytes)
     machine.staging = staging
     QUEUE.read_into(reader, machine)
     members = [_read_consumer(reader, group.limits) for _ in range(reader.number())]
@@ -267,6 +267,7 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
             machine.attached_count += 1
+            group.selector_bytes.add(consumer.owner, consumer.selector_bytes)
             if machine.single_active is not None and consumer.timed_out is None:
                 machine.single_active.join(consumer)
     read_subscriptions(reader, machine.subscriptions, groups, group.limits)

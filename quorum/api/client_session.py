@@ -29,6 +29,9 @@ MAX_UNSENT = 10_000
 """Outcomes that wait to be sent: past it, no further request is taken from a client that does not read."""
 MAX_UNSENT_BYTES = 1 << 20
 """Maximum bytes of those outcomes, without deliveries."""
+MAX_UNSENT_DELIVERY_BYTES = 16 << 20
+"""Maximum memory of the deliveries among them (PendingDelivery.size_bytes), some 100,000 ranges of messages: more than
+a consumer may have checked out. All sessions of an address together have a limit, too (shares.DeliveryWindow)."""
 TURN_BYTES = 1 << 20
 """Maximum bytes of a turn; one more outcome may be added."""
 TURN_RECORDS = 512
@@ -94,6 +97,7 @@ class ClientSession:
         if self.number:
             self._hub.sessions.end(self.number, is_clean=self._commands.is_clean)
         self.publisher.release()
+        self._hub.delivering.give_all(self._commands.owner, self)
 
     @property
     def is_full(self) -> bool:
@@ -104,6 +108,7 @@ class ClientSession:
             or self._commands.under_way > MAX_UNDER_WAY
             or len(self.outbox) > MAX_UNSENT
             or self.outbox.size_bytes > MAX_UNSENT_BYTES
+            or self._hub.delivering.of(self._commands.owner, self) > MAX_UNSENT_DELIVERY_BYTES
         )
 
     async def room(self) -> None:
@@ -184,6 +189,8 @@ class ClientSession:
                 if self._end is not None and not isinstance(batch, BodyUnreadable):
                     raise self._end
                 yield batch, item.group
+            self._hub.delivering.give(item.size_bytes, self._commands.owner, self)
+            self._commands.room.set()
 
     # ---- outputs of the member (raft_thread.SessionHandler)
 
@@ -205,7 +212,11 @@ class ClientSession:
         return is_missing and any(self._hub.catalog.is_outdated(queue) for queue in token.queues)
 
     def delivered(self, group: int, deliver: Deliver) -> None:
-        self.consumers.delivered(group, deliver)
+        if self._end is not None:
+            return  # it would not be sent
+        item = self.consumers.delivered(group, deliver)
+        if self._hub.delivering.take(item.size_bytes, self._commands.owner, self):
+            self.outbox.deliver(item)
         self._commands.work.set()
 
     def notified(self, notify: Notify) -> None:
@@ -220,6 +231,12 @@ class ClientSession:
             self._end = status.of_ended(reason)
         self._commands.work.set()
         self._commands.room.set()
+
+    def overloaded(self) -> None:
+        """Too many deliveries wait (shares.Receiver). They are dropped at once: the client may not take the turn that
+        is being sent to it."""
+        self.outbox.drop_deliveries()
+        self.ended("overloaded")
 
     def consumed_groups(self) -> set[int]:
         return self.consumers.groups()

@@ -23,12 +23,15 @@ from quorum.api.own_session import OwnSession
 from quorum.api.published_state import PublishedState
 from quorum.api.raft_thread import OpenSessions, RaftInputs, RaftThread
 from quorum.api.reading import Workers
-from quorum.api.shares import ByteWindow, PublishWindow
+from quorum.api.shares import ByteWindow, DeliveryWindow, PublishWindow
 from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.driver import boottime_s
 from quorum.node.wire.batches import BatchLimits
 
+MAX_WAITING_BYTES = 512 << 20
+"""Approximate memory of all deliveries that wait for clients, without their bodies: some 3 million ranges of messages.
+One address may have half of it."""
 _OF_A_SESSION = (ev.Answered, ev.Delivered, ev.Notified, ev.Ended)
 
 
@@ -57,6 +60,7 @@ class Hub:
         self.received = ByteWindow(node_window, max_waiting=node_window)
         """requests that services have in hand, by the client's address"""
         self.publishing = PublishWindow(node_window)
+        self.delivering = DeliveryWindow(MAX_WAITING_BYTES)
         self.catalog = CatalogView()
         self.published = PublishedState(clock_s)
         inputs = self._inputs = RaftInputs()

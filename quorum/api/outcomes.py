@@ -21,6 +21,11 @@ RECORD_BYTES = 64
 RANGE_BYTES = 16
 """Approximate bytes of a range."""
 
+DELIVERY_BYTES = 256
+"""Approximate memory of a delivery that waits, without its runs."""
+RUN_BYTES = 160
+"""Approximate memory of a run of a delivery that waits, and of a message's count of failed deliveries."""
+
 CONFIRMS_ROWS = 1_000
 """Ranges of confirmed messages, and rejections, of one Confirms: some milliseconds."""
 CONFIRMS_BYTES = 1 << 20
@@ -120,6 +125,13 @@ class PendingDelivery:
     deliver: Deliver
     request_id: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Approximate memory while it waits."""
+        deliver = self.deliver
+        rows = len(deliver.runs) + len(deliver.delivery_counts)
+        return DELIVERY_BYTES + RUN_BYTES * rows + deliver.redelivered.bit_length() // 8
+
 
 class Outbox:
     """Outcomes that wait to be sent."""
@@ -171,6 +183,9 @@ class Outbox:
 
     def deliver(self, delivery: PendingDelivery) -> None:
         self._queue.append(delivery)
+
+    def drop_deliveries(self) -> None:
+        self._queue = deque(item for item in self._queue if not isinstance(item, PendingDelivery))
 
     def take(self) -> Iterator[Outcome | PendingDelivery]:
         """Yield and remove the outcomes that wait, and those that are added meanwhile. A Confirms precedes

@@ -33,6 +33,8 @@ class SessionCommands:
         self.number = 0
         """0 until the session is open"""
         self.producer = b""
+        self.owner = 0
+        """as in RegisterProducer, once the session is open"""
         self.outbox = Outbox()
         self.under_way = 0
         """requests, publishing apart, that their groups have not answered"""
@@ -45,6 +47,7 @@ class SessionCommands:
 
     def open(self, handler: SessionHandler, producer: bytes, epoch: int, owner: int) -> None:
         self.producer = producer
+        self.owner = owner
         self.number = self._hub.sessions.open(handler, producer, epoch, owner)
 
     def close(self, *, is_clean: bool) -> None:

@@ -310,15 +310,15 @@ class SessionConsumers:
 
     # ---- deliveries
 
-    def delivered(self, group: int, deliver: Deliver) -> None:
-        """Queue a delivery; its bodies are read when it is its turn."""
+    def delivered(self, group: int, deliver: Deliver) -> PendingDelivery:
+        """Take note of a delivery. Its bodies are read when it is its turn."""
         request_id = 0
         consumer = self._attached(deliver.queue, deliver.consumer_tag, deliver.attach)
         if consumer is not None:
             consumer.delivered_to = deliver.first_tag + sum(run.count for run in deliver.runs) - 1
         elif not deliver.consumer_tag and self._gets.get(deliver.queue):
             request_id = self._gets[deliver.queue].popleft()
-        self._outbox.deliver(PendingDelivery(group, deliver, request_id))
+        return PendingDelivery(group, deliver, request_id)
 
     def read(self, item: PendingDelivery) -> Iterator[deliveries.DeliveredBatch | BodyUnreadable]:
         """The batches of a delivery. StatusError if this node may not deliver them, or cannot read them."""

@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from quorum.api import status
 
@@ -180,3 +181,64 @@ class PublishWindow(ByteWindow):
         except WindowFull as error:
             text = f"no room for a batch of {size} bytes to group {group}, which does not answer: {error}"
             raise status.unavailable("overloaded", text) from error
+
+
+class Receiver(Protocol):
+    """A session that is sent deliveries."""
+
+    def overloaded(self) -> None:
+        """Too much waits for the session's client: the session ends, and has dropped its deliveries."""
+        ...
+
+
+class DeliveryWindow:
+    """Memory of the deliveries that wait for slow clients. The owners are addresses.
+
+    If an owner has no room for a delivery, its session with the most bytes is ended. An owner without waiting
+    deliveries is given the first one in any case: a client that reads is not ended for those that do not.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._held = Shares(limit)
+        self._sizes: dict[Hashable, dict[Receiver, int]] = {}
+
+    @property
+    def used(self) -> int:
+        return self._held.total
+
+    def of(self, owner: Hashable, session: Receiver) -> int:
+        return self._sizes.get(owner, {}).get(session, 0)
+
+    def take(self, size: int, owner: Hashable, session: Receiver) -> bool:
+        """Take bytes for a delivery. True: `give` has to follow. False: the session is ended."""
+        while not self._held.enter(owner, size):
+            sizes = self._sizes.get(owner)
+            if not sizes:
+                self._held.add(owner, size)
+                break
+            largest = max(sizes, key=sizes.__getitem__)
+            self.give_all(owner, largest)
+            largest.overloaded()
+            if largest is session:
+                return False
+        sizes = self._sizes.setdefault(owner, {})
+        sizes[session] = sizes.get(session, 0) + size
+        return True
+
+    def give(self, size: int, owner: Hashable, session: Receiver) -> None:
+        """Give bytes back, as many as the session still has."""
+        had = self.of(owner, session)
+        size = min(size, had)
+        if not size:
+            return
+        self._held.leave(owner, size)
+        sizes = self._sizes[owner]
+        if size < had:
+            sizes[session] = had - size
+            return
+        del sizes[session]
+        if not sizes:
+            del self._sizes[owner]
+
+    def give_all(self, owner: Hashable, session: Receiver) -> None:
+        self.give(self.of(owner, session), owner, session)

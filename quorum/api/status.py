@@ -97,6 +97,10 @@ _ENDED = {
         Code.UNAVAILABLE,
         "a message cannot be read on this node; open the session at another one",
     ),
+    "overloaded": (
+        Code.UNAVAILABLE,
+        "too many deliveries wait for this client's address; read them, give less credit, and open the session again",
+    ),
     "disk_full": (Code.UNAVAILABLE, "this node's disk is full; open the session at another one"),
     "outdated": (
         Code.UNAVAILABLE,

@@ -38,6 +38,7 @@ from quorum.api.outcomes import (
 from quorum.api.producer_numbers import ProducerNumbers
 from quorum.api.session_consumers import Disposition
 from quorum.api.session_service import _response
+from quorum.api.shares import DeliveryWindow
 from quorum.api.status import Code, StatusError, make
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
@@ -90,6 +91,11 @@ class Node:
     def deliver(self, tag: str, attach: int, first_tag: int = 1) -> None:
         deliver = Deliver(ADDRESS, 7, tag, attach, first_tag, (Run(30, 2, 5, 0, 0),))
         self.say(ev.Delivered(self.session.number, GROUP, deliver))
+
+    def deliver_singles(self, session: ClientSession, count: int, first_tag: int = 1) -> None:
+        """A delivery of single messages that are no neighbours, to consumer c."""
+        runs = tuple(Run(first_tag + 2 * number, 1, 5, 0, 0) for number in range(count))
+        self.say(ev.Delivered(session.number, GROUP, Deliver(ADDRESS, 7, "c", 5, first_tag, runs)))
 
     def told(self) -> list[Outcome]:
         """What there is to tell the client now."""
@@ -654,6 +660,80 @@ def test_a_lease_that_ends_while_a_turn_is_read_keeps_its_deliveries(monkeypatch
         assert await anext(turns) == [Confirms((Span(1, 1),), ())]
         with pytest.raises(StatusError):
             await anext(turns)
+
+    on_node(scenario)
+
+
+# ---- a client that does not read its deliveries
+
+
+def test_deliveries_that_wait_fill_the_session() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        delivered = 0
+        while not node.session.is_full:
+            assert delivered < 1_000_000
+            node.deliver_singles(node.session, 4_096, delivered + 1)
+            delivered += 4_096
+        waiting = asyncio.create_task(node.session.room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        node.say(ev.Notified(node.session.number, Notify(ADDRESS, 7, "c", 5, "timed_out", delivered)))
+        assert node.told() == [TimedOut("c", 5, delivered)]
+        await waiting
+        assert node.hub.delivering.used == 0
+
+    on_node(scenario)
+
+
+def test_a_session_whose_deliveries_take_the_share_of_its_address_ends_and_drops_them() -> None:
+    async def scenario(node: Node) -> None:
+        node.hub.delivering = DeliveryWindow(100_000)
+        await node.attach()
+        await node.session.publisher.publish("orders", 1, 1, batch([b"x"]))
+        node.deliver_singles(node.session, 200)
+        node.answer(Confirmed(1, 1))
+        node.deliver_singles(node.session, 200, 201)
+        node.deliver_singles(node.session, 1, 401)
+        assert node.hub.delivering.used == 0
+        assert len(node.session.outbox) == 1
+        turns = node.session.outcomes()
+        assert await anext(turns) == [Confirms((Span(1, 1),), ())]
+        with pytest.raises(StatusError) as ended:
+            await anext(turns)
+        assert (ended.value.status.code, ended.value.status.reason) == (
+            Code.UNAVAILABLE,
+            "session_overloaded",
+        )
+
+    on_node(scenario)
+
+
+def test_a_session_whose_client_reads_outlives_another_one_of_its_address() -> None:
+    async def scenario(node: Node) -> None:
+        node.hub.delivering = DeliveryWindow(100_000)
+        slow = ClientSession(node.hub)
+        slow.open(b"q" * 16, 1, owner=9)
+        await node.attach()
+        node.deliver_singles(slow, 250)
+        node.deliver("c", 5)
+        node.deliver_singles(node.session, 250)
+        with pytest.raises(StatusError, match="too many deliveries"):
+            await anext(slow.outcomes())
+        delivery, *_ = node.told()
+        assert isinstance(delivery, DeliveredBatch)
+        assert node.hub.delivering.used == 0
+
+    on_node(scenario)
+
+
+def test_a_session_that_is_over_gives_back_the_room_of_its_deliveries() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        node.deliver_singles(node.session, 200)
+        assert node.hub.delivering.used > 20_000
+        node.session.release()
+        assert node.hub.delivering.used == 0
 
     on_node(scenario)
 

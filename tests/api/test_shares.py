@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quorum.api import shares
-from quorum.api.shares import ByteWindow, WindowFull
+from quorum.api.shares import ByteWindow, DeliveryWindow, WindowFull
 
 
 class Window(ByteWindow):
@@ -181,3 +181,49 @@ def test_one_waits_as_long_as_something_of_its_owner_is_given_back(monkeypatch: 
         assert window.used == window.waiting == 0
 
     with_window(lambda: Window(1_000), run)
+
+
+# ---- deliveries that wait
+
+
+class Slow:
+    """A session that is told if it has too much."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def overloaded(self) -> None:
+        self.is_over = True
+
+
+def test_the_session_with_the_most_deliveries_ends_when_its_address_has_no_room() -> None:
+    window = DeliveryWindow(100)
+    small, large, other = Slow(), Slow(), Slow()
+    assert window.take(10, "a", small)
+    assert window.take(30, "a", large)
+    assert window.take(20, "b", other)
+    assert window.take(10, "a", small)
+    assert (small.is_over, large.is_over, other.is_over) == (False, True, False)
+    assert window.used == 40
+    assert not window.take(50, "a", small)
+    assert (small.is_over, other.is_over, window.used) == (True, False, 20)
+
+
+def test_an_address_without_waiting_deliveries_is_given_one() -> None:
+    window = DeliveryWindow(100)
+    sessions = [Slow() for _ in range(10)]
+    assert all(window.take(60, number, session) for number, session in enumerate(sessions))
+    assert not window.take(1, 5, sessions[5])
+    for number, session in enumerate(sessions):
+        window.give(60, number, session)  # also what the ended session has not any more
+    assert window.used == 0
+
+
+def test_a_session_gives_back_its_deliveries_one_by_one_or_together() -> None:
+    window, session = DeliveryWindow(100), Slow()
+    assert window.take(10, "a", session) and window.take(20, "a", session)
+    window.give(10, "a", session)
+    assert (window.used, window.of("a", session)) == (20, 20)
+    window.give_all("a", session)
+    window.give_all("a", session)
+    assert (window.used, window.of("a", session)) == (0, 0)

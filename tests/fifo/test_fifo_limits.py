@@ -27,7 +27,7 @@ VERSION_2 = {
     "read_bytes": 1_024, "text_bytes": 256, "fewest": 16,
     "window": 65_536, "max_accepted": 4_096, "max_ranges": 262_144, "max_targeted": 65_536,
     "max_producers": 10_000, "max_fences": 10_000, "remembered_ms": 97_200_000,
-    "max_checked_out": 65_536, "max_consumers": 16_384, "max_get": 10_000,
+    "max_selector_bytes": 33_554_432, "max_checked_out": 65_536, "max_consumers": 16_384, "max_get": 10_000,
     "max_subscriptions": 256, "max_reserved": 65_536, "max_reservations": 64, "max_outstanding": 1_048_576,
     "max_released": 64, "max_pins": 16, "max_copy_bytes": 16_777_216,
     "staged_parts": 4_096, "staged_chunks": 16_384, "staged_bytes": 8_589_934_592,

@@ -30,7 +30,7 @@ from fifo.limits import PRODUCTION, SMALL
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage, QueueInfo
-from support.fifo_world import World, sequences
+from support.fifo_world import World, selector, sequences
 
 
 @pytest.fixture
@@ -541,6 +541,70 @@ def test_the_shares_of_consumers_outlive_a_snapshot() -> None:
     world.machine = world.restored(snapshot.encode(world.machine))
     assert not attached(world, name, "c")
     assert attached(world, world.session(2, owner=78), "c")
+
+
+# ---- the bytes of selectors
+
+
+def selecting(world: World, name: bytes, tag: str, size: int, queue: int = 1) -> bool:
+    """Whether a queue took a consumer with a selector of about this many bytes; if not it was for the limit."""
+    reply = world.do(name, Attach(queue, tag, selector(f"colour = '{'x' * size}'"), 1))
+    assert isinstance(reply, AttachedReply) or (isinstance(reply, Refused) and reply.reason == "limit")
+    return isinstance(reply, AttachedReply)
+
+
+def limited_selectors() -> World:
+    """Two queues that filter, of a group with room for 4,000 bytes of selectors."""
+    world = World(replace(SMALL, max_selector_bytes=4_000), has_model=True)
+    for queue in (1, 2):
+        world.queue(queue, filter_enabled=True, filter_field_names=("*",))
+    return world
+
+
+def test_the_selectors_of_an_address_have_as_many_bytes_as_are_left_free() -> None:
+    world = limited_selectors()
+    one, other = world.session(1, owner=77), world.session(2, owner=77)
+    assert selecting(world, one, "a", 900)
+    assert selecting(world, other, "a", 900, queue=2)
+    refused = world.do(one, Attach(1, "b", selector(f"colour = '{'y' * 900}'"), 1))
+    assert isinstance(refused, Refused)
+    assert refused.reason == "limit" and "allowed: as many as are left free of 4000" in refused.detail
+    assert attached(world, one, "b"), "a consumer without a selector takes none"
+    further = world.session(3, owner=78)
+    assert [selecting(world, further, tag, 900) for tag in "ab"] == [True, False]
+
+
+@pytest.mark.parametrize("way", ["cancel", "shorter", "session", "delete"])
+def test_the_bytes_of_a_selector_are_free_when_its_consumer_has_it_no_more(way: str) -> None:
+    world = limited_selectors()
+    name, other = world.session(1, owner=77), world.session(2, owner=77)
+    assert selecting(world, name, "a", 1_800)
+    assert not selecting(world, other, "b", 900, queue=2)
+    if way == "cancel":
+        world.do(name, Cancel(1, "a", requeue=True))
+    elif way == "shorter":
+        assert selecting(world, name, "a", 10)
+    elif way == "session":
+        world.session(1, epoch=2, owner=77)
+    else:
+        world.apply([(None, DeleteQueue(1))])
+    assert selecting(world, other, "b", 900, queue=2)
+
+
+def test_a_consumer_whose_new_selector_finds_no_room_keeps_the_one_that_it_has() -> None:
+    world = limited_selectors()
+    name = world.session(owner=77)
+    assert selecting(world, name, "a", 900)
+    assert not selecting(world, name, "a", 3_500)
+    assert selecting(world, name, "a", 950)
+
+
+def test_the_bytes_of_selectors_outlive_a_snapshot() -> None:
+    world = limited_selectors()
+    name = world.session(owner=77)
+    assert selecting(world, name, "a", 1_800)
+    world.machine = world.restored(snapshot.encode(world.machine))
+    assert not selecting(world, name, "b", 900)
 
 
 def test_entries_of_version_1_attach_any_number_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,8 +156,11 @@ def delivered(
 
 
 class ModelQueue:
-    def __init__(self, queue: int, config: c.QueueConfig, rules: Limits) -> None:
-        self.queue, self.config, self.rules = queue, config, rules
+    def __init__(
+        self, queue: int, config: c.QueueConfig, rules: Limits, queues: dict[int, ModelQueue]
+    ) -> None:
+        """queues: all of the group."""
+        self.queue, self.config, self.rules, self.queues = queue, config, rules, queues
         self.messages: list[Message] = []
         self.next_sequence = 1
         self.next_attach = 1
@@ -416,10 +419,19 @@ class ModelQueue:
         attached = sum(x.selector is not None for x in self.consumers)
         if (known is None or known.selector is None) and 0 <= self.config.max_consumers <= attached:
             return e.Refused("limit", "")
+        owners = [x.owner for x in self.consumers]
+        if known is None and is_crowded(owners, producer.owner, self.rules.max_consumers):
+            return e.Refused("limit", "")
+        more = len(command.selector) - len((known and known.selector) or b"")
+        everybody = [x for queue in self.queues.values() for x in queue.consumers]
+        own, total = (
+            sum(len(x.selector or b"") for x in everybody if x.owner in who)
+            for who in ([producer.owner], [x.owner for x in everybody])
+        )
+        if more > 0 and own + more > self.rules.max_selector_bytes - total:
+            return e.Refused("limit", "")
         if known is not None:
             self.remove(meta, known)
-        elif is_crowded([x.owner for x in self.consumers], producer.owner, self.rules.max_consumers):
-            return e.Refused("limit", "")
         consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
         consumer.priority = command.priority
         consumer.is_active = not self.config.single_active_consumer
@@ -1205,7 +1217,7 @@ class ModelGroup:
                 if queue in self.deleted:
                     return e.Refused("not_found", "")
                 if queue not in self.queues:
-                    made = self.queues[queue] = ModelQueue(queue, config, self.rules)
+                    made = self.queues[queue] = ModelQueue(queue, config, self.rules, self.queues)
                     made.reserved = partial(self.transactions.reserved, queue)
                     if config.expires_ms >= 0:
                         self.dirty.add(queue)
