@@ -1106,7 +1106,7 @@ BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
     "purge leaves delayed ones": (delays, "purge", not_purged),
 }
 """Of which the machine with delays is to notice each."""
-MOST_EXAMPLES = 300
+MOST_EXAMPLES = 1_000
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,13 @@ def refusal(reply: Reply) -> str:
 
 
 def shown(world: World, offset: int, subscription: str = "spark") -> list[int]:
-    portion = queries.reserved(world.machine, 1, subscription, offset, 0, 100_000)
-    assert isinstance(portion, ReservationPage)
-    return [body[0] for body in bodies_of(portion.runs)]
+    found: list[int] = []
+    while True:
+        portion = queries.reserved(world.machine, 1, subscription, offset, len(found), 100_000)
+        assert isinstance(portion, ReservationPage)
+        found += [body[0] for body in bodies_of(portion.runs)]
+        if not portion.has_more:
+            return found
 
 
 def info(world: World) -> QueueInfo:

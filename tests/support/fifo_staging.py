@@ -21,10 +21,13 @@ def prepared(limits: Limits = PRODUCTION, **arguments: Any) -> tuple[World, byte
 
 def waiting(world: World, text: str = "", queue: int = 1) -> list[tuple[int, int, int, int]]:
     """(sequence, index, operation, ordinal) of all that is ready."""
-    page = queries.browse(world.machine, queue, 0, 1_000_000, selector(text))
-    assert isinstance(page, BrowsePage)
-    assert page.next_sequence is None
-    return bodies(Deliver(None, 1, "", 0, 0, page.runs))  # type: ignore[arg-type]
+    found, start = [], 0
+    while start is not None:
+        page = queries.browse(world.machine, queue, start, 1_000_000, selector(text))
+        assert isinstance(page, BrowsePage)
+        found += bodies(Deliver(None, 1, "", 0, 0, page.runs))  # type: ignore[arg-type]
+        start = page.next_sequence  # type: ignore[assignment]
+    return found
 
 
 def refused(reply: Reply | None, reason: str) -> str:

@@ -299,14 +299,14 @@ def finishes_what_is_open(decisions: Decisions, entry: Entry, command: Finish) -
     return Ok()
 
 
-def rollback_settles(machine: QueueMachine, key: TransactionKey) -> None:
+def rollback_settles(machine: QueueMachine, entry: Entry, key: TransactionKey) -> None:
     """In the place of QueueMachine.drop_embargo: what a transaction has settled stays settled."""
     for part in machine.staging.embargo.parts.pop(key):
         if isinstance(part, EmbargoedSettlement):
             consumer = machine.consumers.get((key[0], part.consumer_tag))
-            if consumer is not None and consumer.attach == part.attach:
-                consumer.lift_embargo(part.tags)
-                machine.messages.settle(consumer.checked_out.remove_many(part.tags))
+            if consumer is not None:
+                consumer.lift_embargo(key[1])
+            machine.messages.settle(part.held.ranges())
 
 
 def ends_delays(machine: GroupMachine, entry: Entry, command: NodeDown) -> None:
