@@ -121,7 +121,8 @@ def test_a_page_has_a_limited_number_of_runs() -> None:
     for count in (1, 1, 4, 2, 1, 1, 1):  # each batch is a run
         world.publish(name_of(world), count)
     made = pin(world)
-    place, pages = made.first_sequence, []
+    pages: list[list[int]] = []
+    place: int | None = made.first_sequence
     while place is not None:
         page = queries.pinned(world.machine, 1, made.pin, place, made.end_sequence, 1 << 30)
         assert isinstance(page, BrowsePage)
