@@ -32,6 +32,8 @@ class SessionCommands:
         self._hub = hub
         self.number = 0
         """0 until the session is open"""
+        self.owner = c.UNKNOWN
+        """the client's address, as in RegisterProducer"""
         self.outbox = Outbox()
         self.under_way = 0
         """requests, publishing apart, that their groups have not answered"""
@@ -43,6 +45,7 @@ class SessionCommands:
         """set when something is decided or told"""
 
     def open(self, handler: SessionHandler, producer: bytes, epoch: int, owner: int) -> None:
+        self.owner = owner
         self.number = self._hub.sessions.open(handler, producer, epoch, owner)
 
     def close(self, *, is_clean: bool) -> None:

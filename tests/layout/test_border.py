@@ -46,6 +46,7 @@ NEUTRAL = (
     "session_transactions",
     "shares",
     "status",
+    "turns",
 )
 """Modules of quorum.api that any protocol's front can use."""
 PROTOCOL = ("grpc", "google", "quorum.v1")
