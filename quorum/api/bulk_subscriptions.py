@@ -23,7 +23,7 @@ from quorum.api.bulk_calls import (
     stream_blocks,
 )
 from quorum.api.bulk_columns import wanted
-from quorum.api.filters import SelectorText, expression_bytes, selector_text
+from quorum.api.filters import SelectorText, selector_text
 from quorum.api.handlers import Context, streaming, unary
 from quorum.api.owners import client_address, owner_of
 from quorum.api.stored_rows import Failures, RowReader
@@ -57,7 +57,8 @@ class SubscriptionCalls(BulkCalls):
             raise status.invalid(
                 "bad_argument", "start or on_expiry has a value that this service does not know"
             )
-        selector = expression_bytes(SelectorText(request.selector), queue)
+        owner = owner_of(context.peer())
+        selector = await self._hub.filters.encoding_for(queue, SelectorText(request.selector), owner)
         command = c.OpenSubscription(
             queue.id,
             request.subscription,
@@ -65,7 +66,7 @@ class SubscriptionCalls(BulkCalls):
             STARTS[request.start],
             request.timeout_ms or DEFAULT_TIMEOUT_MS,
             EXPIRIES[request.on_expiry],
-            owner_of(context.peer()),
+            owner,
         )
 
         def make(subscription: SubscriptionInfo | None) -> c.OpenSubscription:

@@ -8,14 +8,13 @@ from fifo import commands as c
 from fifo.effects import Ok, Pinned
 from quorum.api.bulk_calls import PAGE, BulkCalls, load, query_replica, retry_until_answered, stream_blocks
 from quorum.api.bulk_columns import wanted
-from quorum.api.filters import kept_fields
+from quorum.api.filters import SelectorText, kept_fields
 from quorum.api.handlers import Context, streaming, unary
 from quorum.api.owners import client_address, owner_of
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import BrowsePinned
 from quorum.v1 import bulk_pb2 as pb
-from quorum_selectors import canonical, jms
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.expression import Expression, field_names
 
@@ -50,10 +49,12 @@ class ViewCalls(BulkCalls):
     @streaming
     async def Browse(self, request: pb.BrowseViewRequest, context: Context) -> AsyncIterator[pb.Block]:
         columns = wanted(request.columns)
-        text = request.selector
-        expression = jms.parse(text) if text.strip(jms.BLANKS) else None
+        text, owner = SelectorText(request.selector), owner_of(context.peer())
+        expression = await self._hub.filters.expression(text, owner)
         queue = await self._queue(request.queue, request.index)
-        selector = self._encoded(queue, expression)
+        selector = b""
+        if expression is not None and self._keeps_fields_of(queue, expression):
+            selector = await self._hub.filters.encoding(text, owner)
         matches = None if expression is None or selector else compile_expression(expression)
         end = min(request.end_sequence or NO_END, NO_END)
         arrow_out = await load("arrow_out")
@@ -91,9 +92,7 @@ class ViewCalls(BulkCalls):
             async for block in stream_blocks(self._hub, answer, made.take()):
                 yield block
 
-    def _encoded(self, queue: CatalogQueue, expression: Expression | None) -> bytes:
-        """Return the selector for the machine to evaluate if the queue keeps all of its fields; otherwise empty."""
+    def _keeps_fields_of(self, queue: CatalogQueue, expression: Expression) -> bool:
+        """Whether the queue keeps all fields of the selector, so that the machine can evaluate it."""
         kept, _ = kept_fields(self._hub.catalog, queue)
-        if expression is None or kept is None or kept.first_not_kept(field_names(expression)) is not None:
-            return b""
-        return canonical.encode(expression)
+        return kept is not None and kept.first_not_kept(field_names(expression)) is None

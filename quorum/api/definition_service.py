@@ -30,7 +30,7 @@ from quorum.api.exchange_service import (
     shown_binding,
 )
 from quorum.api.handlers import streaming
-from quorum.api.owners import client_address
+from quorum.api.owners import owner_of
 from quorum.api.policy_service import policy_command, set_arguments, shown_policy
 from quorum.api.published_state import PublishedState
 from quorum.api.shares import Shares
@@ -42,7 +42,7 @@ from quorum.catalog.policies import Policy
 from quorum.catalog.queues import CatalogQueue
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
-from quorum_selectors.errors import EncodingError, SelectorError
+from quorum_selectors.errors import EncodingError
 
 PART_OBJECTS, PART_BYTES = 1_000, 256 << 10
 """Approximate maximum of objects, and of bytes, in one answer of an export. It takes some milliseconds."""
@@ -59,7 +59,7 @@ REHEARSAL_LIMIT_S = 120.0
 """Time limit of a dry run. One with 100,000 selectors takes half a minute."""
 
 Result = pb.DefinitionResult
-_ERRORS = (status.StatusError, SelectorError, ArgumentError, EncodingError)
+_ERRORS = (status.StatusError, ArgumentError, EncodingError)
 _TRANSIENT = (
     status.Code.ABORTED,
     status.Code.DEADLINE_EXCEEDED,
@@ -111,22 +111,22 @@ class DefinitionService(ExchangeService):
         if first is None:
             return
         if first.dry_run:
-            async for response in self._rehearse(first, requests, client_address(context.peer())):
+            async for response in self._rehearse(first, requests, owner_of(context.peer())):
                 yield response
             return
         request: pb.ImportDefinitionsRequest | None = first
         while request is not None:
             await self._hub.requests.current_catalog()
-            results = await self._import(request.definitions)
+            results = await self._import(request.definitions, owner_of(context.peer()))
             yield pb.ImportDefinitionsResponse(results=results)
             request = await _next(requests, NEXT_LIMIT_S)
 
     # ---- an import
 
-    async def _import(self, definitions: pb.Definitions) -> list[pb.DefinitionResult]:
+    async def _import(self, definitions: pb.Definitions, owner: int) -> list[pb.DefinitionResult]:
         results = await _several(self._import_exchange, definitions.exchanges)
         results += await _several(self._import_queue, definitions.queues)
-        results += await _several(self._import_binding, definitions.bindings)
+        results += await _several(partial(self._import_binding, owner), definitions.bindings)
         policies = [await _judged(self._import_policy(each)) for each in definitions.policies]
         if any(each.outcome == Result.ADDED for each in policies):
             await self._hub.requests.await_configured()
@@ -138,8 +138,8 @@ class DefinitionService(ExchangeService):
     async def _import_queue(self, wire: pb.QueueDefinition) -> bool:
         return await self._declare_queue(self._queue_declaration(wire.name, wire.arguments))
 
-    async def _import_binding(self, wire: pb.Binding) -> bool:
-        return await self._bind(await self._binding(wire))
+    async def _import_binding(self, owner: int, wire: pb.Binding) -> bool:
+        return await self._bind(await self._binding(wire, owner))
 
     async def _import_policy(self, wire: pb.Policy) -> bool:
         command = policy_command(wire)
@@ -162,9 +162,9 @@ class DefinitionService(ExchangeService):
         self,
         first: pb.ImportDefinitionsRequest,
         requests: AsyncIterator[pb.ImportDefinitionsRequest],
-        address: str,
+        owner: int,
     ) -> AsyncIterator[pb.ImportDefinitionsResponse]:
-        with self._place(address):
+        with self._place(owner):
             loop = asyncio.get_running_loop()
             deadline_s = loop.time() + REHEARSAL_LIMIT_S
             view = await self._hub.requests.current_catalog()
@@ -174,40 +174,44 @@ class DefinitionService(ExchangeService):
             request: pb.ImportDefinitionsRequest | None = first
             while request is not None:
                 results: list[pb.DefinitionResult] = []
-                for make in self._commands(machine, request.definitions):
+                for make in self._commands(machine, request.definitions, owner):
                     if len(results) % TURN_OBJECTS == 0:
                         await asyncio.sleep(0)
-                    results.append(_rehearsed(machine, make, self._hub.published))
+                    results.append(await _rehearsed(machine, make, self._hub.published))
                 yield pb.ImportDefinitionsResponse(results=results)
                 left_s = max(0.0, deadline_s - loop.time())
                 request = await _next(requests, min(NEXT_LIMIT_S, left_s))
 
     @contextmanager
-    def _place(self, address: str) -> Iterator[None]:
+    def _place(self, owner: int) -> Iterator[None]:
         shares = self._rehearsals
-        if not shares.enter(address):
+        if not shares.enter(owner):
             raise status.unavailable(
                 "overloaded",
-                f"{shares.total} dry runs are under way at this node, {shares.of(address)} of them of this client's "
+                f"{shares.total} dry runs are under way at this node, {shares.of(owner)} of them of this client's "
                 f"address; allowed: {shares.most}, and of one address as many as are left free; try again later",
             )
         try:
             yield
         finally:
-            shares.leave(address)
+            shares.leave(owner)
 
     def _commands(
-        self, machine: CatalogMachine, definitions: pb.Definitions
-    ) -> Iterator[Callable[[], CatalogCommand]]:
+        self, machine: CatalogMachine, definitions: pb.Definitions, owner: int
+    ) -> Iterator[Callable[[], CatalogCommand | Awaitable[CatalogCommand]]]:
         """Functions that return the commands of an import, or raise one of _ERRORS, in the order of the results."""
         for exchange in definitions.exchanges:
             yield partial(exchange_declaration, exchange.name, exchange.type, exchange.arguments)
         for queue in definitions.queues:
             yield partial(self._queue_declaration, queue.name, queue.arguments)
         for binding in definitions.bindings:
-            yield partial(_bind_command, machine, binding)
+            yield partial(self._bind_command, machine, binding, owner)
         for policy in definitions.policies:
             yield partial(policy_command, policy)
+
+    async def _bind_command(self, machine: CatalogMachine, wire: pb.Binding, owner: int) -> CatalogCommand:
+        source = machine.exchanges.by_name.get(wire.source)
+        return bind_command(await read_binding(wire, source, self._hub.filters, owner))
 
     def _queue_declaration(self, name: str, values: Mapping[str, queue_pb2.Value]) -> DeclareQueue:
         raise NotImplementedError
@@ -216,15 +220,14 @@ class DefinitionService(ExchangeService):
         raise NotImplementedError
 
 
-def _bind_command(machine: CatalogMachine, wire: pb.Binding) -> CatalogCommand:
-    return bind_command(read_binding(wire, machine.exchanges.by_name.get(wire.source)))
-
-
-def _rehearsed(
-    machine: CatalogMachine, make: Callable[[], CatalogCommand], published: PublishedState
+async def _rehearsed(
+    machine: CatalogMachine,
+    make: Callable[[], CatalogCommand | Awaitable[CatalogCommand]],
+    published: PublishedState,
 ) -> pb.DefinitionResult:
     try:
-        command = make()
+        made = make()
+        command = await made if isinstance(made, Awaitable) else made
         published.check_version(command)
         if isinstance(command, SetPolicy):
             known = machine.policies.by_name.get(command.name)
@@ -244,7 +247,7 @@ def _accepted(is_new: bool) -> pb.DefinitionResult:
 
 
 def _refusal(
-    error: status.StatusError | SelectorError | ArgumentError | EncodingError,
+    error: status.StatusError | ArgumentError | EncodingError,
 ) -> pb.DefinitionResult:
     """The result of a definition that the catalog, or the check of the request, refuses. Raises the error if it says
     nothing about the definition."""

@@ -12,9 +12,10 @@ import grpc
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
-from quorum.api.filters import SelectorText, parse, selector_text
+from quorum.api.filters import Filters, SelectorText, selector_text
 from quorum.api.handlers import unary_once
 from quorum.api.hub import Hub
+from quorum.api.owners import owner_of
 from quorum.api.policy_service import argument, set_arguments
 from quorum.catalog import exchanges as cat
 from quorum.catalog.arguments import ArgumentError, ArgumentValue, check_queue_name
@@ -31,7 +32,6 @@ from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.exchanges import Bind, DeleteExchange, Unbind
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
-from quorum_selectors import canonical
 
 LISTED_BYTES = 3 << 20
 """Approximate maximum bytes of an answer with exchanges or bindings: gRPC clients accept 4 MiB by default."""
@@ -117,7 +117,7 @@ class ExchangeService:
         request: pb.AddBindingRequest,
         context: grpc.aio.ServicerContext[pb.AddBindingRequest, pb.AddBindingResponse],
     ) -> pb.AddBindingResponse:
-        added = await self._bind(await self._binding(request.binding))
+        added = await self._bind(await self._binding(request.binding, owner_of(context.peer())))
         return pb.AddBindingResponse(added=added)
 
     async def _bind(self, binding: Binding) -> bool:
@@ -136,7 +136,7 @@ class ExchangeService:
     ) -> pb.RemoveBindingResponse:
         number = request.binding.id
         if not number:
-            binding = await self._binding(request.binding)
+            binding = await self._binding(request.binding, owner_of(context.peer()))
             known = (await self._hub.requests.current_catalog()).routes.find(binding)
             number = 0 if known is None else known.id
         reply = await self._hub.own_session.change(lambda catalog: Unbind(number)) if number else None
@@ -177,13 +177,13 @@ class ExchangeService:
             response.bindings.append(shown)
         return response
 
-    async def _binding(self, wanted: pb.Binding) -> Binding:
-        """`read_binding`, of an exchange of the catalog."""
+    async def _binding(self, wanted: pb.Binding, owner: int) -> Binding:
+        """`read_binding`, of an exchange of the catalog. owner: of the call (owners.owner_of)."""
         check_exchange_name(wanted.source)
         known = self._hub.catalog.routes.exchange(wanted.source)
         if known is None:
             known = (await self._hub.requests.current_catalog()).routes.exchange(wanted.source)
-        return read_binding(wanted, known)
+        return await read_binding(wanted, known, self._hub.filters, owner)
 
 
 def exchange_declaration(name: str, kind: str, values: Mapping[str, queue_pb2.Value]) -> cat.DeclareExchange:
@@ -204,9 +204,9 @@ def bind_command(binding: Binding) -> Bind:
     )
 
 
-def read_binding(wanted: pb.Binding, source: Exchange | None) -> Binding:
-    """The binding that a request means, without its id. source: the exchange of its name, None if there is none. Raises
-    ArgumentError, SelectorError or NOT_FOUND."""
+async def read_binding(wanted: pb.Binding, source: Exchange | None, filters: Filters, owner: int) -> Binding:
+    """The binding that a request means, without its id. source: the exchange of its name, None if there is none. Its
+    selector is parsed when it is the owner's turn. Raises ArgumentError or StatusError."""
     check_exchange_name(wanted.source)
     kind = wanted.WhichOneof("destination")
     if kind is None:
@@ -221,14 +221,16 @@ def read_binding(wanted: pb.Binding, source: Exchange | None) -> Binding:
     }
     if source is None:
         raise _no_exchange(wanted.source)
-    selector = _selector(source, arguments) if source.type == "selector" else ""
+    selector = ""
+    if source.type == "selector":
+        selector = (await filters.encoding(_selector(source, arguments), owner)).hex()
     pairs = tuple(sorted(arguments.items()))
     binding = Binding(0, wanted.source, kind, destination, wanted.routing_key, pairs, selector)
     check_binding(source.type, binding)
     return binding
 
 
-def _selector(exchange: Exchange, arguments: dict[str, ArgumentValue]) -> str:
+def _selector(exchange: Exchange, arguments: dict[str, ArgumentValue]) -> SelectorText:
     """Take the selector from a binding's arguments. Without one, the binding selects every message."""
     text = arguments.pop(SELECTOR, "")
     if not isinstance(text, str):
@@ -236,8 +238,7 @@ def _selector(exchange: Exchange, arguments: dict[str, ArgumentValue]) -> str:
             f"a binding of the selector exchange {exchange.name!r} has {SELECTOR} {text!r}; allowed: a JMS selector, "
             "as text"
         )
-    expression = parse(SelectorText(text))
-    return "" if expression is None else canonical.encode(expression).hex()
+    return SelectorText(text)
 
 
 def _shown(exchange: Exchange, bindings: int) -> pb.ExchangeInfo:

@@ -18,12 +18,14 @@ import structlog
 from quorum.api.catalog_view import CatalogView
 from quorum.api.decision_worker import DecisionWorker
 from quorum.api.deliveries import BodyReader
+from quorum.api.filters import Filters
 from quorum.api.member_requests import MemberRequests
 from quorum.api.own_session import OwnSession
 from quorum.api.published_state import PublishedState
 from quorum.api.raft_thread import OpenSessions, RaftInputs, RaftThread
 from quorum.api.reading import Workers
 from quorum.api.shares import ByteWindow, DeliveryWindow, PublishWindow
+from quorum.api.turns import Turns
 from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.driver import boottime_s
@@ -55,6 +57,8 @@ class Hub:
         self.session_window = session_window
         self.loop = asyncio.get_running_loop()
         self.workers = Workers()
+        self.turns = Turns()
+        self.filters = Filters(self.turns)
         self.reader = BodyReader(log)
         self._log = log
         self.received = ByteWindow(node_window, max_waiting=node_window)

@@ -11,10 +11,10 @@ from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
 from fifo.results import BrowsePage
 from quorum.api import deliveries, status
-from quorum.api.filters import kept_fields, parse
+from quorum.api.filters import kept_fields
 from quorum.api.handlers import streaming, unary
 from quorum.api.hub import Hub
-from quorum.api.owners import client_address
+from quorum.api.owners import client_address, owner_of
 from quorum.api.request_filters import filter_of
 from quorum.api.session_service import SessionCall
 from quorum.catalog.queues import CatalogQueue
@@ -29,6 +29,8 @@ from quorum_selectors.expression import Expression
 BROWSE_MESSAGES = 1_000
 """Maximum number of ready messages in the answer to one query of a browse."""
 MAX_GET = 1_000
+FEW_MESSAGES = 256
+"""Messages of a publish whose bodies are added up to find the bytes of their properties."""
 RESPONSE_BYTES = 1 << 20
 """Approximate maximum bytes of one response of a browse, unless a single message is larger."""
 GET_BYTES = 3 << 20
@@ -62,9 +64,15 @@ class QueueService(queue_pb2_grpc.QueueServicer):
     ) -> pb.PublishResponse:
         queue = await self._hub.requests.queue(request.queue)
         kept, max_bytes = kept_fields(self._hub.catalog, queue)
-        data = _as_batch(request).SerializeToString(deterministic=True)
         has_priorities = queue.config.max_priority > 0
-        checked = batches.check(data, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
+
+        def check() -> batches.CheckedBatch:
+            data = _as_batch(request).SerializeToString(deterministic=True)
+            return batches.check(data, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
+
+        owner = owner_of(context.peer())
+        checked = await self._hub.turns.run(owner, _check_steps(request), check)
+        data = checked.data
 
         def make(first: int, lowest: int) -> c.Enqueue:
             return c.Enqueue(
@@ -153,7 +161,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         context: grpc.aio.ServicerContext[pb.BrowseRequest, pb.BrowseResponse],
     ) -> AsyncIterator[pb.BrowseResponse]:
         queue = await self._hub.requests.queue(request.queue)
-        expression = parse(filter_of(request))
+        expression = await self._hub.filters.expression(filter_of(request), owner_of(context.peer()))
         is_wanted = _every if expression is None else _wanted(expression)
         left = request.limit or -1
 
@@ -186,6 +194,15 @@ def _due_times(page: BrowsePage) -> dict[int, int]:
     """The due times of a page of delayed messages, by sequence."""
     sequences = [run.first_sequence + place for run in page.runs for place in range(run.count)]
     return dict(zip(sequences, page.due_times_ms, strict=True)) if page.due_times_ms else {}
+
+
+def _check_steps(request: pb.PublishRequest) -> int:
+    """`batches.check_steps` of the request's batch. The bodies of many messages count, too, because adding them up
+    takes time itself."""
+    size = request.ByteSize()
+    if len(request.messages) <= FEW_MESSAGES:
+        size -= sum([len(each.body) for each in request.messages])
+    return batches.steps_of(size)
 
 
 def _as_batch(request: pb.PublishRequest) -> pb.MessageBatch:

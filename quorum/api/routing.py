@@ -8,7 +8,7 @@ queues, each of them once. If these are all messages of the client's batch, it g
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fifo.commands import Target
@@ -177,16 +177,20 @@ def _no_fields() -> Fields:
 
 
 async def route(
-    catalog: CatalogView, exchange: str, keys: Sequence[str], batch: bytes, count: int, limits: BatchLimits
+    catalog: CatalogView,
+    exchange: str,
+    keys: Sequence[str],
+    count: int,
+    read: Callable[[], Awaitable[StoredBatch]],
 ) -> Routes:
-    """Route a batch through an exchange that exists. keys: one for all messages, or one each. The properties are read
-    only if the route depends on them. Raises BatchError if they cannot be read."""
+    """Route a batch through an exchange that exists. keys: one for all messages, or one each. read: `batches.read_each`
+    of the batch, called only if the route depends on the properties. Raises BatchError if they cannot be read."""
     lookup = _Lookup(catalog, exchange)
     try:
         for key in dict.fromkeys(keys):
             await lookup.of(key)
     except _NeedsFields:
-        stored = batches.read_each(batch, limits)
+        stored = await read()
         if stored.each:
             if len(stored.each) != count:
                 raise batches.BatchError("bad_batch", f"{stored.count} messages, not {count}") from None

@@ -33,8 +33,8 @@ class SessionCommands:
         self.number = 0
         """0 until the session is open"""
         self.producer = b""
-        self.owner = 0
-        """as in RegisterProducer, once the session is open"""
+        self.owner = c.UNKNOWN
+        """the client's address, as in RegisterProducer"""
         self.outbox = Outbox()
         self.under_way = 0
         """requests, publishing apart, that their groups have not answered"""

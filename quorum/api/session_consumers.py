@@ -11,15 +11,13 @@ import structlog
 from fifo import commands as c
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Reply
 from quorum.api import deliveries, status
-from quorum.api.filters import Filter, expression_bytes
+from quorum.api.filters import Filter
 from quorum.api.hub import Hub
 from quorum.api.outcomes import ActiveChanged, Attached, Cancelled, Drained, PendingDelivery, TimedOut
 from quorum.api.session_commands import SessionCommands, Token
-from quorum.catalog.arguments import ArgumentError
 from quorum.catalog.queues import CatalogQueue
 from quorum.log import LogError
 from quorum.node.errors import BodyUnreadable
-from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 
 MAX_CONSUMERS = 1_000
 MAX_RANGES = 10_000
@@ -144,25 +142,26 @@ class SessionConsumers:
             if tag not in self.by_tag:
                 self._make_room()
             queue = await self._hub.requests.queue(name)
-            known = self.by_tag.get(tag)
-            if known is not None and known.queue != queue.id:
-                raise status.invalid(
-                    "in_use", f"consumer {_quoted(tag)} of this session is attached to another queue"
-                )
-            selector = expression_bytes(wanted, queue)
+            self._check_tag(tag, queue)
+            selector = await self._hub.filters.encoding_for(queue, wanted, self._commands.owner)
         except status.StatusError as error:
             self._commands.refuse(request_id, error)
             return
-        except (SelectorError, FilterError, ArgumentError, EncodingError) as error:
-            self._commands.refuse(request_id, status.StatusError(status.of_error(error)))
-            return
-        consumer = known or Consumer(tag, queue.group, queue.id)
+        consumer = self.by_tag.get(tag) or Consumer(tag, queue.group, queue.id)
         self.by_tag[tag] = consumer
         consumer.attaching += 1
         consumer.is_cancelled = False
         consumer.credit_to, consumer.delivered_to = credit_to, 0
         command = c.Attach(queue.id, tag, selector, credit_to, priority)
         self._submit(consumer, command, _Attaching(self, (queue,), request_id, consumer))
+
+    def _check_tag(self, tag: str, queue: CatalogQueue) -> None:
+        """StatusError if a consumer of another queue has the tag."""
+        known = self.by_tag.get(tag)
+        if known is not None and known.queue != queue.id:
+            raise status.invalid(
+                "in_use", f"consumer {_quoted(tag)} of this session is attached to another queue"
+            )
 
     def _make_room(self) -> None:
         """Make room for one more consumer. If there is none, the one that was cancelled first is forgotten: what it

@@ -9,6 +9,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
@@ -25,6 +27,8 @@ from quorum.node.wire import batches
 from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, CheckedBatch
 from quorum.node.wire.operations import MAX_RANGES
 from quorum_selectors.known_fields import KeptFields
+
+T = TypeVar("T")
 
 MAX_UINT64 = (1 << 64) - 1
 MAX_KNOWN = 8_192
@@ -143,8 +147,17 @@ class SessionPublisher:
         try:
             queue = await self._hub.requests.queue(routing_key)
             kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-            has_priorities = queue.config.max_priority > 0
-            checked = check(batch, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
+            checked = await self._in_turn(
+                batch,
+                partial(
+                    check,
+                    batch,
+                    self._hub.limits,
+                    kept,
+                    max_bytes,
+                    has_priorities=queue.config.max_priority > 0,
+                ),
+            )
             self._numbers.check(first, checked.count, lowest_unconfirmed)
             self._hub.published.check_disks(queue.group)
         except batches.BatchError as error:
@@ -163,6 +176,10 @@ class SessionPublisher:
             await self._refuse(count, first, lowest_unconfirmed, queue, error.status)
             return
         await self._send(queue, first, lowest_unconfirmed, checked, independent=independent)
+
+    async def _in_turn(self, batch: bytes, work: Callable[[], T]) -> T:
+        """The result of work on a batch, when it is the turn of the client's address. Such work may run in a thread."""
+        return await self._hub.turns.run(self._commands.owner, batches.check_steps(batch), work)
 
     async def _send(
         self,
@@ -362,6 +379,10 @@ class SessionPublisher:
         if is_current:
             await self._hub.requests.current_catalog()
             self._is_current = True
+
+        async def read() -> batches.StoredBatch:
+            return await self._in_turn(batch, partial(batches.read_each, batch, self._hub.limits))
+
         while True:
             while self._routed_by != (revision := self._hub.catalog.routes.revision):
                 if not self.undecided:
@@ -371,7 +392,7 @@ class SessionPublisher:
                 await self._commands.room.wait()
             is_known = self._hub.catalog.routes.exchange(exchange) is not None
             if is_known:
-                found = await routing.route(self._hub.catalog, exchange, keys, batch, count, self._hub.limits)
+                found = await routing.route(self._hub.catalog, exchange, keys, count, read)
             if is_known and (is_current or all(found.queues)):
                 return found
             if is_current:
@@ -402,7 +423,7 @@ class SessionPublisher:
             await self._refuse(count, first, lowest_unconfirmed, None, error.status)
             return
         self._numbers.use(first + count - 1)
-        parts, refused = (self._alike(routes, batch), missing) if is_alike else ([], missing)
+        parts, refused = (await self._alike(routes, batch), missing) if is_alike else ([], missing)
         if not parts:
             parts, refused = await self._route(routes, missing, batch, independent)
         shared = routing.shared_messages(self._outbox, routes, parts, first)
@@ -435,7 +456,7 @@ class SessionPublisher:
         for queue in new:
             self._kept[queue.id] = kept_fields(catalog, queue)
 
-    def _alike(self, routes: Sequence[routing.Queues], batch: bytes) -> list[routing.Part]:
+    async def _alike(self, routes: Sequence[routing.Queues], batch: bytes) -> list[routing.Part]:
         """The parts of a batch whose messages all have the same queues. Empty if something has to be refused or if a
         queue keeps fields: then the messages are checked one by one."""
         queues, parts = routes[0], []
@@ -445,7 +466,10 @@ class SessionPublisher:
             return []
         has_priorities = any(queue.config.max_priority > 0 for queue in queues)
         try:
-            checked = batches.check(batch, self._hub.limits, None, -1, has_priorities=has_priorities)
+            checked = await self._in_turn(
+                batch,
+                partial(batches.check, batch, self._hub.limits, None, -1, has_priorities=has_priorities),
+            )
             for group in routing.groups_of(queues):
                 self._hub.published.check_disks(group)
                 mine = tuple([queue for queue in queues if queue.group == group])
@@ -468,10 +492,13 @@ class SessionPublisher:
         limits = self._hub.limits
         try:
             whole = replace(limits, max_batch_bytes=FRAME_BYTES) if independent else limits
-            stored = batches.read_each(batch, whole)
-            wrong = batches.refused_each(
-                stored, limits, [[self._kept[queue.id] for queue in queues] for queues in routes]
-            )
+            kept = [[self._kept[queue.id] for queue in queues] for queues in routes]
+
+            def read() -> tuple[batches.StoredBatch, dict[int, batches.BatchError]]:
+                stored = batches.read_each(batch, whole)
+                return stored, batches.refused_each(stored, limits, kept)
+
+            stored, wrong = await self._in_turn(batch, read)
             if not independent and sum(map(len, routes)) > PRODUCTION.max_targeted:
                 raise batches.BatchError(
                     "batch_too_large",
@@ -516,7 +543,8 @@ class SessionPublisher:
                 await asyncio.sleep(0)
                 some = waiting.pop()
                 try:
-                    parts.append(routing.cut(batch, stored, group, some, routes, self._kept, limits))
+                    cut = partial(routing.cut, batch, stored, group, some, routes, self._kept, limits)
+                    parts.append(await self._in_turn(batch, cut))
                 except batches.BatchError as error:
                     if independent and isinstance(error, batches.TogetherTooLarge) and len(some) > 1:
                         middle = len(some) // 2
@@ -576,7 +604,10 @@ class SessionPublisher:
         """A batch for one queue."""
         kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
         has_priorities = queue.config.max_priority > 0
-        checked = batches.check(batch, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
+        checked = await self._in_turn(
+            batch,
+            partial(batches.check, batch, self._hub.limits, kept, max_bytes, has_priorities=has_priorities),
+        )
         self._hub.published.check_disks(queue.group)
         target = c.Target(queue.id, ((0, checked.count),), checked.columns)
         return routing.Part(range(checked.count), checked, (queue,), (target,))
@@ -595,7 +626,7 @@ class SessionPublisher:
                 return [await self._whole(routes[0][0], batch)]
             await self._look_up_kept_of({queue.id: queue for queues in routes for queue in queues}.values())
             if found.is_alike and not refused:
-                parts = self._alike(routes, batch)
+                parts = await self._alike(routes, batch)
         else:
             if len(keys) != count or count > MAX_INDEPENDENT:
                 text = (

@@ -14,7 +14,9 @@ from fifo import commands as c
 from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
 from fifo.results import BrowsePage, ReservationPage
 from quorum.api import bulk_calls, bulk_service, bulk_staging, bulk_subscriptions, bulk_views, status
+from quorum.api.filters import Filters
 from quorum.api.reading import Workers
+from quorum.api.turns import Turns
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import BrowsePinned, CountedPage, Query, ReadReservation, ReservePreview
 from quorum.node.wire.batches import BatchLimits
@@ -32,6 +34,7 @@ class FakeHub:
         self.limits = BatchLimits(16_384, 16 << 20, 18 << 20)
         self.loop = asyncio.get_running_loop()
         self.workers = Workers()
+        self.filters = Filters(Turns())
         self._indexes = list(indexes)
         self.catalog: Any = None
         self.requests: Any = self

@@ -49,6 +49,7 @@ NEUTRAL = (
     "shared_commit",
     "shares",
     "status",
+    "turns",
 )
 """Modules of quorum.api that any protocol's front can use."""
 PROTOCOL = ("grpc", "google", "quorum.v1")

@@ -149,6 +149,24 @@ def read_number(data: bytes, number: int, max_tags: int = DEFAULT_TAGS) -> int |
     return found
 
 
+def read_sizes(data: bytes, numbers: frozenset[int], max_tags: int) -> int:
+    """The bytes of the texts, bytes and messages with these numbers at the top level, if they are among the first
+    max_tags fields."""
+    position, end, found = 0, len(data), 0
+    try:
+        for _ in range(max_tags):
+            if position >= end:
+                break
+            tag, position = _varint(data, position)
+            after = _skip(data, position, tag & 7)
+            if tag & 7 == _BYTES and tag >> 3 in numbers:
+                found += min(after, end) - position
+            position = after
+    except (IndexError, ValueError):
+        pass
+    return found
+
+
 class _Walk:
     def __init__(self, data: bytes, max_tags: int) -> None:
         self._data = data
