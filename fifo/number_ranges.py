@@ -63,24 +63,3 @@ class NumberRanges:
             end += 1
         firsts[start:end] = array("Q", (first,))
         lasts[start:end] = array("Q", (last,))
-
-    def remove(self, first: int, last: int) -> None:
-        """Removes first..last, of which some may not be there."""
-        found = list(self.overlapping(first, last))
-        if not found:
-            return
-        start = bisect_left(self.lasts, first)
-        kept = [(a, b) for a, b in ((found[0][0], first - 1), (last + 1, found[-1][1])) if a <= b]
-        self.firsts[start : start + len(found)] = array("Q", [a for a, _ in kept])
-        self.lasts[start : start + len(found)] = array("Q", [b for _, b in kept])
-
-    def outside(self, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """These ranges (first, last) without the numbers that are here."""
-        for first, last in ranges:
-            position = first
-            for start, end in self.overlapping(first, last):
-                if start > position:
-                    yield position, start - 1
-                position = end + 1
-            if position <= last:
-                yield position, last

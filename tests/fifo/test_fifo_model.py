@@ -995,7 +995,7 @@ def returned_by_rollback(self: QueueMachine, entry: Entry, key: Key) -> None:
 def outcome_forgotten(self: Transactions, entry: Entry, producer: Producer, command: c.Commit) -> Any:
     """A repeated commit does not hear its outcome."""
     reply = commit(self, entry, producer, command)
-    producer.committed.remove(command.tx, command.tx)
+    producer.committed.forget_below(command.tx + 1)
     return reply
 
 
