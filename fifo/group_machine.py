@@ -84,7 +84,7 @@ from fifo.outcome_hash import digest
 from fifo.producers import Producer
 from fifo.queue_machine import BatchFields, QueueMachine
 from fifo.subscriptions import SubscriptionCommand
-from fifo.versions import FIRST, SHARED_BUDGETS, check_version
+from fifo.versions import FIRST, SHARED_BUDGETS, UNIQUE_NUMBERS, check_version
 
 FIRST_WAKE_QUEUES = 16
 """Number of queues that one Wake continues in version 1, where each queue has a budget of its own."""
@@ -604,9 +604,12 @@ class GroupMachine(GroupState):
         if is_deleted(self.deleted, command.queue):
             return Refused("not_found", f"queue {command.queue} was deleted; its id is never used again")
         if command.queue not in self.queues:
-            self.queues[command.queue] = QueueMachine(
+            machine = QueueMachine(
                 command.queue, command.config, self.field_source, self.memory, self.selector_bytes
             )
+            if entry.version >= UNIQUE_NUMBERS:
+                machine.begin_numbers()
+            self.queues[command.queue] = machine
             if command.config.expires_ms >= 0:
                 self.dirty[command.queue] = None  # its time without use begins
         return Ok()

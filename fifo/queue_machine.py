@@ -89,6 +89,10 @@ from quorum_selectors.errors import ColumnsError
 
 IN_USE = -1
 """In place of the time of the last use."""
+NUMBER_BITS = 32
+"""Each queue has 2 ** NUMBER_BITS attach numbers, as many generations, and as many numbers of pins."""
+NUMBERED_QUEUES = 1 << 31
+"""Number of queues after which they begin again: the running hash takes numbers of 63 bits."""
 BatchFields = tuple[BatchColumns | None, int]
 """The filter fields of a batch, None for none, and their text factor."""
 NO_FIELDS: BatchFields = (None, 0)
@@ -145,6 +149,12 @@ class QueueMachine:
         self.unfinished = False  # a budget has cut `finish` short
         self.used_ms = IN_USE  # group time of the last use; IN_USE also without `expires_ms`
         self.changes = 0  # local: grows when what a checkpoint says of the queue may have changed
+
+    def begin_numbers(self) -> None:
+        """Begins the attach numbers, generations and numbers of pins of a new queue above those of earlier queues."""
+        past = self.queue % NUMBERED_QUEUES << NUMBER_BITS
+        self.next_attach = self.pins.next_pin = past + 1
+        self.subscriptions.past_generation = past
 
     # ---- publishing
 

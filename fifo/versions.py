@@ -42,6 +42,7 @@ as there may be logs with entries of that version.
 | 2 | a session's publishes and settlements may be part of a transaction |
 | 2 | a transaction may have parts in several groups |
 | 2 | messages may be published with a delay, and a queue may delay those that are requeued |
+| 2 | attach numbers, generations of subscriptions and numbers of pins are not used again by other queues |
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ SHARED_BUDGETS = 2
 SHARED_PLACES = 2
 TIMED_BATCHES = 2
 TOLD_LOSSES = 2
+UNIQUE_NUMBERS = 2
 BASE = 2
 """The lowest version with which leaders propose. It needs no switch: a build that knows only lower versions cannot
 connect to the other members (replication/network/handshake.py)."""

@@ -13,7 +13,7 @@ from fifo.queries import subscriptions
 from quorum.node import queries as q
 from quorum.node.reads.query_table import QueryTable
 from quorum.node.reads.queue_answers import QueueAnswers
-from support.fifo_world import World
+from support.fifo_world import World, nth_number
 
 
 class Replicas(dict[int, Any]):
@@ -73,7 +73,7 @@ def test_a_poll_for_a_reservation_looks_at_its_own_reader_only(monkeypatch: pyte
     built: list[str] = []
     build = subscriptions._info
     monkeypatch.setattr(subscriptions, "_info", lambda reader: built.append(reader.name) or build(reader))
-    preview = answers(world).answer(q.PreviewReserve(1, 1, "r7", generation=1, after=0), 0)
+    preview = answers(world).answer(q.PreviewReserve(1, 1, "r7", generation=nth_number(1), after=0), 0)
     assert preview.subscription is not None and preview.subscription.name == "r7"
     assert built == ["r7"]
 
@@ -85,8 +85,8 @@ def test_a_reader_that_lost_its_messages_by_a_silence_is_told_at_once_though_not
     name = world.session()
     world.do(name, OpenSubscription(1, "etl", b"", "earliest", 2_000, "discard"))
     world.publish(name, 1)
-    world.do(name, Reserve(1, "etl", 1, 0, 1, 100))
-    query = q.PreviewReserve(1, 1, "etl", generation=1, after=1)
+    world.do(name, Reserve(1, "etl", nth_number(1), 0, 1, 100))
+    query = q.PreviewReserve(1, 1, "etl", generation=nth_number(1), after=1)
     assert not answers(world).answer(query, 0).may_reserve
     world.wake(2_000)
     assert answers(world).answer(query, 0) == q.ReservePreview(None, True, 0, world.index)

@@ -23,7 +23,7 @@ from fifo.commands import (
 from fifo.limits import SMALL
 from fifo.persistence import invariants, snapshot
 from fifo.queries import group as queries
-from support.fifo_world import World
+from support.fifo_world import World, nth_number
 
 
 def totals(world: World) -> dict[str, int]:
@@ -75,8 +75,8 @@ def test_the_end_of_a_session_and_of_a_reservation_return_messages() -> None:
     world.do(name, CloseSession())
     assert totals(world) == {"published": 6, "returned": 2}
     world.do(other, OpenSubscription(1, "s", b"", "earliest", 60_000, "keep"))
-    world.do(other, Reserve(1, "s", 1, 0, 3, 10_000))
-    world.do(other, ReleaseSubscription(1, "s", 1))
+    world.do(other, Reserve(1, "s", nth_number(1), 0, 3, 10_000))
+    world.do(other, ReleaseSubscription(1, "s", nth_number(1)))
     assert totals(world) == {"published": 6, "returned": 5, "redelivered": 2}
     world.do(other, Get(1, 4, settled=True))
     assert totals(world) == {"published": 6, "settled": 4, "returned": 5, "redelivered": 5}

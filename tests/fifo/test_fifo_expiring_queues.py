@@ -26,7 +26,7 @@ from fifo.commands import (
 from fifo.effects import Ok, Pinned, QueueExpired, Refused
 from fifo.limits import SMALL
 from fifo.persistence import snapshot
-from support.fifo_world import World
+from support.fifo_world import World, nth_number
 
 EXPIRES_MS = 1_000
 
@@ -121,7 +121,7 @@ def test_a_subscription_uses_the_queue_until_its_timeout_has_passed(world: World
     name = world.session()
     world.do(name, OpenSubscription(1, "s", b"", "earliest", 5_000, "keep"))
     assert expires_in(world) == 5_000 + EXPIRES_MS
-    world.do(name, KeepSubscription(1, "s", 1), 4_000)
+    world.do(name, KeepSubscription(1, "s", nth_number(1)), 4_000)
     assert expires_in(world) == 5_000 + EXPIRES_MS
     world.do(name, DeleteSubscription(1, "s"), 2_000)
     assert expires_in(world) == EXPIRES_MS

@@ -18,7 +18,7 @@ from fifo.persistence.references import references
 from fifo.queue_machine import QueueMachine
 from fifo.records import Record
 from fifo.subscriptions import Subscription
-from support.fifo_world import World, in_transaction
+from support.fifo_world import World, in_transaction, nth_number
 from support.later_fields import DEFAULT, MADE, NEW, add_note, notes
 
 
@@ -33,7 +33,7 @@ def world_with_every_record() -> World:
     world.attach(second, "all", 3)
     for name in ("one", "other"):
         world.do(second, c.OpenSubscription(1, name, b"", "earliest", 60_000, "keep"))
-        world.do(second, c.Reserve(1, name, 1, 0, 4, 10_000))
+        world.do(second, c.Reserve(1, name, nth_number(1), 0, 4, 10_000))
     world.do(second, c.Pin(1, 60_000))
     world.stage(first, 1, 1, 0, 2)
     world.publish_staged(first, 1, (1, 2))

@@ -16,7 +16,7 @@ from fifo.persistence import snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
 from fifo.results import BrowsePage
-from support.fifo_world import World, bodies_of, selector
+from support.fifo_world import World, bodies_of, nth_number, selector
 
 HOUR_MS = 3600 * 1000
 
@@ -74,7 +74,7 @@ def test_a_pin_shows_what_was_ready_whatever_comes_after(world: World) -> None:
     attach, _ = world.attach(name, "a", 3)  # holds 1..3, which are not ready then
     before = waiting(world)
     made = pin(world)
-    assert made == Pinned(1, world.index, 1, 11, 7)
+    assert made == Pinned(nth_number(1), world.index, 1, 11, 7)
     config = world.machine.config_of(1)
     assert config is not None
     for happening in (
@@ -257,7 +257,7 @@ def test_of_two_pins_each_shows_its_own_time(world: World) -> None:
     assert [body[0] for body in shown(world.machine, second)] == [3, 4]
     world.do(name, Unpin(1, first.pin))
     assert [body[0] for body in shown(world.machine, second)] == [3, 4]
-    assert [info.pin for info in queries.pins(world.machine, 1)] == [2]
+    assert [info.pin for info in queries.pins(world.machine, 1)] == [second.pin]
 
 
 def test_the_oldest_pin_ends_where_copies_take_too_much() -> None:
@@ -289,7 +289,7 @@ def test_a_queue_has_so_many_pins_and_takes_them_along(world: World) -> None:
     made = [pin(world, owner=owner) for owner in owners]
     assert refusal(world.do(name_of(world), Pin(1, HOUR_MS, 82))) == "limit"
     world.do(name_of(world), Unpin(1, made[3].pin))
-    assert pin(world, owner=82).pin == PRODUCTION.max_pins + 1  # numbers are not used again
+    assert pin(world, owner=82).pin == nth_number(PRODUCTION.max_pins + 1)  # numbers are not used again
     world.apply([(None, Purge(1)), (None, DeleteQueue(1))])
     assert queries.pins(world.machine, 1) == ()
     assert refusal(queries.pinned(world.machine, 1, made[0].pin, 0, 9, 9)) == "not_found"
@@ -304,7 +304,7 @@ def test_one_owner_has_as_many_pins_as_are_left_free_and_the_others_still_come_i
         pin(world, owner=77)
     world.machine = world.restored(snapshot.encode(world.machine))
     assert refusal(world.do(name_of(world), Pin(1, HOUR_MS, 77))) == "limit"
-    assert pin(world, owner=78).pin == 9
+    assert pin(world, owner=78).pin == nth_number(9)
 
 
 def test_a_pin_of_an_empty_queue_shows_nothing(world: World) -> None:

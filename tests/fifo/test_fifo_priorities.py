@@ -26,7 +26,7 @@ from fifo.messages.ready_order import PriorityOrder, SequenceOrder
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage, QueueInfo
-from support.fifo_world import World, bodies_of, part_name, selector, sequences
+from support.fifo_world import World, bodies_of, nth_number, part_name, selector, sequences
 
 RED = {"application-properties.colour": "red"}
 GREEN = {"application-properties.colour": "green"}
@@ -228,7 +228,7 @@ def test_a_reservation_is_by_sequence(text: str) -> None:
     world, name = prepared(filter_enabled=True)
     publish(world, name, "0505", rows=[RED] * 4)
     world.do(name, OpenSubscription(1, "spark", selector(text), "earliest", 60_000, "keep"))
-    world.do(name, Reserve(1, "spark", 1, 0, 3, 10_000))
+    world.do(name, Reserve(1, "spark", nth_number(1), 0, 3, 10_000))
     page = queries.reserved(world.machine, 1, "spark", 1, 0, 10)
     assert not isinstance(page, Refused)
     assert [body[0] for body in bodies_of(page.runs)] == [1, 2, 3]

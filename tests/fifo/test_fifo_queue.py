@@ -30,7 +30,7 @@ from fifo.limits import PRODUCTION, SMALL
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage, QueueInfo
-from support.fifo_world import World, selector, sequences
+from support.fifo_world import World, nth_number, selector, sequences
 
 
 @pytest.fixture
@@ -430,7 +430,7 @@ def test_the_oldest_message_is_named() -> None:
 
 def test_a_reply_to_an_identical_attach_is_an_attachment(world: World) -> None:
     reply = world.do(world.session(), Attach(1, "a", b"", 0))
-    assert reply == AttachedReply(1)
+    assert reply == AttachedReply(nth_number(1))
 
 
 @given(

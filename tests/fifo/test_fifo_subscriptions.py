@@ -31,9 +31,11 @@ from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.queries.storage import scan_positions as positions
 from fifo.results import QueueInfo, ReservationPage
-from support.fifo_world import World, bodies_of, selector, sequences
+from support.fifo_world import World, bodies_of, nth_number, selector, sequences
 
 COLOURS = [{"application-properties.colour": colour} for colour in ("red", "green")]
+FIRST, SECOND = nth_number(1), nth_number(2)
+"""Generations of a subscription."""
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def open_reader(world: World, text: str = "", **more: Any) -> SubscriptionState:
 
 
 def reserve(world: World, after: int = 0, most: int = 1_000, **more: Any) -> Reply:
-    arguments = {"subscription": "spark", "generation": 1, "max_bytes": 1 << 30, **more}
+    arguments = {"subscription": "spark", "generation": FIRST, "max_bytes": 1 << 30, **more}
     return do(
         world,
         Reserve(1, arguments["subscription"], arguments["generation"], after, most, arguments["max_bytes"]),
@@ -134,22 +136,22 @@ def test_a_second_opening_fences_the_first_and_finds_what_it_left(world: World) 
     open_reader(world)
     world.publish(name_of(world), 5)
     reserve(world, most=3)
-    assert open_reader(world) == SubscriptionState(2, 0, 1, 3)
+    assert open_reader(world) == SubscriptionState(SECOND, 0, 1, 3)
     for command in (
-        Reserve(1, "spark", 1, 1, 5, 500),
-        SettleReserved(1, "spark", 1, 1),
-        KeepSubscription(1, "spark", 1),
-        ReleaseSubscription(1, "spark", 1),
+        Reserve(1, "spark", FIRST, 1, 5, 500),
+        SettleReserved(1, "spark", FIRST, 1),
+        KeepSubscription(1, "spark", FIRST),
+        ReleaseSubscription(1, "spark", FIRST),
     ):
         before = queries.subscriptions(world.machine, 1)
         reply = do(world, command)
         assert refusal(reply) == "wrong_generation"
-        assert "1, the present one is 2" in reply.detail  # type: ignore[union-attr]
+        assert f"{FIRST}, the present one is {SECOND}" in reply.detail  # type: ignore[union-attr]
         assert queries.subscriptions(world.machine, 1) == before
     portion = queries.reserved(world.machine, 1, "spark", 1, 0, 3)
     assert isinstance(portion, ReservationPage)
     assert (portion.redelivered, portion.opens) == (0b111, 1)
-    assert reserve(world, after=1, generation=2) == Reserved(2, world.index, 2, 200, True)
+    assert reserve(world, after=1, generation=SECOND) == Reserved(2, world.index, 2, 200, True)
     assert queries.reserved(world.machine, 1, "spark", 2, 0, 3).redelivered == 0  # type: ignore[union-attr]
 
 
@@ -158,9 +160,9 @@ def test_settled_is_what_the_reader_says_it_is(world: World) -> None:
     world.publish(name_of(world), 6)
     for after in range(3):
         reserve(world, after, most=2)
-    assert do(world, SettleReserved(1, "spark", 1, 2)) == SubscriptionState(1, 2, 3, 2)
-    assert do(world, SettleReserved(1, "spark", 1, 1)) == SubscriptionState(1, 2, 3, 2)
-    assert refusal(do(world, SettleReserved(1, "spark", 1, 4))) == "not_given"
+    assert do(world, SettleReserved(1, "spark", FIRST, 2)) == SubscriptionState(FIRST, 2, 3, 2)
+    assert do(world, SettleReserved(1, "spark", FIRST, 1)) == SubscriptionState(FIRST, 2, 3, 2)
+    assert refusal(do(world, SettleReserved(1, "spark", FIRST, 4))) == "not_given"
     assert (info(world).ready, info(world).checked_out) == (0, 2)
     assert refusal(reserve(world, after=0)) == "settled"
     assert refusal(queries.reserved(world.machine, 1, "spark", 2, 0, 1)) == "settled"  # type: ignore[arg-type]
@@ -176,7 +178,7 @@ def test_many_messages_are_settled_in_several_entries(world: World) -> None:
     assert [reply.count for reply in replies] == [40_000] * 3  # type: ignore[union-attr]
     settled = []
     while not settled or settled[-1] < 3:
-        reply = do(world, SettleReserved(1, "spark", 1, 3))
+        reply = do(world, SettleReserved(1, "spark", FIRST, 3))
         assert isinstance(reply, SubscriptionState)
         settled.append(reply.settled)
     assert settled == [1, 2, 3]
@@ -190,7 +192,7 @@ def test_an_entry_reserves_no_more_than_its_budget(world: World) -> None:
     for _ in range(3):
         world.publish(name_of(world), 40_000)
     both = [
-        world.op(name_of(world), Reserve(1, subscription, 1, 0, 60_000, 1 << 40))
+        world.op(name_of(world), Reserve(1, subscription, FIRST, 0, 60_000, 1 << 40))
         for subscription in ("spark", "other")
     ]
     first, second = world.apply(both).replies
@@ -205,8 +207,8 @@ def test_what_is_released_comes_back_to_its_places_and_is_told(world: World) -> 
     world.publish(name, 6)
     reserve(world, most=2)
     reserve(world, after=1, most=2)
-    do(world, SettleReserved(1, "spark", 1, 1))
-    assert do(world, ReleaseSubscription(1, "spark", 1)) == SubscriptionState(1, 2, 2, 0)
+    do(world, SettleReserved(1, "spark", FIRST, 1))
+    assert do(world, ReleaseSubscription(1, "spark", FIRST)) == SubscriptionState(FIRST, 2, 2, 0)
     assert refusal(reserve(world, after=0)) == "settled"
     assert refusal(reserve(world, after=1)) == "released"
     assert reserve(world, after=2) == Reserved(3, world.index, 4, 400, True)
@@ -221,7 +223,7 @@ def test_much_that_is_released_comes_back_in_several_entries(world: World) -> No
     for after in range(3):
         world.publish(name_of(world), 40_000)
         reserve(world, after, 40_000)
-    do(world, ReleaseSubscription(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", FIRST))
     assert info(world).ready == 40_000
     assert refusal(reserve(world, after=1)) == "released"  # though its messages are still on their way
     assert world.machine.next_wake() == world.now_ms
@@ -240,7 +242,7 @@ def test_a_silent_reader_gives_up_what_it_holds(
     open_reader(world, timeout_ms=2_000, on_expiry=on_expiry)
     world.publish(name_of(world), 5)
     reserve(world, most=3)
-    do(world, KeepSubscription(1, "spark", 1), passed_ms=1_500)
+    do(world, KeepSubscription(1, "spark", FIRST), passed_ms=1_500)
     assert world.machine.next_wake() == (None if on_expiry == "keep" else world.now_ms + 2_000)
     world.wake(1_999)
     assert info(world).checked_out == 3
@@ -248,13 +250,13 @@ def test_a_silent_reader_gives_up_what_it_holds(
     assert (info(world).ready, info(world).checked_out) == (ready, checked_out)
     assert dict(zip(("expired", "rejected"), info(world).dropped, strict=False))["rejected"] == rejected
     subscription = queries.subscriptions(world.machine, 1)[0]
-    assert (subscription.generation, subscription.last) == (1, 1)
+    assert (subscription.generation, subscription.last) == (FIRST, 1)
     if on_expiry == "keep":
         assert shown(world, 1) == [1, 2, 3]
     else:
         assert refusal(reserve(world, after=0)) == "released"
         assert refusal(reserve(world, after=1)) == "released"
-        do(world, SettleReserved(1, "spark", 1, 1))
+        do(world, SettleReserved(1, "spark", FIRST, 1))
         assert reserve(world, after=1).offset == 2  # type: ignore[union-attr]
 
 
@@ -266,22 +268,22 @@ def test_a_reader_that_reserves_ahead_gets_nothing_new_before_it_knows_what_a_si
     world.publish(name_of(world), 9)
     for after in range(3):
         reserve(world, after, most=2)
-    do(world, SettleReserved(1, "spark", 1, 1))
+    do(world, SettleReserved(1, "spark", FIRST, 1))
     world.wake(2_000)
     world.machine = world.restored(snapshot.encode(world.machine))
-    do(world, KeepSubscription(1, "spark", 1))
+    do(world, KeepSubscription(1, "spark", FIRST))
     for _ in range(2):  # also to a program that has lost the answer
         assert refusal(reserve(world, after=3)) == "released"
         assert queries.subscriptions(world.machine, 1)[0].has_untold_loss
-    do(world, SettleReserved(1, "spark", 1, 2))  # of the third it still does not know
+    do(world, SettleReserved(1, "spark", FIRST, 2))  # of the third it still does not know
     assert refusal(reserve(world, after=3)) == "released"
-    generation = 1
+    generation = FIRST
     if way == "opened":
         generation = open_reader(world, timeout_ms=2_000).generation
     elif way == "released":
-        do(world, ReleaseSubscription(1, "spark", 1))
+        do(world, ReleaseSubscription(1, "spark", FIRST))
     else:
-        assert do(world, SettleReserved(1, "spark", 1, 3)) == SubscriptionState(1, 3, 3, 0)
+        assert do(world, SettleReserved(1, "spark", FIRST, 3)) == SubscriptionState(FIRST, 3, 3, 0)
     assert reserve(world, after=3, generation=generation) == Reserved(4, world.index, 7, 700, True)
 
 
@@ -314,7 +316,7 @@ def sparse_and_cold(world: World, blocks: int) -> None:
         found += count_of(
             reserve(world, after=queries.subscriptions(world.machine, 1)[0].last, subscription="looks")
         )
-    do(world, ReleaseSubscription(1, "looks", 1))
+    do(world, ReleaseSubscription(1, "looks", FIRST))
     go_cold(world)
 
 
@@ -355,7 +357,7 @@ def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more(wo
     assert not queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world, 1)) == 0
     assert memory.loads == before
-    do(world, ReleaseSubscription(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", FIRST))
     assert queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world, 1)) == 6, "what came back is found again"
 
@@ -418,7 +420,7 @@ def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -
     reserve(world)
     assert (shown(world, 1), shown(world, 1, "red")) == ([5], [4])
     open_reader(world, start="earliest")  # only where a subscription is new
-    assert reserve(world, after=1, generation=2).count == 0  # type: ignore[union-attr]
+    assert reserve(world, after=1, generation=SECOND).count == 0  # type: ignore[union-attr]
     assert info(world).ready == 3
 
 
@@ -463,7 +465,7 @@ def test_consumers_beside_a_reader_skip_what_it_holds(world: World) -> None:
     reserve(world, most=3)
     _, applied = world.attach(name, "a", 2)
     assert sequences(applied) == [4, 5]
-    do(world, ReleaseSubscription(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", FIRST))
     world.do(name, Attach(1, "a", b"", 10))
     assert info(world).ready == 0
 
@@ -475,7 +477,7 @@ def test_what_arrives_in_its_own_entry_goes_to_the_reader_before_a_consumer_that
     assert sequences(applied) == [1]
     open_reader(world, "colour = 'red'")
     publish = world.batch(name, 3, [*COLOURS, COLOURS[0]])
-    reserving = world.op(name, Reserve(1, "spark", 1, 0, 10, 1_000))
+    reserving = world.op(name, Reserve(1, "spark", FIRST, 0, 10, 1_000))
     applied = world.apply([publish, reserving])
     assert shown(world, 1) == [3, 5]
     assert sequences(applied) == []
@@ -494,7 +496,7 @@ def test_what_is_held_is_not_purged_expired_or_too_much(world: World) -> None:
     world.wake(1_000)
     assert (info(world).ready, info(world).checked_out) == (2, 3)
     assert shown(world, 1) == [1, 2, 3]
-    do(world, ReleaseSubscription(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", FIRST))
     assert info(world).dropped[0] == 3  # their time was over when they came back
 
 
@@ -557,13 +559,13 @@ def test_a_deleted_reader_is_gone_and_its_generations_are_not_used_again(world: 
     world.publish(name_of(world), 5)
     open_reader(world)
     open_reader(world)
-    reserve(world, generation=2, most=3)
+    reserve(world, generation=SECOND, most=3)
     assert do(world, DeleteSubscription(1, "spark")) == Ok(3)
     assert do(world, DeleteSubscription(1, "spark")) == Ok(0)
     assert (info(world).ready, info(world).checked_out) == (5, 0)
-    assert refusal(reserve(world, generation=2)) == "not_found"
-    assert open_reader(world) == SubscriptionState(3, 0, 0, 0)
-    assert refusal(reserve(world, generation=2)) == "wrong_generation"
+    assert refusal(reserve(world, generation=SECOND)) == "not_found"
+    assert open_reader(world) == SubscriptionState(nth_number(3), 0, 0, 0)
+    assert refusal(reserve(world, generation=SECOND)) == "wrong_generation"
 
 
 def test_a_deleted_queue_takes_its_readers_along(world: World) -> None:
@@ -603,9 +605,9 @@ def test_old_releases_are_remembered_up_to_a_bound() -> None:
     world.publish(name_of(world), 1)
     for after in range(0, 8, 2):  # released and settled in turn
         reserve(world, after)
-        do(world, ReleaseSubscription(1, "spark", 1))
+        do(world, ReleaseSubscription(1, "spark", FIRST))
         reserve(world, after + 1)
-        do(world, SettleReserved(1, "spark", 1, after + 2))
+        do(world, SettleReserved(1, "spark", FIRST, after + 2))
         world.publish(name_of(world), 1)
     answers = [refusal(reserve(world, after)) for after in range(8)]
     assert answers == ["released"] * 5 + ["settled", "released", "settled"]
@@ -613,18 +615,18 @@ def test_old_releases_are_remembered_up_to_a_bound() -> None:
 
 def test_an_opening_that_arrives_late_fences_nobody_who_opened_since(world: World) -> None:
     first = OpenSubscription(1, "spark", b"", "earliest", 60_000, "keep", found=0)
-    assert do(world, first) == SubscriptionState(1, 0, 0, 0)
+    assert do(world, first) == SubscriptionState(FIRST, 0, 0, 0)
     assert refusal(do(world, first)) == "outdated"
-    assert do(world, replace(first, found=1)) == SubscriptionState(2, 0, 0, 0)
-    assert refusal(do(world, replace(first, found=1))) == "outdated"
+    assert do(world, replace(first, found=FIRST)) == SubscriptionState(SECOND, 0, 0, 0)
+    assert refusal(do(world, replace(first, found=FIRST))) == "outdated"
 
 
 def test_a_release_that_arrives_late_gives_nothing_back_that_was_reserved_since(world: World) -> None:
     world.publish(name_of(world), 10)
     open_reader(world)
     reserve(world, most=3)
-    late = ReleaseSubscription(1, "spark", 1, last=1)
+    late = ReleaseSubscription(1, "spark", FIRST, last=1)
     reserve(world, 1, most=3)
     assert refusal(do(world, late)) == "outdated"
     assert info(world).checked_out == 6
-    assert do(world, replace(late, last=2)) == SubscriptionState(1, 2, 2, 0)
+    assert do(world, replace(late, last=2)) == SubscriptionState(FIRST, 2, 2, 0)

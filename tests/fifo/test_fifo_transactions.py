@@ -13,7 +13,7 @@ from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
-from support.fifo_world import World, in_transaction, producer, sequences
+from support.fifo_world import World, in_transaction, nth_number, producer, sequences
 
 
 def world_of(limits: Limits = PRODUCTION, **arguments: Any) -> tuple[World, bytes]:
@@ -379,15 +379,15 @@ def test_a_group_without_transactions_writes_none() -> None:
         c.Enqueue(1, 0, 0, 2, 1, independent=True),
         c.Enqueue(0, 0, 0, 2, 1, targets=(c.Target(1, ((0, 1),)),)),
         c.Enqueue(0, 0, 0, 2, 1, targets=(c.Target(1, ((0, 1),)), c.Target(1, ((1, 1),)))),
-        c.Settle(1, "a", 1, ((3, 1),)),
-        c.Settle(1, "a", 1, ()),
-        c.Settle(1, "a", 1, ((1, 1),), -1),
+        c.Settle(1, "a", nth_number(1), ((3, 1),)),
+        c.Settle(1, "a", nth_number(1), ()),
+        c.Settle(1, "a", nth_number(1), ((1, 1),), -1),
     ],
     ids=repr,
 )
 def test_wrong_commands_are_refused_and_end_the_transaction(command: c.Enqueue | c.Settle) -> None:
     world, name = world_of()
-    assert holding(world, name) == 1
+    assert holding(world, name) == nth_number(1)
     publish(world, name, 1)
     assert reason(world.do(name, c.InTransaction(1, command))) == "bad_argument"
     assert not world.machine.transactions.by_key

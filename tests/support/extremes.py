@@ -15,6 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
+from support.fifo_world import nth_number
 
 F = FieldDescriptor
 QUEUE, READER, CONSUMER = "orders", "reader", "c1"
@@ -23,7 +24,7 @@ ORDINARY: Mapping[str, object] = {
     "subscription": READER,
     "producer": "p1",
     "part": b"P" * 16,
-    "generation": 1,
+    "generation": nth_number(1),
     "count": 1,
     "consumer_tag": CONSUMER,
     "batch": queue_pb2.MessageBatch(count=1, bodies=b"x", body_ends=[1]).SerializeToString(),

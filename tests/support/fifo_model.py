@@ -157,13 +157,14 @@ def delivered(
 
 class ModelQueue:
     def __init__(
-        self, queue: int, config: c.QueueConfig, rules: Limits, queues: dict[int, ModelQueue]
+        self, queue: int, config: c.QueueConfig, rules: Limits, queues: dict[int, ModelQueue], version: int
     ) -> None:
         """queues: all of the group."""
         self.queue, self.config, self.rules, self.queues = queue, config, rules, queues
         self.messages: list[Message] = []
         self.next_sequence = 1
-        self.next_attach = 1
+        self.past_number = queue << 32 if version >= 2 else 0  # of attachments, generations and pins
+        self.next_attach = self.past_number + 1
         self.consumers: list[ModelConsumer] = []
         self.groups: dict[bytes, Line] = {}
         self.line: list[Line] = []
@@ -1217,7 +1218,9 @@ class ModelGroup:
                 if queue in self.deleted:
                     return e.Refused("not_found", "")
                 if queue not in self.queues:
-                    made = self.queues[queue] = ModelQueue(queue, config, self.rules, self.queues)
+                    made = self.queues[queue] = ModelQueue(
+                        queue, config, self.rules, self.queues, self.meta.version
+                    )
                     made.reserved = partial(self.transactions.reserved, queue)
                     if config.expires_ms >= 0:
                         self.dirty.add(queue)

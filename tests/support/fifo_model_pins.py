@@ -30,7 +30,7 @@ class ModelPins:
         self.queue = queue
         self.pins: list[ModelPin] = []
         self.ended: list[ModelPin] = []
-        self.made = 0
+        self.made = queue.past_number
 
     def due_times(self) -> list[int]:
         return [pin.expires_ms for pin in self.pins]

@@ -76,7 +76,7 @@ class ModelSubscriptions:
         self.queue = queue
         self.subscriptions: list[ModelSubscription] = []
         self.deleted: list[ModelSubscription] = []
-        self.past_generation = 0
+        self.past_generation = queue.past_number
 
     def due_times(self) -> list[int]:
         return [due for subscription in self.subscriptions if (due := subscription.due_ms()) is not None]

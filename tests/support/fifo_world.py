@@ -58,6 +58,11 @@ def part_name(number: int) -> bytes:
     return b"part" + number.to_bytes(12, "big")
 
 
+def nth_number(nth: int, queue: int = 1) -> int:
+    """The nth attach number, generation, or number of a pin of a queue."""
+    return (queue << 32) + nth
+
+
 class Log:
     """The operations of all entries, as far as the machine may ask for them again."""
 

@@ -279,17 +279,18 @@ class Script:
     def _readers(self) -> None:
         group, queue = self.queues["filtered"]
         session = Session(self.cluster, "n3")
-        session.call(
-            group,
-            c.OpenSubscription(queue, "archive", selector("weight < 250"), "earliest", 86_400_000, "keep"),
+        opening = c.OpenSubscription(
+            queue, "archive", selector("weight < 250"), "earliest", 86_400_000, "keep"
         )
-        session.call(group, c.Reserve(queue, "archive", 1, 0, 20, 1 << 20))
-        session.call(group, c.Reserve(queue, "archive", 1, 1, 20, 1 << 20))
-        session.call(group, c.SettleReserved(queue, "archive", 1, 1))
-        session.call(group, c.KeepSubscription(queue, "archive", 1))
-        session.call(group, c.OpenSubscription(queue, "late", b"", "latest", 86_400_000, "release"))
-        session.call(group, c.Reserve(queue, "late", 1, 0, 5, 1 << 20))
-        session.call(group, c.ReleaseSubscription(queue, "late", 1))
+        generation = session.call(group, opening).generation  # type: ignore[union-attr]
+        session.call(group, c.Reserve(queue, "archive", generation, 0, 20, 1 << 20))
+        session.call(group, c.Reserve(queue, "archive", generation, 1, 20, 1 << 20))
+        session.call(group, c.SettleReserved(queue, "archive", generation, 1))
+        session.call(group, c.KeepSubscription(queue, "archive", generation))
+        opening = c.OpenSubscription(queue, "late", b"", "latest", 86_400_000, "release")
+        generation = session.call(group, opening).generation  # type: ignore[union-attr]
+        session.call(group, c.Reserve(queue, "late", generation, 0, 5, 1 << 20))
+        session.call(group, c.ReleaseSubscription(queue, "late", generation))
         session.call(group, c.OpenSubscription(queue, "old", b"", "earliest", 86_400_000, "discard"))
         session.call(group, c.DeleteSubscription(queue, "old"))
         pinned = session.call(group, c.Pin(queue, 10_000_000))
