@@ -132,6 +132,8 @@ class Enqueue:
     first_client_sequence. Empty: they are consecutive.
     priorities: one byte for all messages, or one each; empty: all are 0. Only queues with priorities look at them, and
     each lowers them to its own maximum.
+    group_keys: the keys of message groups (messages/message_groups.py): 8 bytes for all messages, or 8 each; empty: no
+    message has a group. Only queues with message groups look at them.
     """
 
     queue: int
@@ -146,6 +148,7 @@ class Enqueue:
     targets: tuple[Target, ...] = ()
     numbers: tuple[tuple[int, int], ...] = ()
     priorities: bytes | memoryview = b""
+    group_keys: bytes | memoryview = b""
 
     @property
     def mean_bytes(self) -> int:
@@ -390,6 +393,7 @@ class Stage:
     ttls_ms: Sequence[int] = ()
     columns: bytes | memoryview = b""
     priorities: bytes | memoryview = b""
+    group_keys: bytes | memoryview = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +445,7 @@ class QueueConfig:
     max_consumers: int = -1
     expires_ms: int = -1
     max_priority: int = -1
+    message_groups: bool = False  # fixed when the queue is made
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from fifo.budgets import Entry
 from fifo.commands import Discard, Modify, Return, Settle
 from fifo.messages.blocks import ONE_EACH
+from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
 
@@ -65,6 +66,7 @@ class EmbargoedBatch:
     counts: array[int] = field(default_factory=lambda: array("I"))
     ttls: array[int] = field(default_factory=lambda: array("q"))  # -1: none
     priorities: bytes = b""  # one for all messages, or one each; empty: 0
+    group_keys: bytes = b""  # the keys of their groups, one for all messages, or one each; empty: no groups
 
     def add(
         self,
@@ -72,15 +74,13 @@ class EmbargoedBatch:
         ttl_ms: int,
         ttls: NDArray[np.int64],
         priorities: bytes | memoryview,
+        group_keys: bytes | memoryview,
     ) -> None:
         """Adds the messages (ordinal, count). ttls: those of the whole batch, empty if `ttl_ms` is that of all.
-        priorities: those of the whole batch, or one of all. Raises OverflowError if a TTL is beyond 64 bits."""
-        each = len(priorities) > 1
-        self.priorities = (
-            b"".join([priorities[ordinal : ordinal + count] for ordinal, count in ranges])
-            if each
-            else bytes(priorities)
-        )
+        priorities, group_keys: those of the whole batch, or one of all. Raises OverflowError for a TTL beyond 64
+        bits."""
+        self.priorities = _parts(priorities, 1, ranges)
+        self.group_keys = _parts(group_keys, KEY_BYTES, ranges)
         for ordinal, count in ranges:
             if not len(ttls):
                 self._add(ordinal, count, ttl_ms)
@@ -116,9 +116,16 @@ class EmbargoedBatch:
             expires = messages.expires_at(entry.now_ms, ttl)
             first = ONE_EACH if self.batch_count == 1 else ordinal
             size = self.size_bytes * count // total
-            priorities = of_each(self.priorities, place)
-            messages.append(self.index, self.operation, first, count, expires, size, self.texts, priorities)
+            own = of_each(self.priorities, place), keys_of_each(self.group_keys, place)
+            messages.append(self.index, self.operation, first, count, expires, size, self.texts, *own)
             place += count
+
+
+def _parts(values: bytes | memoryview, width: int, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """The values of the messages (ordinal, count): `width` bytes each, or one value for all, which stays."""
+    if len(values) <= width:
+        return bytes(values)
+    return b"".join([values[ordinal * width : (ordinal + count) * width] for ordinal, count in ranges])
 
 
 @dataclass(slots=True, eq=False)

@@ -55,6 +55,7 @@ CONFIG = Record(
         Field("max_consumers", I64, since=2, default=-1),
         Field("expires_ms", I64, since=2, default=-1),
         Field("max_priority", I64, since=2, default=-1),
+        Field("message_groups", FLAG, since=2, default=False),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
@@ -102,6 +103,7 @@ COMMANDS: tuple[Record, ...] = (
             "targets",
             "numbers",
             "priorities",
+            "group_keys",
         ),  # in the operation: see quorum/node/wire/operations.py
         has_body=True,
     ),
@@ -169,7 +171,7 @@ COMMANDS: tuple[Record, ...] = (
             Field("columns", BYTES),
             Field("ttls_ms", MILLISECONDS),
         ),
-        others=("priorities",),
+        others=("priorities", "group_keys"),
         has_body=True,
     ),
     Record(

@@ -35,6 +35,7 @@ from fifo.consumers.read_costs import text_factor
 from fifo.effects import Ok, Refused, Reply
 from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Key, Part, outcome_of
 from fifo.limits import Limits
+from fifo.messages.message_groups import refuse_keys
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine, read_ttls
 from fifo.shares import Owned
@@ -224,6 +225,9 @@ class Transactions:
                 f"{count} messages of {command.size_bytes} bytes with {len(command.ttls_ms)} TTLs; allowed: 1 message"
                 " and more, with no TTLs or one each",
             )
+        wrong = refuse_keys(command.group_keys, count)
+        if wrong is not None:
+            return wrong
         if command.independent or command.numbers:
             return Refused("bad_argument", "messages of a transaction are neither independent nor numbered")
         wanted: Sequence[Target] = command.targets
@@ -250,7 +254,8 @@ class Transactions:
                 part = EmbargoedBatch(entry.index, operation, count, size, texts)
                 has_priorities = machine.messages.order.has_priorities
                 priorities = command.priorities if has_priorities else b""
-                part.add(target.ranges, command.ttl_ms, ttls, priorities)
+                keys = command.group_keys if machine.messages.grouped is not None else b""
+                part.add(target.ranges, command.ttl_ms, ttls, priorities, keys)
             except ColumnsError as error:
                 return Refused("bad_argument", f"filter fields: {error}")
             except OverflowError:

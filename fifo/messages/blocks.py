@@ -2,7 +2,8 @@
 
 A message has no record of its own. Its sequence names its block (sequence >> 14) and its slot in there (sequence &
 16,383). The block has a bit each for ready, for checked out, and for handed out before. In a queue with priorities, it
-has a bit set for each priority of its messages (`levels`). A message that is neither ready nor checked out is gone. The
+has a bit set for each priority of its messages (`levels`), in a queue with message groups the key of each message's
+group (`group_keys`). A message that is neither ready nor checked out is gone. The
 place of its body is in the *run* it belongs to: neighbours that came in one batch, or single-message batches that
 followed each other in one Raft entry (`one_each`). A run ends at the edge of its block and takes 20 bytes, or 28 in a
 block where messages expire. In a queue with a limit on bytes it takes 4 more, for the size of its messages: those of
@@ -292,6 +293,7 @@ class Block:
         "copies",
         "earliest",
         "failures",
+        "group_keys",
         "levels",
         "live",
         "long_texts",
@@ -323,6 +325,8 @@ class Block:
         self.levels: dict[
             int, int
         ] = {}  # by priority: which of ready | held have it; empty without priorities
+        self.group_keys: NDArray[np.uint64] | None = None
+        """by slot, where a message is ready | held; None until one with a group comes (message_groups.py)"""
         self.runs = Runs()
         self.live = 0  # members of ready | held
         self.earliest = NEVER  # no ready message expires before this time; as in the queue's expiry tree
@@ -417,6 +421,32 @@ class Block:
         rest = size_bytes - (int(sums[place - 1]) if place else 0)
         return int(counts[:place].sum()) - (-rest // int(sizes[place]))
 
+    # ---- message groups
+
+    def note_keys(self, slot: int, count: int, keys: bytes | memoryview) -> None:
+        """Notes the keys of new messages: one for all of them, or one each and perhaps more."""
+        found = np.frombuffer(keys, dtype="<u8", count=1 if len(keys) == 8 else count)
+        if self.group_keys is None:
+            if not found.any():
+                return
+            self.group_keys = np.zeros(self.size, dtype=np.uint64)
+        self.group_keys[slot : slot + count] = found
+
+    @property
+    def live_keys(self) -> array[int] | None:
+        """The keys of the messages that are ready or checked out, by slot; None if they have no group."""
+        if self.group_keys is None:
+            return None
+        live = bitsets.as_flags(self.ready | self.checked_out, self.size).astype(bool)
+        keys = self.group_keys[live]
+        return array("Q", keys.tobytes()) if keys.any() else None
+
+    def set_live_keys(self, keys: array[int]) -> None:
+        """The reverse of `live_keys`."""
+        self.group_keys = np.zeros(self.size, dtype=np.uint64)
+        live = bitsets.as_flags(self.ready | self.checked_out, self.size).astype(bool)
+        self.group_keys[live] = np.frombuffer(keys, dtype=np.uint64)
+
     # ----
     @property
     def ready_levels(self) -> tuple[tuple[int, int], ...]:
@@ -439,6 +469,8 @@ class Block:
             + len(self.levels)
         )
         columns = 0 if self.columns is None else int(self.columns.nbytes)
+        if self.group_keys is not None:
+            columns += self.group_keys.nbytes
         return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns
 
     def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -457,6 +489,7 @@ class Block:
         """Empties a block without messages or pins for the messages that will arrive next."""
         self.redelivered = 0
         self.failures = bitsets.Counts()
+        self.group_keys = None
         self.runs.clear()
         self.columns = None
         self.summary = b""

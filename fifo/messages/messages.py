@@ -34,7 +34,8 @@ from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
 from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block
-from fifo.messages.ready_order import order_of
+from fifo.messages.message_groups import MessageGroups, keys_of_each
+from fifo.messages.ready_order import ReadyOrder, order_of
 from fifo.versions import COUNTED_MOVES
 
 UNLIMITED = 1 << 62
@@ -102,7 +103,8 @@ def _nobody(*_: int) -> None:
 
 
 class Messages:
-    """The messages of one queue. order: of the ready ones (ready_order.py)."""
+    """The messages of one queue. order: of the ready ones (ready_order.py). grouped: the same order if the queue has
+    message groups, else None."""
 
     __slots__ = (
         "before_ready_changes",
@@ -111,6 +113,7 @@ class Messages:
         "config",
         "dropped",
         "expiries",
+        "grouped",
         "limits",
         "next_sequence",
         "on_emptied",
@@ -135,7 +138,10 @@ class Messages:
         self.ready_bytes = 0
         """of the ready messages, while there is a limit on it; else 0"""
         self.blocks = BlockStore(queue, memory)
-        self.order = order_of(config)
+        self.order: ReadyOrder = order_of(config)
+        self.grouped: MessageGroups | None = None
+        if config.message_groups:
+            self.order = self.grouped = MessageGroups(self.order, self.blocks, config.max_priority)
         self.expiries: SortedList[tuple[int, int]] = SortedList()
         """(earliest, block) of blocks where some may expire"""
         self.dropped = dict.fromkeys(COUNTED, 0)
@@ -161,6 +167,16 @@ class Messages:
     def counts_bytes(self) -> bool:
         """Whether the queue has a limit on bytes."""
         return self.config.max_length_bytes >= 0
+
+    @property
+    def filed_to(self) -> int:
+        """Of message groups: the sequence below which ready messages are filed. 0 without message groups."""
+        return 0 if self.grouped is None else self.grouped.filed_to
+
+    @filed_to.setter
+    def filed_to(self, sequence: int) -> None:
+        if self.grouped is not None:
+            self.grouped.filed_to = sequence
 
     @property
     def published_count(self) -> int:
@@ -229,9 +245,11 @@ class Messages:
         size: int,
         texts: int,
         priorities: bytes | memoryview = b"",
+        keys: bytes | memoryview = b"",
     ) -> None:
         """Adds messages at the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
-        texts: the text factor of the batch. priorities: one for all, or one each; empty: 0."""
+        texts: the text factor of the batch. priorities: one for all, or one each; empty: 0. keys: those of their
+        groups, one for all, or one each; empty: no groups."""
         self.ready_count += count
         rest, limits, each = count, self.limits, min(size // count, MAX_SIZE)
         counts_bytes = self.counts_bytes
@@ -252,6 +270,8 @@ class Messages:
             block.summary = b""
             block.ready |= members
             self.order.arrived(block, members, slot, priorities)
+            if self.grouped is not None and len(keys):
+                block.note_keys(slot, taken, keys)
             block.live += taken
             block.placed += taken
             block.size_bytes += size * taken // count
@@ -267,6 +287,8 @@ class Messages:
             rest -= taken
             if rest and len(priorities) > 1:
                 priorities = priorities[taken:]
+            if rest:
+                keys = keys_of_each(keys, taken)
 
     # ---- checking out, settling, requeueing
 
@@ -287,6 +309,8 @@ class Messages:
         for block, members in self.by_block(ranges):
             block.stored = None
             block.checked_out ^= members
+            if self.grouped is not None:
+                self.grouped.released(block, members)
             total += self._departed(block, (cause, members))
         self.checked_out_count -= total
         return total
@@ -302,6 +326,8 @@ class Messages:
             block.stored = None
             block.checked_out ^= members
             self.checked_out_count -= members.bit_count()
+            if self.grouped is not None:
+                self.grouped.released(block, members)
             block.redelivered |= members
             lost = expired = 0
             if failed:

@@ -90,6 +90,7 @@ HAS_EXPIRIES = 1
 HAS_LONG_TEXTS = 2
 HAS_PRIORITIES = 4
 HAS_SIZES = 8
+HAS_GROUPS = 64
 """The parts at the end of a block's bytes."""
 
 
@@ -109,7 +110,7 @@ def encode_block(block: Block) -> bytearray:
     out.number(block.placed)
     out.number(block.size_bytes)
     out.number(NEVER - block.earliest)
-    runs = block.runs
+    runs, keys = block.runs, block.live_keys
     for column in (runs.firsts, runs.counts, runs.indexes, runs.operations, runs.ordinals):
         out.column(column)
     out.number(
@@ -117,6 +118,7 @@ def encode_block(block: Block) -> bytearray:
         | (HAS_LONG_TEXTS if block.text_factor else 0)
         | (HAS_PRIORITIES if block.levels else 0)
         | (HAS_SIZES if runs.sizes is not None else 0)
+        | (HAS_GROUPS if keys is not None else 0)
     )
     if runs.expiries is not None:
         out.column(runs.expiries)
@@ -130,6 +132,8 @@ def encode_block(block: Block) -> bytearray:
             out.bits(level)
     if runs.sizes is not None:
         out.column(runs.sizes)
+    if keys is not None:
+        out.column(keys)
     return out.data
 
 
@@ -161,4 +165,6 @@ def decode_block(reader: Reader, size: int) -> Block:
         block.levels = {reader.number(): reader.bits() for _ in range(reader.number())}
     if flags & HAS_SIZES:
         runs.sizes = reader.column("I")
+    if flags & HAS_GROUPS:
+        block.set_live_keys(reader.column("Q"))
     return block

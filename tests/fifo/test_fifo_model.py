@@ -7,7 +7,7 @@ which goes on from a checkpoint, has to agree, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -67,6 +67,10 @@ SIZES = st.sampled_from((100, 100, 0, 1, 70, 333))
 PRIORITY = st.sampled_from((0, 0, 1, 2, 3, 200))
 PRIORITIES = st.just(()) | PRIORITY.map(lambda each: (each,)) | st.lists(PRIORITY, min_size=12, max_size=12)
 
+KEY = st.sampled_from((0, 1, 1, 2, 3))
+KEYS = st.just(()) | KEY.map(lambda each: (each,)) | st.lists(KEY, min_size=12, max_size=12)
+"""of message groups"""
+
 PUBLISH = st.fixed_dictionaries(
     {
         "what": st.just("publish"),
@@ -76,6 +80,7 @@ PUBLISH = st.fixed_dictionaries(
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=12, max_size=12),
         "priorities": PRIORITIES,
+        "keys": KEYS,
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "skip": st.sampled_from((0, 0, 0, 2, 4)),
         "behind": st.integers(0, 20),
@@ -91,6 +96,7 @@ SINGLES = st.fixed_dictionaries(
         "count": st.integers(1, 4),
         "ttl": TTLS,
         "priority": PRIORITY,
+        "key": KEY,
     }
 )
 ROUTED = st.fixed_dictionaries(
@@ -107,6 +113,7 @@ ROUTED = st.fixed_dictionaries(
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=12, max_size=12),
         "priorities": PRIORITIES,
+        "keys": KEYS,
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "behind": st.integers(0, 20),
         "independent": st.booleans(),
@@ -150,6 +157,7 @@ STAGE = st.fixed_dictionaries(
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=10, max_size=10),
         "priorities": PRIORITIES,
+        "keys": KEYS,
         "publish": st.sampled_from((False, False, True)),
         "size": SIZES,
     }
@@ -222,9 +230,15 @@ ENTRY = st.lists(
 )
 
 
+def of_keys(keys: Sequence[int]) -> bytes:
+    return b"".join([key.to_bytes(8, "little") for key in keys])
+
+
 class FifoAgainstModel(RuleBasedStateMachine):
     max_priorities: ClassVar = {1: -1, 2: 3, 3: 2, 4: -1}
     """by queue"""
+    message_groups: ClassVar[tuple[int, ...]] = ()
+    """the queues that have them"""
     max_length, overflow = 10, "drop_head"
 
     @initialize()
@@ -234,10 +248,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.boots = {1: 1, 2: 1}
         self.pending = {}
         self.numbers: dict[bytes, int] = {}
-        self.world.queue(1, filter_enabled=True, max_priority=self.max_priorities[1])
-        self.world.queue(
-            2, consumer_timeout_ms=40, max_length_bytes=2_000, max_priority=self.max_priorities[2]
-        )
+        self.world.queue(1, filter_enabled=True, **self.orders(1))
+        self.world.queue(2, consumer_timeout_ms=40, max_length_bytes=2_000, **self.orders(2))
         self.world.queue(
             3,
             filter_enabled=True,
@@ -245,19 +257,24 @@ class FifoAgainstModel(RuleBasedStateMachine):
             overflow=self.overflow,
             message_ttl_ms=50,
             delivery_limit=1,
-            max_priority=self.max_priorities[3],
+            **self.orders(3),
         )
         self.world.queue(
             4,
             single_active_consumer=True,
             consumer_timeout_ms=60,
-            max_priority=self.max_priorities[4],
+            **self.orders(4),
         )
         for number in range(1, 5):
             name = self.world.session(number, node=1 + number % 2)
             for tag in "ab":
                 attach = c.Attach(1, tag, selector(TEXTS[number + (tag == "b")]), 3 * number)
                 self.world.do(name, attach)
+
+    def orders(self, queue: int) -> dict[str, Any]:
+        """What a queue's configuration says about the order of its messages."""
+        has_groups = queue in self.message_groups
+        return {"max_priority": self.max_priorities[queue], "message_groups": has_groups}
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -280,7 +297,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             step["ttl"], step["limit"], single_active_consumer=queue == 4,
             consumer_timeout_ms=step["timeout"], max_length_bytes=step["max_length_bytes"],
             max_consumers=step["max_consumers"], expires_ms=step["expires"] if queue == 3 else -1,
-            max_priority=self.max_priorities[queue],
+            **self.orders(queue),
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
@@ -435,6 +452,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     place=place + i,
                     ttl_ms=step["ttl"],
                     priorities=bytes([step["priority"]]),
+                    group_keys=of_keys([step["key"]]),
                 )
                 for i in range(step["count"])
             ]
@@ -468,6 +486,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
             priorities=bytes(step["priorities"][:count]),
+            group_keys=of_keys(step["keys"][:count]),
             independent=step["independent"],
             size=step["size"] if step["queue"] == 2 else 100,
         )
@@ -491,6 +510,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
             priorities=bytes(step["priorities"][:count]),
+            group_keys=of_keys(step["keys"][:count]),
             independent=step["independent"],
         )
 
@@ -515,6 +535,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     ttl_ms=part["ttl"] if ttls is None else -1,
                     ttls_ms=() if ttls is None else tuple(ttls[:count]),
                     priorities=bytes(part["priorities"][:count]),
+                    group_keys=of_keys(part["keys"][:count]),
                     independent=step["wrong"],
                     size=part["size"] if part["queue"] == 2 else 100,
                 )
@@ -523,6 +544,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 origin, command = self.world.routed(
                     name, part["routes"][:count], part["rows"][:count], place + len(found), range(count), plain=PLAIN,
                     ttl_ms=part["ttl"], priorities=bytes(part["priorities"][:count]),
+                    group_keys=of_keys(part["keys"][:count]),
                 )  # fmt: skip
             else:
                 origin, command = self.world.op(name, self.answer(part | {"held": not step["wrong"]}, name))
@@ -570,6 +592,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 ttls_ms=() if step["ttls"] is None else tuple(step["ttls"][: len(rows)]),
                 size=step["size"] if step["queue"] == 2 else 100,
                 priorities=bytes(step["priorities"][: len(rows)]),
+                group_keys=of_keys(step["keys"][: len(rows)]),
             )
             found.append(operation)
         if step["publish"]:
@@ -782,11 +805,11 @@ class TransactionsAgainstModel(FifoAgainstModel):
         world.apply([world.batch(name, 3, queue=queue), world.op(name, c.Attach(queue, "a", b"", 30))])
         parts = [publish | {"queue": queue}, answer | {"queue": queue}]
         if what == "full":
-            limited = c.QueueConfig(
-                "queue-3", True, (), -1, self.max_length, self.overflow, max_priority=self.max_priorities[3]
-            )
+            limited = c.QueueConfig("queue-3", True, (), -1, self.max_length, self.overflow, **self.orders(3))
             world.apply([(None, c.UpdateConfig(3, limited))])
-            parts = [publish | {"queue": queue, "rows": [{}] * 4, "ttls": None, "priorities": ()}] * 2
+            parts = [
+                publish | {"queue": queue, "rows": [{}] * 4, "ttls": None, "priorities": (), "keys": ()}
+            ] * 2
         step = {"what": "transaction", "who": who, "wrong": False}
         self.entry([step | {"number": "new", "parts": parts, "end": ""}], 0)
         if what == "session":
@@ -829,6 +852,27 @@ PrioritiesAgainstModel.TestCase.settings = settings(
     FifoAgainstModel.TestCase.settings, max_examples=examples(60)
 )
 TestPrioritiesAgainstModel = PrioritiesAgainstModel.TestCase
+
+
+class MessageGroupsAgainstModel(FifoAgainstModel):
+    """The same with message groups in every queue that can have them."""
+
+    message_groups = (1, 2, 3)
+
+    @rule(
+        entry=st.lists(PUBLISH | CONSUME | ANSWER | ROUTED | SINGLES, min_size=1, max_size=4),
+        passed_ms=PASSED_MS,
+    )
+    def usual_entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+
+MessageGroupsAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestMessageGroupsAgainstModel = MessageGroupsAgainstModel.TestCase
+
+
 # ---- broken machines
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fifo import commands as c
 from fifo import effects as e
-from support.fifo_model_staging import Fields, is_crowded, priority_of
+from support.fifo_model_staging import Fields, is_crowded, key_of, priority_of
 
 if TYPE_CHECKING:
     from support.fifo_model import Message, ModelConsumer, ModelGroup, ModelProducer
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ModelBatch:
-    """What one queue gets of a batch. messages: (ordinal, TTL, fields, priority)."""
+    """What one queue gets of a batch. messages: (ordinal, TTL, fields, priority, key)."""
 
     queue: int
     body: tuple[int, int]  # index, operation
     batch_count: int
     size_bytes: int
-    messages: list[tuple[int, int, Fields, int]]
+    messages: list[tuple[int, int, Fields, int, int]]
     has_columns: bool
 
     def ranges(self) -> int:
@@ -170,6 +170,7 @@ class ModelTransactions:
                     command.ttls_ms[i] if command.ttls_ms else command.ttl_ms,
                     rows[i] if has_columns else {},
                     priority_of(command.priorities, i),
+                    key_of(command.group_keys, i),
                 )
                 for i in ordinals
             ]
@@ -246,15 +247,14 @@ class ModelTransactions:
     def publish(self, part: ModelBatch) -> None:
         group, queue = self.group, self.group.queues[part.queue]
         group.left[part.queue].reads_arrivals = True
-        rows = [fields for _, _, fields, _ in part.messages]
+        rows = [fields for _, _, fields, *_ in part.messages]
         texts = queue.fronts.text_factor(rows) if part.has_columns else 0
         is_alone, size = part.batch_count == 1, part.size_bytes // len(part.messages)
-        for ordinal, ttl, fields, priority in part.messages:
+        for ordinal, ttl, fields, priority, key in part.messages:
             known = fields if queue.config.filter_enabled else {}
             body = (*part.body, ordinal)
-            queue.place(
-                group.meta, body, ttl, known, is_alone=is_alone, texts=texts, size=size, priority=priority
-            )
+            own = {"priority": priority, "key": key}
+            queue.place(group.meta, body, ttl, known, is_alone=is_alone, texts=texts, size=size, **own)
 
     def settle(self, part: ModelSettlement) -> None:
         command = part.command
