@@ -120,8 +120,11 @@ class Limits:
     filed_places: int = 262_144
     """Places (a message group in a block) up to which ready messages are filed: some 350 bytes of memory each. Further
     messages wait until some of these have left."""
-    file_steps: int = 8
-    """Steps of filing a place: some microseconds."""
+    file_steps: int = 32
+    """Steps of filing a place: some microseconds, so an entry files some 4,000 places, or 64 times `file_slots` messages
+    of one group."""
+    file_slots: int = 2_048
+    """Sequences that are filed at a time."""
     staged_parts: int = 4_096
     staged_chunks: int = 16_384
     staged_bytes: int = 8 << 30
@@ -219,6 +222,7 @@ SMALL = Limits(
     max_pins=5,
     filed_places=6,
     file_steps=2,
+    file_slots=5,
     staged_parts=5,
     staged_chunks=12,
     staged_bytes=6_000,

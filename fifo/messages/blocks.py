@@ -442,10 +442,11 @@ class Block:
         return array("Q", keys.tobytes()) if keys.any() else None
 
     def set_live_keys(self, keys: array[int]) -> None:
-        """The reverse of `live_keys`."""
-        self.group_keys = np.zeros(self.size, dtype=np.uint64)
-        live = bitsets.as_flags(self.ready | self.checked_out, self.size).astype(bool)
-        self.group_keys[live] = np.frombuffer(keys, dtype=np.uint64)
+        """The reverse of `live_keys`. The size of the block may be any (persistence/references.py)."""
+        live = self.ready | self.checked_out
+        width = max(self.size, live.bit_length())
+        self.group_keys = np.zeros(width, dtype=np.uint64)
+        self.group_keys[bitsets.as_flags(live, width).astype(bool)] = np.frombuffer(keys, dtype=np.uint64)
 
     # ----
     @property

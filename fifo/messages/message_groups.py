@@ -205,7 +205,7 @@ class MessageGroups:
 
     def file(self, left: Left, next_sequence: int) -> bool:
         """Files ready messages, as far as the limit on places allows. False if the budget ended it."""
-        block_bits, limits = self._limits.block_bits, self._limits
+        limits = self._limits
         while True:
             number = self._next_block()
             if number is None:
@@ -216,10 +216,12 @@ class MessageGroups:
             if not left.may_pass:
                 return False
             block = self._blocks.get(number)
-            first = max(self.filed_to - block.base, 0)
-            members = block.ready >> first << first
+            members = block.ready & ~self._below(number)
+            end = bitsets.first(members) + limits.file_slots
+            if end < block.size:
+                members &= (1 << end) - 1
             before = self.filed_count
-            self.filed_to = min((number + 1) << block_bits, next_sequence)
+            self.filed_to = min(block.base + min(end, block.size), next_sequence)
             self._file(block, members)
             left.blocks -= 1
             left.steps -= members.bit_count() + (self.filed_count - before) * limits.file_steps

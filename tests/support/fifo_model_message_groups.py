@@ -38,9 +38,10 @@ class ModelMessageGroups:
                 return True
             if left.rest.blocks <= 0 or left.rest.steps <= 0:
                 return False
-            self.filed_to = min((number + 1) * rules.block_size, queue.next_sequence)
+            end = min((number + 1) * rules.block_size, rest[0].sequence + rules.file_slots)
+            self.filed_to = min(end, queue.next_sequence)
             left.rest.blocks -= 1
-            count = sum(queue.block_of(message) == number for message in rest)
+            count = sum(message.sequence < end for message in rest)
             left.rest.steps -= count + (self.places() - before) * rules.file_steps
 
     def may_file(self) -> bool:
