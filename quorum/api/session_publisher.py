@@ -14,7 +14,7 @@ from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
 from fifo.limits import PRODUCTION
 from quorum.api import routing, status
-from quorum.api.filters import kept_fields
+from quorum.api.filters import kept_fields, ordered_by
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Outbox
 from quorum.api.producer_numbers import ProducerNumbers
@@ -143,8 +143,7 @@ class SessionPublisher:
         try:
             queue = await self._hub.requests.queue(routing_key)
             kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-            has_priorities = queue.config.max_priority > 0
-            checked = check(batch, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
+            checked = check(batch, self._hub.limits, kept, max_bytes, **ordered_by([queue]))
             self._numbers.check(first, checked.count, lowest_unconfirmed)
             self._hub.published.check_disks(queue.group)
         except batches.BatchError as error:
@@ -186,6 +185,7 @@ class SessionPublisher:
             checked.columns,
             independent and checked.count > 1,
             priorities=checked.priorities,
+            group_keys=checked.group_keys,
         )
         await self._submit(queue.group, (queue,), ((first, last),), enqueue, checked.data)
 
@@ -202,7 +202,7 @@ class SessionPublisher:
         told: Callable[[Reply | None], None] | None = None,
     ) -> None:
         size = batches.stored_bytes(
-            data, command.ttls_ms, command.columns, command.targets, command.priorities
+            data, command.ttls_ms, command.columns, command.targets, command.priorities, command.group_keys
         )
         await self._hub.publishing.take_room(size, group)
         rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
@@ -437,9 +437,8 @@ class SessionPublisher:
             return []
         if len(queues) * len(routes) > PRODUCTION.max_targeted or len(queues) + len(routes) > MAX_RANGES:
             return []
-        has_priorities = any(queue.config.max_priority > 0 for queue in queues)
         try:
-            checked = batches.check(batch, self._hub.limits, None, -1, has_priorities=has_priorities)
+            checked = batches.check(batch, self._hub.limits, None, -1, **ordered_by(queues))
             for group in routing.groups_of(queues):
                 self._hub.published.check_disks(group)
                 mine = tuple([queue for queue in queues if queue.group == group])
@@ -544,6 +543,7 @@ class SessionPublisher:
             () if is_plain else targets,
             () if is_dense else numbers,
             checked.priorities,
+            checked.group_keys,
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
         await self._submit(part.queues[0].group, part.queues, spans, command, checked.data, shared)
@@ -568,8 +568,7 @@ class SessionPublisher:
     async def _whole(self, queue: CatalogQueue, batch: bytes) -> routing.Part:
         """A batch for one queue."""
         kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-        has_priorities = queue.config.max_priority > 0
-        checked = batches.check(batch, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
+        checked = batches.check(batch, self._hub.limits, kept, max_bytes, **ordered_by([queue]))
         self._hub.published.check_disks(queue.group)
         target = c.Target(queue.id, ((0, checked.count),), checked.columns)
         return routing.Part(range(checked.count), checked, (queue,), (target,))
@@ -625,6 +624,7 @@ class SessionPublisher:
             targets[0].columns if is_plain else b"",
             targets=() if is_plain else targets,
             priorities=checked.priorities,
+            group_keys=checked.group_keys,
         )
         await self._submit(part.queues[0].group, part.queues, (), command, checked.data, tx=tx, told=told)
 

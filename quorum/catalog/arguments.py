@@ -104,6 +104,8 @@ def effective_config(
         names = checked.get("x-filter-field-names", DEFAULT_FIELD_NAMES)
         assert isinstance(names, tuple)
         checked["x-filter-field-names"] = tuple(sorted(names))
+    if checked.get("x-message-groups") and checked.get("x-single-active-consumer"):
+        raise ArgumentError("arguments 'x-message-groups' and 'x-single-active-consumer' exclude each other")
     values: dict[str, Any] = {SUPPORTED[argument].attribute: value for argument, value in checked.items()}
     return QueueConfig(name, **values)
 
@@ -291,6 +293,7 @@ SUPPORTED = {
     "x-max-length": Argument("max_length", _integer(1, MAX_COUNT), _smaller),
     "x-max-length-bytes": Argument("max_length_bytes", _integer(1, MAX_COUNT), _smaller, since=2),
     "x-max-priority": Argument("max_priority", _integer(1, MAX_PRIORITY), None, since=2),
+    "x-message-groups": Argument("message_groups", _boolean, None, since=2),
     "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_MESSAGE_TTL_MS), _smaller),
     "x-overflow": Argument("overflow", _overflow, _policys),
     "x-queue-mode": Argument("queue_mode", _queue_mode, _own),

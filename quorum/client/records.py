@@ -32,7 +32,8 @@ class QueueTotals:
 class QueueInfo:
     """One queue. total: ready, checked-out and all other messages. arguments: as it was declared, sorted by name.
     policy: name of the policy that applies, empty if none. effective_arguments: its own and the policy's.
-    ready_by_priority: of a queue with priorities, where there are any, the highest first."""
+    ready_by_priority: of a queue with priorities, where there are any, the highest first.
+    held_groups: message groups that consumers hold."""
 
     name: str
     id: int
@@ -50,6 +51,7 @@ class QueueInfo:
     effective_arguments: dict[str, FieldValue | None] = field(default_factory=dict)
     totals: QueueTotals = QueueTotals()
     ready_by_priority: dict[int, int] = field(default_factory=dict)
+    held_groups: int = 0
 
     @classmethod
     def of(cls, wire: Any) -> QueueInfo:
@@ -70,6 +72,7 @@ class QueueInfo:
             effective_arguments=values_to_dict(wire.effective_arguments),
             totals=QueueTotals.of(wire.totals),
             ready_by_priority={each.priority: each.ready for each in wire.ready_by_priority},
+            held_groups=wire.held_groups,
         )
 
 

@@ -8,17 +8,19 @@ decodes them once, when it applies the entry; a reader finds the batch of operat
     operation  = kind u8, flags u8, producer 16 bytes, epoch u32, n u64, queue u64, payload
     flags      = 1 numbered (else producer, epoch and n are 0), 2 the messages of an enqueue are independent, 4 an
                  enqueue has targets, 8 an enqueue or stage has priorities, 16 an enqueue or settlement is part of a
-                 transaction, whose number, a u64, comes before the payload then
+                 transaction, whose number, a u64, comes before the payload then, 64 an enqueue or stage has keys of
+                 message groups
     enqueue    = first u64, lowest_unconfirmed u64, count u32, size u64, ttl i64, columns u32, ttls u32,
-                 columns bytes, ttls (count x i64), [priorities], MessageBatch bytes
+                 columns bytes, ttls (count x i64), [priorities], [keys], MessageBatch bytes
     priorities = count u32, count x u8 (one for all messages, or one each); there only with their flag
+    keys       = size u32, size / 8 x u64 (one for all messages, or one each); there only with their flag
     targets    = in the place of an enqueue's columns, whose queue is 0 then:
                  numbers u32, targets u32, columns u32, numbers x (first u64, count u32),
                  targets x (queue u64, ranges u32, columns u32), ranges of all targets x (ordinal u32, count u32),
                  columns x size u32, columns bytes
                  (a target's `columns` is the number of its columns among them, 2^32-1 for none)
     stage      = batch u64, part 16 bytes, chunk u32, count u32, size u64, ttl i64, producer u16, columns u32, ttls u32,
-                 producer bytes, columns bytes, ttls (count x i64), [priorities], MessageBatch bytes
+                 producer bytes, columns bytes, ttls (count x i64), [priorities], [keys], MessageBatch bytes
 
 These two, and those of Credit, Settle and its kin, are packed by hand here; all others as fifo/layouts.py and
 quorum/catalog/layouts.py describe them (fifo/records.py), the members' commands as JSON objects.
@@ -74,7 +76,8 @@ _INDEPENDENT = 2
 _HAS_TARGETS = 4
 _HAS_PRIORITIES = 8
 _IN_TRANSACTION = 16
-_PRIORITIES = struct.Struct("<I")
+_HAS_KEYS = 64
+_SIZE = struct.Struct("<I")
 _NO_COLUMNS = (1 << 32) - 1
 _TARGETS = struct.Struct("<III")
 _NUMBERS = np.dtype([("first", "<u8"), ("count", "<u4")])
@@ -139,8 +142,7 @@ class Command:
 def batch_of(operation: memoryview) -> memoryview:
     """The MessageBatch bytes of an enqueue or stage operation."""
     _, columns, size, ttls = _layout(operation)
-    found = operation[columns + size + ttls :]
-    return _cut_priorities(found)[1] if operation[1] & _HAS_PRIORITIES else found
+    return _cut(operation[columns + size + ttls :], operation[1])[2]
 
 
 def count_of(operation: memoryview) -> int:
@@ -200,13 +202,19 @@ def ttls_of(operation: memoryview) -> NDArray[np.int64]:
     return np.array([ttl], dtype=np.int64)
 
 
-def _cut_priorities(data: memoryview) -> tuple[memoryview, memoryview]:
-    """The priorities, and the batch behind them."""
-    (count,) = _PRIORITIES.unpack_from(data)
-    end = _PRIORITIES.size + count
-    if len(data) < end:
-        raise OperationError("the priorities of an operation are cut off")
-    return data[_PRIORITIES.size : end], data[end:]
+def _cut(data: memoryview, flags: int) -> tuple[memoryview, memoryview, memoryview]:
+    """The priorities, the keys, and the batch behind them."""
+    parts = []
+    for flag in (_HAS_PRIORITIES, _HAS_KEYS):
+        start = end = 0
+        if flags & flag:
+            (size,) = _SIZE.unpack_from(data)
+            start, end = _SIZE.size, _SIZE.size + size
+            if len(data) < end:
+                raise OperationError("the priorities or keys of an operation are cut off")
+        parts.append(data[start:end])
+        data = data[end:]
+    return parts[0], parts[1], data
 
 
 def _layout(operation: memoryview) -> tuple[int, int, int, int]:
@@ -242,9 +250,11 @@ def encode(command: c.Command | cat.CatalogCommand, origin: c.Origin | None, bat
     flags = 0
     if type(command) is c.Enqueue:
         flags = _INDEPENDENT * command.independent | _HAS_TARGETS * bool(command.targets)
-    if isinstance(command, c.Enqueue | c.Stage) and len(command.priorities):
-        flags |= _HAS_PRIORITIES
-        payload = b"".join((payload, _PRIORITIES.pack(len(command.priorities)), command.priorities))
+    if isinstance(command, c.Enqueue | c.Stage):
+        for flag, each in ((_HAS_PRIORITIES, command.priorities), (_HAS_KEYS, command.group_keys)):
+            if len(each):
+                flags |= flag
+                payload = b"".join((payload, _SIZE.pack(len(each)), each))
     if origin is None:
         head = _HEAD.pack(kind, flags, _NO_PRODUCER, 0, 0, queue)
     else:
@@ -262,10 +272,10 @@ def decode(data: memoryview, number: int) -> c.Operation:
             if flags & _HAS_TARGETS:
                 command = _with_targets(command)
             command = replace(command, independent=bool(flags & _INDEPENDENT))
-        if flags & _HAS_PRIORITIES and isinstance(command, c.Enqueue | c.Stage):
+        if flags & (_HAS_PRIORITIES | _HAS_KEYS) and isinstance(command, c.Enqueue | c.Stage):
             _, columns, size, ttls = _layout(data)
-            priorities, _ = _cut_priorities(data[columns + size + ttls :])
-            command = replace(command, priorities=priorities)
+            priorities, keys, _ = _cut(data[columns + size + ttls :], flags)
+            command = replace(command, priorities=priorities, group_keys=keys)
         if flags & _IN_TRANSACTION:
             if not isinstance(command, c.Enqueue | c.Settle):
                 raise ValueError(f"a {type(command).__name__} in a transaction")
