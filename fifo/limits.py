@@ -118,7 +118,7 @@ class Limits:
     """Bytes of the copies of all pins: those of 8,000 full blocks, or 130 million messages. Above, the oldest pin
     ends."""
     filed_places: int = 262_144
-    """Places (a message group in a block) up to which ready messages are filed: some 350 bytes of memory each. Further
+    """Places (a message group in a block) up to which ready messages are filed: some 300 bytes of memory each. Further
     messages wait until some of these have left."""
     file_steps: int = 32
     """Steps of filing a place: some microseconds, so an entry files some 4,000 places, or 64 times `file_slots` messages

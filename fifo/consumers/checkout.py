@@ -54,8 +54,8 @@ def run(messages: Messages, groups: SelectorGroups, timeouts: Timeouts, entry: E
     if timeout_ms >= 0:
         timeouts.note(entry.now_ms, timeout_ms, [delivery.consumer for delivery in deliveries.values()])
     is_done = is_done and groups.shared.behind is None
-    if messages.grouped is not None and groups.service_queue and messages.grouped.may_file:
-        is_done = False  # what was handed out has made room
+    if messages.grouped is not None and groups.service_queue and is_done:
+        is_done = not messages.grouped.may_file(messages.next_sequence)  # what was handed out has made room
     # Idle groups are not among the runnable ones, and which are idle is local: so this asks for all with credit.
     return is_done and (left.may_hand_out or not groups.service_queue or not messages.ready_count)
 

@@ -1,4 +1,4 @@
-"""The message groups of a queue: which ready messages may be handed out next, and to whom.
+"""The message groups of a queue: which ready messages each consumer may be given next.
 
 A message of a group has a *key*: a hash of the group's name, which the session's node computes. Two names with the same
 key are one group here. That costs some parallel work, and breaks no promise.
@@ -206,11 +206,11 @@ class MessageGroups:
     def file(self, left: Left, next_sequence: int) -> bool:
         """Files ready messages, as far as the limit on places allows. False if the budget ended it."""
         limits = self._limits
-        while True:
+        while self.filed_to < next_sequence:
             number = self._next_block()
             if number is None:
                 self.filed_to = next_sequence
-                return True
+                break
             if self.filed_count >= limits.filed_places:
                 return True
             if not left.may_pass:
@@ -225,11 +225,12 @@ class MessageGroups:
             self._file(block, members)
             left.blocks -= 1
             left.steps -= members.bit_count() + (self.filed_count - before) * limits.file_steps
+        return True
 
-    @property
-    def may_file(self) -> bool:
+    def may_file(self, next_sequence: int) -> bool:
         """Whether there are ready messages that are not filed, and the limit on places allows more."""
-        return self.filed_count < self._limits.filed_places and self._next_block() is not None
+        is_more = self.filed_to < next_sequence and self.filed_count < self._limits.filed_places
+        return is_more and self._next_block() is not None
 
     def _next_block(self) -> int | None:
         """The first block with ready messages that are not filed."""
