@@ -25,7 +25,8 @@ from fifo.commands import (
 )
 from fifo.effects import Applied, Refused
 from fifo.limits import PRODUCTION, SMALL, Limits
-from fifo.messages.message_groups import MessageGroups
+from fifo.messages.blocks import Block
+from fifo.messages.message_groups import Heads, MessageGroups
 from fifo.messages.pages import MemoryPages
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
@@ -414,7 +415,8 @@ def test_the_groups_stay_when_other_arguments_change() -> None:
     assert attach(world, name, "b", 9) == []
 
 
-def test_many_consumers_and_groups_agree_with_the_model() -> None:
+def serve_many() -> None:
+    """Many consumers and groups, compared with the model after each entry."""
     world, name = prepared(SMALL)
     for number in range(6):
         attach(world, name, "abcdef"[number], 2 + number)
@@ -422,5 +424,40 @@ def test_many_consumers_and_groups_agree_with_the_model() -> None:
         publish(world, name, text)
         for consumer in world.machine.consumers(1)[number % 2 :: 2]:
             if consumer.checked_out.total:
-                tag = consumer.checked_out.tags[0]
-                answer(world, name, consumer.tag, tag, to=consumer.credit_to + 1)
+                tag, kind = consumer.checked_out.tags[0], Return if number % 3 == 0 else Settle
+                answer(world, name, consumer.tag, tag, to=consumer.credit_to + 1, kind=kind)
+        if number % 4 == 3:
+            world.twin = world.restored(snapshot.encode(world.machine))
+
+
+def test_many_consumers_and_groups_agree_with_the_model() -> None:
+    serve_many()
+
+
+def without_holders(self: MessageGroups, holder: int) -> Heads:
+    """Everybody may get the next message of a group."""
+    return self.free
+
+
+def for_ever(self: MessageGroups, block: Block, members: int) -> None:
+    """A group stays with its consumer."""
+
+
+def forgotten(self: MessageGroups, block: Block, members: int) -> None:
+    """A requeued message is not filed."""
+    self.base.requeued(block, members)
+
+
+BROKEN: dict[str, tuple[str, Any]] = {
+    "no holders": ("_heads", without_holders),
+    "never given on": ("released", for_ever),
+    "requeued messages are forgotten": ("requeued", forgotten),
+    "nothing is filed": ("file", lambda self, left, next_sequence: True),
+}
+
+
+@pytest.mark.parametrize(("name", "broken"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_machine_is_noticed(name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MessageGroups, name, broken)
+    with pytest.raises(AssertionError):
+        serve_many()
