@@ -121,7 +121,7 @@ class Limits:
     """Places (a message group in a block) up to which ready messages are filed: some 300 bytes of memory each. Further
     messages wait until some of these have left."""
     file_steps: int = 32
-    """Steps of filing a place: some microseconds, so an entry files some 4,000 places, or 64 times `file_slots` messages
+    """Steps of filing a place: some microseconds. An entry files some 4,000 places, or 64 times `file_slots` messages
     of one group."""
     file_slots: int = 2_048
     """Sequences that are filed at a time."""
