@@ -214,6 +214,7 @@ VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
     "x-max-length": st.integers(1, 99),
     "x-max-length-bytes": st.integers(1, 99),
     "x-max-priority": st.integers(1, 31),
+    "x-message-groups": st.booleans(),
     "x-message-ttl": st.integers(0, 99),
     "x-overflow": st.sampled_from(("drop-head", "reject-publish")),
     "x-queue-mode": st.sampled_from(("default", "lazy")),
@@ -235,6 +236,8 @@ def test_what_comes_out_is_always_a_configuration(
         own = {name: value for name, value in own.items() if "filter" not in name}
     else:
         own.pop("x-single-active-consumer", None)
+    if own.get("x-single-active-consumer"):
+        own.pop("x-message-groups", None)
     made = merged(tuple(sorted(own.items())), tuple(sorted(policys.items())))
     config = effective_config("q", dict(made))
     assert config.filter_enabled == bool(own.get("x-filter-enabled"))
