@@ -99,6 +99,14 @@ def test_a_single_active_consumer_and_message_groups_exclude_each_other() -> Non
         effective_config("q", {"x-message-groups": groups, "x-single-active-consumer": single})
 
 
+@pytest.mark.parametrize("argument", ["x-delayed-retry-min", "x-delayed-retry-max"])
+def test_message_groups_exclude_delayed_retry(argument: str) -> None:
+    refused(
+        {"x-message-groups": True, argument: 1_000}, f"'{argument}' and 'x-message-groups' exclude each other"
+    )
+    effective_config("q", {"x-message-groups": False, argument: 1_000})
+
+
 def test_a_filtering_queue_keeps_the_default_fields() -> None:
     assert effective_config("q", {"x-filter-enabled": True}).filter_field_names == tuple(
         sorted(DEFAULT_FIELD_NAMES)

@@ -13,9 +13,11 @@ from fifo.commands import (
     Credit,
     Discard,
     Enqueue,
+    Finish,
     Get,
     Modify,
     OpenSubscription,
+    Prepare,
     Purge,
     QueueConfig,
     Return,
@@ -393,12 +395,7 @@ def test_a_restored_state_goes_on_alike(way: str) -> None:
         own = bytes([0, 1, number % 3, 0, 2])
         publish(world, name, "xy.zx", rows=[RED, GREEN, RED, RED, RED], priorities=own)
     world.wake_until_done()
-    data = snapshot.encode(world.machine)
-    world.twin = world.restored(data)
-    if way == "checkpoint":
-        pages = MemoryPages()
-        source = snapshot.decode(data, world.log, pages, SMALL)
-        world.twin = world.resumed(world.checkpointer(source).take().state, pages)
+    restore(world, way)
     for tag in (1, 2):
         answer(world, name, "a", tag, to=tag + 3)
         answer(world, name, "b", tag, to=tag + 2, kind=Return)
@@ -413,6 +410,88 @@ def test_the_groups_stay_when_other_arguments_change() -> None:
     world.apply([(None, UpdateConfig(1, QueueConfig("queue-1", max_length=5, message_groups=True)))])
     assert attach(world, name, "a", 1) == [1]
     assert attach(world, name, "b", 9) == []
+
+
+# ---- beside delays, and transactions over several Raft groups
+
+
+def test_a_delayed_message_does_not_hold_up_its_group() -> None:
+    world, name = prepared()
+    attach(world, name, "a", 100)
+    assert publish(world, name, "xxx", due_times_ms=(-50, 0, -80)) == {"a": [2]}
+    assert held_groups(world) == 1
+    assert given(world.wake(50)) == {"a": [1]}
+    attach(world, name, "b", 100)
+    assert answer(world, name, "a", 1, 2) == {}
+    assert held_groups(world) == 0
+    assert list(given(world.wake(30)).values()) == [[3]], "behind others of its group, it is like any message"
+
+
+def test_delayed_messages_that_are_due_together_are_in_order() -> None:
+    world, name = prepared()
+    publish(world, name, "xxxx", due_times_ms=(-50, -40, 0, -60))
+    world.wake(100)
+    assert attach(world, name, "a", 1) == [1]
+    assert attach(world, name, "b", 9) == []
+    assert answer(world, name, "a", 1) == {"b": [2, 3, 4]}
+
+
+@pytest.mark.parametrize("way", ["", "snapshot", "checkpoint"])
+def test_the_groups_of_delayed_messages_are_restored(way: str) -> None:
+    world, name = prepared(SMALL)
+    publish(world, name, "xyxy", due_times_ms=(-50, 0, 0, -50))
+    restore(world, way)
+    assert (attach(world, name, "a", 1), attach(world, name, "b", 9)) == ([2], [3])
+    assert given(world.wake(60)) == {"b": [1]}, "the other group is with the other consumer"
+    assert answer(world, name, "a", 1) == {"b": [4]}
+
+
+@pytest.mark.parametrize("way", ["", "snapshot", "checkpoint"])
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("ending", ["", "cancel", "session"])
+def test_what_is_prepared_holds_its_group(ending: str, is_committed: bool, way: str) -> None:
+    world, name = prepared(SMALL)
+    other = world.session(2, node=2)
+    publish(world, name, "xx")
+    assert attach(world, name, "a", 1) == [1]
+    settle = Settle(1, "a", world.machine.consumers(1)[0].attach, ((1, 1),))
+    world.apply([in_transaction(1, world.op(name, settle))])
+    world.do(name, Prepare(1, 0, 9, 7))
+    assert attach(world, other, "b", 9) == []
+    if ending == "cancel":
+        assert given(world.apply([world.op(name, Cancel(1, "a", True))])) == {}
+    elif ending == "session":
+        assert given(world.apply([world.op(name, CloseSession())])) == {}
+    restore(world, way)
+    assert (given(world.wake(1)), held_groups(world)) == ({}, 1), "nobody else is given the second message"
+    found = given(world.apply([(None, Finish(name, 1, is_committed))]))
+    if is_committed:
+        assert found == {"b": [2]}
+    else:
+        assert found == ({"b": [1, 2]} if ending else {})
+
+
+@pytest.mark.parametrize("way", ["snapshot", "checkpoint"])
+def test_what_an_open_transaction_settles_holds_its_group(way: str) -> None:
+    world, name = prepared(SMALL)
+    publish(world, name, "xx")
+    attach(world, name, "a", 1)
+    settle = Settle(1, "a", world.machine.consumers(1)[0].attach, ((1, 1),))
+    world.apply([in_transaction(1, world.op(name, settle))])
+    restore(world, way)
+    assert attach(world, name, "b", 9) == []
+    assert given(world.apply([world.op(name, Commit(1))])) == {"b": [2]}
+
+
+def restore(world: World, way: str) -> None:
+    """Goes on with a twin that was restored in this way; "" for none."""
+    data = snapshot.encode(world.machine)
+    if way == "snapshot":
+        world.twin = world.restored(data)
+    elif way == "checkpoint":
+        pages = MemoryPages()
+        source = snapshot.decode(data, world.log, pages, SMALL)
+        world.twin = world.resumed(world.checkpointer(source).take().state, pages)
 
 
 def serve_many() -> None:

@@ -1110,6 +1110,18 @@ def never_given_back(self: Consumer, attach: int, held: CheckedOut) -> bool:
     return False
 
 
+def built_without_transactions(self: QueueMachine) -> None:
+    """A restored machine gives on the groups of what transactions settle."""
+    grouped = self.messages.grouped
+    if grouped is not None and not grouped.is_built:
+        grouped.build(
+            [
+                (each.attach, self.messages.by_block(each.checked_out.ranges()))
+                for each in self.consumers.values()
+            ]
+        )
+
+
 def registered_early(self: Decisions, name: bytes) -> None:
     """A later session begins while a part of the last one waits."""
 
@@ -1168,6 +1180,9 @@ BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
     "purge leaves delayed ones": (delays, "purge", not_purged),
 }
 """Of which the machine with delays is to notice each."""
+BROKEN_GROUPS: dict[str, tuple[Any, str, Any]] = {
+    "transactions hold no groups once restored": (QueueMachine, "build_groups", built_without_transactions),
+}
 MOST_EXAMPLES = 300
 
 
@@ -1175,8 +1190,9 @@ MOST_EXAMPLES = 300
     ("model", "owner", "name", "broken"),
     [(TransactionsAgainstModel, *each) for each in BROKEN.values()]
     + [(DecisionsAgainstModel, *each) for each in BROKEN_DECISIONS.values()]
-    + [(DelaysAgainstModel, *each) for each in BROKEN_DELAYS.values()],
-    ids=[*BROKEN, *BROKEN_DECISIONS, *BROKEN_DELAYS],
+    + [(DelaysAgainstModel, *each) for each in BROKEN_DELAYS.values()]
+    + [(HeldGroupsAgainstModel, *each) for each in BROKEN_GROUPS.values()],
+    ids=[*BROKEN, *BROKEN_DECISIONS, *BROKEN_DELAYS, *BROKEN_GROUPS],
 )
 def test_the_model_notices_a_broken_machine(
     model: type[TransactionsAgainstModel],
