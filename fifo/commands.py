@@ -136,6 +136,8 @@ class Enqueue:
     each lowers them to its own maximum.
     due_times_ms: when messages become ready. One for all messages, or one each; empty: at once. From 0 on a group time,
     below 0 the delay from the entry that takes the message.
+    group_keys: the keys of message groups (messages/message_groups.py): 8 bytes for all messages, or 8 each; empty: no
+    message has a group. Only queues with message groups look at them.
     """
 
     queue: int
@@ -151,6 +153,7 @@ class Enqueue:
     numbers: tuple[tuple[int, int], ...] = ()
     priorities: bytes | memoryview = b""
     due_times_ms: Sequence[int] = ()
+    group_keys: bytes | memoryview = b""
 
     @property
     def mean_bytes(self) -> int:
@@ -447,6 +450,7 @@ class Stage:
     ttls_ms: Sequence[int] = ()
     columns: bytes | memoryview = b""
     priorities: bytes | memoryview = b""
+    group_keys: bytes | memoryview = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,6 +505,7 @@ class QueueConfig:
     max_priority: int = -1
     delayed_retry_min_ms: int = -1
     delayed_retry_max_ms: int = -1
+    message_groups: bool = False  # fixed when the queue is made
 
 
 @dataclass(frozen=True, slots=True)

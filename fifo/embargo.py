@@ -27,6 +27,7 @@ from fifo.budgets import Entry
 from fifo.commands import Discard, Modify, Return, Settle
 from fifo.consumers.consumer import CheckedOut
 from fifo.messages.blocks import ONE_EACH
+from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
 
@@ -70,20 +71,19 @@ class EmbargoedBatch:
     ttls: array[int] = field(default_factory=lambda: array("q"))  # -1: none
     priorities: bytes = b""  # one for all messages, or one each; empty: 0
     dues: array[int] = field(default_factory=lambda: array("q"))
+    group_keys: bytes = b""  # the keys of their groups, one for all messages, or one each; empty: no groups
 
     def add(
         self,
         ranges: Sequence[tuple[int, int]],
         times: BatchTimes,
         priorities: bytes | memoryview,
+        group_keys: bytes | memoryview,
     ) -> None:
-        """Adds the messages (ordinal, count). times: those of the whole batch. priorities: those of the whole batch, or
-        one of all. Raises OverflowError if a TTL is beyond 64 bits."""
-        self.priorities = (
-            b"".join([priorities[ordinal : ordinal + count] for ordinal, count in ranges])
-            if len(priorities) > 1
-            else bytes(priorities)
-        )
+        """Adds the messages (ordinal, count). times: those of the whole batch. priorities, group_keys: those of the
+        whole batch, or one of all. Raises OverflowError if a TTL is beyond 64 bits."""
+        self.priorities = _parts(priorities, 1, ranges)
+        self.group_keys = _parts(group_keys, KEY_BYTES, ranges)
         stretches = [each for ordinal, count in ranges for each in times.stretches(ordinal, count)]
         for ordinal, count, ttl_ms, _ in stretches:
             self.ordinals.append(ordinal)
@@ -115,11 +115,26 @@ class EmbargoedBatch:
             expires = messages.expires_at(max(entry.now_ms, due_ms), ttl)
             first = ONE_EACH if self.batch_count == 1 else ordinal
             size = self.size_bytes * count // total
-            priorities = of_each(self.priorities, place)
             messages.append(
-                self.index, self.operation, first, count, expires, size, self.texts, priorities, due_ms
+                self.index,
+                self.operation,
+                first,
+                count,
+                expires,
+                size,
+                self.texts,
+                of_each(self.priorities, place),
+                due_ms,
+                keys_of_each(self.group_keys, place),
             )
             place += count
+
+
+def _parts(values: bytes | memoryview, width: int, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """The values of the messages (ordinal, count): `width` bytes each, or one value for all, which stays."""
+    if len(values) <= width:
+        return bytes(values)
+    return b"".join([values[ordinal * width : (ordinal + count) * width] for ordinal, count in ranges])
 
 
 @dataclass(slots=True, eq=False)
@@ -171,6 +186,12 @@ class Embargo:
         """The number of messages that the transaction publishes, and their bytes as a limit counts them."""
         batches = [each for each in self.parts[key] if isinstance(each, EmbargoedBatch)]
         return sum([each.message_count for each in batches]), sum([each.counted_bytes for each in batches])
+
+    def settlements(self) -> list[EmbargoedSettlement]:
+        """Those of all transactions."""
+        return [
+            each for parts in self.parts.values() for each in parts if isinstance(each, EmbargoedSettlement)
+        ]
 
     def indexes(self) -> list[int]:
         """The Raft indexes of embargoed bodies."""

@@ -58,6 +58,7 @@ CONFIG = Record(
         Field("max_priority", I64, since=2, default=-1),
         Field("delayed_retry_min_ms", I64, since=2, default=-1),
         Field("delayed_retry_max_ms", I64, since=2, default=-1),
+        Field("message_groups", FLAG, since=2, default=False),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
@@ -106,6 +107,7 @@ COMMANDS: tuple[Record, ...] = (
             "numbers",
             "priorities",
             "due_times_ms",
+            "group_keys",
         ),  # in the operation: see quorum/node/wire/operations.py
         has_body=True,
     ),
@@ -190,7 +192,7 @@ COMMANDS: tuple[Record, ...] = (
             Field("columns", BYTES),
             Field("ttls_ms", MILLISECONDS),
         ),
-        others=("priorities",),
+        others=("priorities", "group_keys"),
         has_body=True,
     ),
     Record(

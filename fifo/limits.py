@@ -121,6 +121,14 @@ class Limits:
     max_copy_bytes: int = 16 << 20
     """Bytes of the copies of all pins: those of 8,000 full blocks, or 130 million messages. Above, the oldest pin
     ends."""
+    filed_places: int = 262_144
+    """Places (a message group in a block) up to which ready messages are filed: some 300 bytes of memory each. Further
+    messages wait until some of these have left."""
+    file_steps: int = 32
+    """Steps of filing a place: some microseconds. An entry files some 4,000 places, or 64 times `file_slots` messages
+    of one group."""
+    file_slots: int = 2_048
+    """Sequences that are filed at a time."""
     staged_parts: int = 4_096
     staged_chunks: int = 16_384
     staged_bytes: int = 8 << 30
@@ -225,6 +233,9 @@ SMALL = Limits(
     max_reservations=4,
     max_outstanding=25,
     max_pins=5,
+    filed_places=6,
+    file_steps=2,
+    file_slots=5,
     staged_parts=5,
     staged_chunks=12,
     staged_bytes=6_000,

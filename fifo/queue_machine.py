@@ -58,6 +58,7 @@ from fifo.consumers import checkout
 from fifo.consumers.consumer import Consumer, Key
 from fifo.consumers.delivery import Delivery, take_first
 from fifo.consumers.filter_fields import FieldSource
+from fifo.consumers.grouped_delivery import take_heads
 from fifo.consumers.read_costs import text_factor
 from fifo.consumers.selector import refuse_others, refuse_selector
 from fifo.consumers.selector_groups import SelectorGroups
@@ -76,6 +77,7 @@ from fifo.embargo import Key as TransactionKey
 from fifo.messages import delays, expiry, overflow
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import NEVER, ONE_EACH
+from fifo.messages.message_groups import keys_of_each
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
 from fifo.pins import Pins
@@ -203,7 +205,7 @@ class QueueMachine:
         columns, texts = fields
         self.groups.arrivals_begin(entry)
         sequence = messages.next_sequence
-        count, priorities = command.count, command.priorities
+        count, priorities, keys = command.count, command.priorities, command.group_keys
         for ordinal, taken in fresh:
             for first, width, ttl_ms, due_ms in times.stretches(ordinal, taken):
                 messages.append(
@@ -216,6 +218,7 @@ class QueueMachine:
                     texts,
                     of_each(priorities, first),
                     due_ms,
+                    keys_of_each(keys, first),
                 )
         if messages.config.filter_enabled:
             self.groups.fields.arrived(messages.blocks, sequence, columns, rows)
@@ -372,7 +375,7 @@ class QueueMachine:
             left = entry.budget(self.queue).left
             left.runs = max(left.runs, 1)  # as above: no answer of zero
             wanted = min(wanted, max(left.messages, 1))
-            taken, _ = take_first(self.messages, entry, delivery, wanted)
+            taken = self._take(entry, delivery, wanted)
             left.messages = max(left.messages - taken, 0)
         else:
             take_first(self.messages, entry, delivery, wanted)
@@ -386,6 +389,22 @@ class QueueMachine:
             self.timeouts.note(entry.now_ms, timeout_ms, [consumer])
         entry.effects.append(delivery.effect(command.settled))
         return Ok(delivery.count)
+
+    def _take(self, entry: Entry, delivery: Delivery, wanted: int) -> int:
+        """Hands out up to `wanted` messages, without a selector. Returns their number."""
+        if self.messages.grouped is None:
+            return take_first(self.messages, entry, delivery, wanted)[0]
+        self.build_groups()
+        self.messages.grouped.file(entry.budget(self.queue).left, self.messages.next_sequence)
+        return take_heads(self.messages, entry, delivery, wanted, None)[0]
+
+    def build_groups(self) -> None:
+        """To be called before messages of groups are handed out: the state may have been restored."""
+        messages = self.messages
+        if messages.grouped is not None and not messages.grouped.is_built:
+            held = [(each.attach, each.checked_out) for each in self.consumers.values()]
+            held += [(each.attach, each.held) for each in self.staging.embargo.settlements()]
+            messages.grouped.build([(attach, messages.by_block(each.ranges())) for attach, each in held])
 
     def _not_attached(self, tag: str) -> Refused:
         return Refused(
@@ -593,6 +612,7 @@ class QueueMachine:
     def finish(self, entry: Entry) -> list[Key]:
         """Serves the consumers, then drops expired messages and those above `max_length`, as far as budgets allow.
         Returns the consumers that are gone, because all their messages have timed out after they were cancelled."""
+        self.build_groups()
         is_returned = self.subscriptions.finish(entry)
         gone: list[Key] = []
         if self.timeouts.marks:

@@ -34,7 +34,7 @@ class QueueInfo:
     ready_bytes: as the queue's limit on bytes counts them; without one, estimated block by block from the mean size of
     the messages published into it.
     ready_levels: (priority, number of its ready messages) where there are any, the highest first; none without
-    priorities.
+    priorities. held_groups: the message groups that consumers hold.
     """
 
     ready: int
@@ -47,6 +47,7 @@ class QueueInfo:
     ready_bytes: int
     totals: QueueTotals
     ready_levels: tuple[tuple[int, int], ...] = ()
+    held_groups: int = 0
 
     @property
     def dropped(self) -> tuple[int, int, int, int]:

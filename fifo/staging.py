@@ -2,7 +2,7 @@
 
 A writer with many tasks stages each task's rows as a *part*, chunk by chunk. Any of its tasks may fail, be repeated, or
 run twice. The writer then publishes the valid parts in one entry. A staged chunk is a run without sequences: the place
-of its bodies in the log, their number, their times to live and their priorities. PublishStaged adds these runs to the
+of its bodies in the log, their number, times to live, priorities and groups. PublishStaged adds these runs to the
 end of the queue, part after part. No body is moved or copied. The times to live begin then.
 
 Exactly once is decided by (producer, batch). Batches of a producer ascend, and the queue remembers the last published
@@ -40,6 +40,7 @@ from fifo.effects import Ok, Published, Refused, Reply
 from fifo.embargo import Embargo
 from fifo.limits import Limits
 from fifo.messages.blocks import ONE_EACH
+from fifo.messages.message_groups import keys_of_each, refuse_keys
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
 from fifo.shares import Owned
@@ -78,7 +79,7 @@ class Part:
     """The chunks of one part, in parallel arrays, and stretches of equal times to live, cut at the chunks' edges.
 
     priorities: by the chunk's number, one for all of its messages, or one each. The messages of other chunks have 0,
-    and so have all messages of a queue without priorities.
+    and so have all messages of a queue without priorities. group_keys: in the same way.
     """
 
     last_ms: int = 0  # group time of its last chunk
@@ -92,6 +93,7 @@ class Part:
         default_factory=lambda: array("I")
     )  # their text factors, as read_costs.py counts them
     priorities: dict[int, bytes] = field(default_factory=dict)
+    group_keys: dict[int, bytes] = field(default_factory=dict)
     rows: int = 0
     size_bytes: int = 0
 
@@ -109,8 +111,8 @@ class Part:
         """Its bytes as a limit counts them: the messages of a chunk count alike."""
         return sum([size // count * count for size, count in zip(self.sizes, self.counts, strict=True)])
 
-    def chunks(self) -> Iterator[tuple[int, int, int, int, list[tuple[int, int, int]], int, bytes]]:
-        """(index, operation, count, size, [(first ordinal, count, TTL)], text factor, priorities) of each."""
+    def chunks(self) -> Iterator[tuple[int, int, int, int, list[tuple[int, int, int]], int, bytes, bytes]]:
+        """(index, operation, count, size, [(first ordinal, count, TTL)], text factor, priorities, keys) of each."""
         place = 0
         columns = zip(self.indexes, self.operations, self.counts, self.sizes, self.texts, strict=True)
         for number, (index, operation, count, size, texts) in enumerate(columns):
@@ -120,7 +122,8 @@ class Part:
                 stretches.append((ordinal, width, self.ttls[place]))
                 ordinal += width
                 place += 1
-            yield index, operation, count, size, stretches, texts, self.priorities.get(number, b"")
+            own = self.priorities.get(number, b""), self.group_keys.get(number, b"")
+            yield index, operation, count, size, stretches, texts, *own
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +172,15 @@ class Staging:
         ttls: Stretches,
         texts: int,
         priorities: bytes,
+        keys: bytes,
     ) -> Part:
         """Adds a chunk."""
         part = self.parts.pop(key, None) or Part()
         self.parts[key] = part
         if priorities:
             part.priorities[len(part.counts)] = priorities
+        if keys:
+            part.group_keys[len(part.counts)] = keys
         part.add(entry.index, operation, command.count, command.size_bytes, texts)
         part.ttl_counts.extend(ttls[0])
         part.ttls.extend(ttls[1])
@@ -313,7 +319,8 @@ def execute(
         return refused
     if isinstance(command, Stage):
         priorities = bytes(command.priorities) if messages.order.has_priorities else b""
-        return _stage(staging, entry, operation, command, priorities)
+        keys = bytes(command.group_keys) if messages.grouped is not None else b""
+        return _stage(staging, entry, operation, command, priorities, keys)
     if isinstance(command, PublishStaged):
         return _publish(staging, messages, groups, entry, command)
     return _discard(staging, command)
@@ -355,8 +362,10 @@ def _stretches(command: Stage) -> Stretches:
     return np.diff(starts, append=len(ttls)).tolist(), ttls[starts].tolist()
 
 
-def _stage(staging: Staging, entry: Entry, operation: int, command: Stage, priorities: bytes) -> Reply:
-    """priorities: those that the queue keeps."""
+def _stage(
+    staging: Staging, entry: Entry, operation: int, command: Stage, priorities: bytes, keys: bytes
+) -> Reply:
+    """priorities, keys: those that the queue keeps."""
     key = (command.producer, command.batch, command.part)
     if not 0 < command.count <= CHUNK_MESSAGES:
         return Refused("bad_argument", f"{command.count} messages in a chunk; allowed: 1..{CHUNK_MESSAGES}")
@@ -368,6 +377,9 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage, prior
         return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {command.count} messages")
     if len(command.priorities) not in (0, 1, command.count):
         return Refused("bad_argument", f"{len(command.priorities)} priorities for {command.count} messages")
+    refused = refuse_keys(command.group_keys, command.count)
+    if refused is not None:
+        return refused
     try:
         ttls = _stretches(command)
     except OverflowError:
@@ -395,7 +407,7 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage, prior
         refused = _refuse_more(staging, command, part is None, len(ttls[0]))
     if refused is not None:
         return refused
-    return Ok(staging.add(key, entry, operation, command, ttls, texts, priorities).rows)
+    return Ok(staging.add(key, entry, operation, command, ttls, texts, priorities, keys).rows)
 
 
 def _refuse_more(staging: Staging, command: Stage, is_new: bool, ttl_count: int) -> Refused | None:
@@ -469,7 +481,7 @@ def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list
     )
     groups.arrivals_begin(entry)
     for part in parts:
-        for index, operation, count, size, stretches, texts, priorities in part.chunks():
+        for index, operation, count, size, stretches, texts, priorities, keys in part.chunks():
             columns: BatchColumns | None = None
             if is_looked_up and messages.config.filter_enabled:
                 columns, _ = fields.fetch(index, operation)
@@ -477,8 +489,17 @@ def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list
             for ordinal, width, ttl in stretches:
                 place = ONE_EACH if count == 1 else ordinal
                 expires = messages.expires_at(entry.now_ms, ttl)
-                own = of_each(priorities, ordinal)
-                messages.append(index, operation, place, width, expires, size * width // count, texts, own)
+                messages.append(
+                    index,
+                    operation,
+                    place,
+                    width,
+                    expires,
+                    size * width // count,
+                    texts,
+                    of_each(priorities, ordinal),
+                    keys=keys_of_each(keys, ordinal),
+                )
             if is_looked_up and messages.config.filter_enabled:
                 fields.arrived(messages.blocks, sequence, columns, [(0, count)])
     if not is_looked_up:

@@ -252,7 +252,7 @@ class Subscriptions:
         refused = refuse_open(command) or refuse_selector(messages.config, command.selector)
         if refused is not None:
             return refused
-        if messages.config.single_active_consumer:
+        if messages.config.single_active_consumer or messages.config.message_groups:
             return refuse_others(messages.config, "a subscription")
         subscription = self.by_name.get(name)
         present = 0 if subscription is None else subscription.generation

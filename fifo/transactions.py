@@ -36,6 +36,7 @@ from fifo.consumers.read_costs import text_factor
 from fifo.effects import Ok, Refused, Reply
 from fifo.embargo import EmbargoedBatch, Key, OfferedSettlement, Part
 from fifo.limits import Limits
+from fifo.messages.message_groups import refuse_keys
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.shares import Owned
@@ -240,6 +241,9 @@ class Transactions:
             )
         if len(command.due_times_ms) not in (0, 1, count):
             return Refused("bad_argument", f"{len(command.due_times_ms)} due times for {count} messages")
+        wrong = refuse_keys(command.group_keys, count)
+        if wrong is not None:
+            return wrong
         if command.independent or command.numbers:
             return Refused("bad_argument", "messages of a transaction are neither independent nor numbered")
         wanted: Sequence[Target] = command.targets
@@ -266,7 +270,8 @@ class Transactions:
                 part = EmbargoedBatch(entry.index, operation, count, size, texts)
                 has_priorities = machine.messages.order.has_priorities
                 priorities = command.priorities if has_priorities else b""
-                part.add(target.ranges, times, priorities)
+                keys = command.group_keys if machine.messages.grouped is not None else b""
+                part.add(target.ranges, times, priorities, keys)
             except ColumnsError as error:
                 return Refused("bad_argument", f"filter fields: {error}")
             except OverflowError:

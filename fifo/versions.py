@@ -38,6 +38,7 @@ as there may be logs with entries of that version.
 | 2 | purged, returned and redelivered messages of a queue are counted |
 | 2 | a queue may have limits on bytes and consumers, and may be deleted after a time without use |
 | 2 | a queue may have priorities, and batches name those of their messages |
+| 2 | a queue may have message groups, and batches name those of their messages |
 | 2 | the catalog has exchanges and bindings |
 | 2 | a session's publishes and settlements may be part of a transaction |
 | 2 | a transaction may have parts in several groups |

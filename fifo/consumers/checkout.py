@@ -15,6 +15,10 @@ A consumer that is alone in its priority takes all its turns at once. After a tu
 consumer move to the end of their queues. A group that finds nothing keeps its place. A group that has found all its
 messages is not asked again.
 
+In a queue with message groups (messages/message_groups.py), a turn also takes no more than an even share of the heads
+that any consumer may get, so that message groups are spread. When the turns are over, consumers are given what is ready
+of the message groups that they hold, in the order of attaching.
+
 A checkout ends when no consumer with credit can be given anything, or when its budget is spent; then a later entry
 continues it.
 """
@@ -39,8 +43,9 @@ def run(messages: Messages, groups: SelectorGroups, timeouts: Timeouts, entry: E
     deliveries: dict[Key, Delivery] = {}
     groups.shared.move(entry)
     is_done = True
+    is_filed = messages.grouped is None or messages.grouped.file(left, messages.next_sequence)
     for priority in sorted(groups.eligible_counts, reverse=True):
-        is_done = _serve(messages, groups, entry, priority, deliveries)
+        is_done = _serve(messages, groups, entry, priority, deliveries) and is_filed
         if not is_done or groups.may_find_more(priority):
             break
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
@@ -49,6 +54,8 @@ def run(messages: Messages, groups: SelectorGroups, timeouts: Timeouts, entry: E
     if timeout_ms >= 0:
         timeouts.note(entry.now_ms, timeout_ms, [delivery.consumer for delivery in deliveries.values()])
     is_done = is_done and groups.shared.behind is None
+    if messages.grouped is not None and groups.service_queue and is_done:
+        is_done = not messages.grouped.may_file(messages.next_sequence)  # what was handed out has made room
     # Idle groups are not among the runnable ones, and which are idle is local: so this asks for all with credit.
     return is_done and (left.may_hand_out or not groups.service_queue or not messages.ready_count)
 
@@ -58,9 +65,11 @@ def _serve(
 ) -> bool:
     """Serves the consumers of a priority; False if the budget ended it."""
     left = entry.budget(messages.queue).left
-    count, share = groups.eligible_counts[priority], UNLIMITED
+    count, share, opens = groups.eligible_counts[priority], UNLIMITED, UNLIMITED
     if count > 1:
         share = min(entry.limits.quantum, -(-messages.ready_count // count))
+        if messages.grouped is not None:
+            opens = -(-messages.grouped.free.count // count)
     runnable = deque(groups.runnable(priority))
     is_done = True
     while runnable and messages.ready_count:
@@ -71,6 +80,7 @@ def _serve(
         delivery = deliveries.get(consumer.key)
         if delivery is None:
             delivery = Delivery(consumer, messages.queue)
+        delivery.opens = opens
         wanted = min(consumer.credit, share, left.messages)
         taken, is_complete = groups.take(group, entry, delivery, wanted)
         is_done = is_done and is_complete
@@ -78,8 +88,22 @@ def _serve(
             deliveries[consumer.key] = delivery
             left.messages -= taken
             may_find_more = not is_complete or (taken == wanted and not groups.rest_follower(group))
+            may_find_more = may_find_more or messages.grouped is not None  # others may open what is left
             if groups.rotate(group, consumer) and may_find_more:
                 runnable.append(group)
         if taken < wanted and is_complete:
             groups.found_all(group)
+    for consumer in groups.continuing(priority):
+        if not left.may_hand_out:
+            break
+        delivery = deliveries.get(consumer.key) or Delivery(consumer, messages.queue)
+        delivery.opens = 0
+        assert consumer.group is not None
+        wanted = min(consumer.credit, left.messages)
+        taken, is_complete = groups.take(consumer.group, entry, delivery, wanted)
+        is_done = is_done and is_complete
+        if taken:
+            deliveries[consumer.key] = delivery
+            left.messages -= taken
+            groups.rotate(consumer.group, consumer)
     return is_done

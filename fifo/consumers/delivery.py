@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fifo.budgets import Entry, Left
+from fifo.budgets import UNLIMITED, Entry, Left
 from fifo.consumers.consumer import Consumer
 from fifo.effects import Deliver, Run
 from fifo.messages import bitsets, expiry
@@ -13,7 +13,17 @@ from fifo.messages.messages import Messages
 class Delivery:
     """Gathers the messages that one consumer gets in one entry, for one effect."""
 
-    __slots__ = ("again", "consumer", "count", "failures", "first_tag", "queue", "redelivered", "runs")
+    __slots__ = (
+        "again",
+        "consumer",
+        "count",
+        "failures",
+        "first_tag",
+        "opens",
+        "queue",
+        "redelivered",
+        "runs",
+    )
 
     start = 0
     """the first sequence that is wanted"""
@@ -27,6 +37,7 @@ class Delivery:
         self.queue = queue
         self.first_tag = first_tag or consumer.next_tag
         self.count = 0
+        self.opens = UNLIMITED  # heads of message groups that it may be given and does not hold yet
         self.again = 0  # of these, messages that were handed out before
         self.runs: list[Run] = []
         self.redelivered = 0

@@ -13,47 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from fifo.limits import Limits
-from fifo.messages import bitsets
+from fifo.messages.packed_sets import Packed, pack, unpack
 
 EVICTED = -1
 """Marks a match set that is not kept. It is no set of messages."""
 
-_FEW = 8
 _ENTRY_BYTES = 250
 """Memory of a set beside its bytes: two entries of dicts and an object."""
-
-Packed = bytes | int
-
-
-def pack(members: int, sparse: int) -> Packed:
-    """The smaller form of a set: ordinals up to `sparse` members, a bit set above."""
-    count = members.bit_count()
-    if count > sparse:
-        return members
-    if count == 1:
-        return (members.bit_length() - 1).to_bytes(2, "little")
-    if count <= _FEW:
-        return b"".join([slot.to_bytes(2, "little") for slot in bitsets.members(members)])
-    flags = bitsets.as_flags(members, members.bit_length())
-    return np.flatnonzero(flags).astype("<u2").tobytes()
-
-
-def unpack(packed: Packed) -> int:
-    """The bit set of a packed set."""
-    if isinstance(packed, int):
-        return packed
-    if len(packed) == 2:
-        return 1 << int.from_bytes(packed, "little")
-    if len(packed) <= 2 * _FEW:
-        members = 0
-        for at in range(0, len(packed), 2):
-            members |= 1 << int.from_bytes(packed[at : at + 2], "little")
-        return members
-    slots = np.frombuffer(packed, "<u2").astype(np.intp)
-    return bitsets.from_positions(slots, int(slots[-1]) + 1)
 
 
 class MatchCache:

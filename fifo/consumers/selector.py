@@ -64,10 +64,11 @@ def kept_fields(names: tuple[str, ...]) -> KeptFields:
 
 
 def refuse_others(config: QueueConfig, what: str) -> Refused:
-    """The refusal if only the single active consumer of a queue is given messages."""
+    """The refusal of something that a single active consumer, or message groups, exclude."""
+    argument = "x-single-active-consumer" if config.single_active_consumer else "x-message-groups"
     return Refused(
         "bad_argument",
-        f"queue {config.name!r} has x-single-active-consumer, which excludes {what}; allowed: attached consumers",
+        f"queue {config.name!r} has {argument}, which excludes {what}; allowed: attached consumers",
     )
 
 

@@ -23,16 +23,21 @@ A group that is caught up can become a *follower*: each arrival is looked up onc
 their predicates, and only the groups that the index names evaluate it. Only *active* groups take part in a checkout:
 groups that do not follow, and followers for which a message has arrived or was requeued. The others are *idle*. A group
 that finds nothing keeps its place in the service queue, asked or not. Which groups are idle therefore decides nothing.
+
+In a queue with message groups no group is idle. Whether a match may be handed out changes there whenever a message
+group gets or loses its holder, so every selector with credit is asked each time (`grouped_delivery`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from fifo.budgets import Budget, Entry
 from fifo.consumers.consumer import Consumer, Key, SelectorGroup
 from fifo.consumers.delivery import Delivery, take_first, take_some
 from fifo.consumers.filter_fields import Fields, FieldSource
+from fifo.consumers.grouped_delivery import take_heads
 from fifo.consumers.match_cache import EVICTED, MatchCache
 from fifo.consumers.selector import Selector
 from fifo.consumers.shared_scan import CAUGHT_UP, SharedScan, pass_messages
@@ -84,6 +89,8 @@ class SelectorGroups:
         self.shared = SharedScan(messages)
         messages.on_requeued = self._requeued
         messages.on_emptied = self.match_cache.drop_block
+        if messages.grouped is not None:
+            messages.grouped.on_visible = self.match_cache.invalidate_exhausted
 
     # ---- members of groups, and groups with credit
 
@@ -180,6 +187,20 @@ class SelectorGroups:
         found = [group for group in self._active.values() if priority in group.eligible]
         return sorted(found, key=lambda group: group.queue_position)
 
+    def continuing(self, priority: int) -> list[Consumer]:
+        """The consumers of this priority with credit that hold message groups of which more is ready, in the order of
+        attaching."""
+        grouped = self.messages.grouped
+        if grouped is None or not grouped.own:
+            return []
+        found = [
+            consumer
+            for group in self.service_queue.values()
+            for consumer in group.eligible.get(priority, {}).values()
+            if consumer.attach in grouped.own
+        ]
+        return sorted(found, key=lambda consumer: consumer.attach)
+
     def may_find_more(self, priority: int) -> bool:
         """Whether a caught-up group has a consumer of this priority with credit, and arrivals that are not looked up
         yet."""
@@ -201,11 +222,14 @@ class SelectorGroups:
             if group.selector not in self._filed:
                 selector = group.decoded
                 self._filed.file(group.selector, selector.requirement, selector.steps)
-        self._active.pop(group.selector, None)
+        if self.messages.grouped is None:
+            self._active.pop(group.selector, None)
 
     def rest_follower(self, group: SelectorGroup) -> bool:
         """Makes a follower idle if no known match of it is ready. Returns whether it did. To be called in a checkout,
         when all arrivals are looked up; a further turn would find nothing and do the same."""
+        if self.messages.grouped is not None:
+            return False
         if group.selector not in self._followers or not self.match_cache.is_all_exhausted(group.selector):
             return False
         self._active.pop(group.selector, None)
@@ -258,6 +282,8 @@ class SelectorGroups:
 
     def take(self, group: SelectorGroup, entry: Entry, delivery: Delivery, wanted: int) -> tuple[int, bool]:
         """Hands out up to `wanted` matching messages. Returns their number, and False if the budget ended it."""
+        if self.messages.grouped is not None:
+            return self._take_heads(group, entry, delivery, wanted)
         if not group.selector:
             return take_first(self.messages, entry, delivery, wanted)
         budget = entry.budget(self.messages.queue)
@@ -312,6 +338,16 @@ class SelectorGroups:
                 if taken < wanted and not left.runs and not delivery.is_full:
                     return taken, False
         return taken, True
+
+    def _take_heads(
+        self, group: SelectorGroup, entry: Entry, delivery: Delivery, wanted: int
+    ) -> tuple[int, bool]:
+        """`take` in a queue with message groups."""
+        if not group.selector:
+            return take_heads(self.messages, entry, delivery, wanted, None)
+        is_scanned = self._scan_ahead(group, entry)
+        taken, is_complete = take_heads(self.messages, entry, delivery, wanted, _Matches(self, group))
+        return taken, is_complete and (is_scanned or taken == wanted)
 
     def _take_by_priority(
         self, group: SelectorGroup, entry: Entry, delivery: Delivery, wanted: int
@@ -526,3 +562,23 @@ class SelectorGroups:
         for block in self.messages.blocks.warm():
             block.columns = None
             self.messages.blocks.measure(block)
+
+
+class _Matches:
+    """The matches of a selector group, for `take_heads`."""
+
+    __slots__ = ("_group", "_groups")
+
+    def __init__(self, groups: SelectorGroups, group: SelectorGroup) -> None:
+        self._groups = groups
+        self._group = group
+
+    def numbers(self) -> Iterator[int]:
+        cache, selector = self._groups.match_cache, self._group.selector
+        return (each for each in cache.numbers(selector) if not cache.is_exhausted(selector, each))
+
+    def of(self, block: Block) -> int:
+        return self._groups._matches(self._group, block)
+
+    def none_free(self, number: int) -> None:
+        self._groups.match_cache.mark_exhausted(self._group.selector, number)

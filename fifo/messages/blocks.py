@@ -2,12 +2,13 @@
 
 A message has no record of its own. Its sequence names its block (sequence >> 14) and its slot in there (sequence &
 16,383). The block has a bit each for ready, for checked out, for delayed, and for handed out before. In a queue with
-priorities, it has a bit set for each priority of its messages (`levels`). A message that is neither ready nor checked
-out nor delayed is gone. The place of its body is in the *run* it belongs to: neighbours that came in one batch, or
-single-message batches that followed each other in one Raft entry (`one_each`). A run ends at the edge of its block and
-takes 20 bytes, or 28 in a block where messages expire. In a queue with a limit on bytes it takes 4 more, for the size
-of its messages: those of one run count alike. The due times of delayed messages are apart from the runs, because those
-of requeued messages have nothing to do with their batches.
+priorities, it has a bit set for each priority of its messages (`levels`), in a queue with message groups the key of
+each message's group (`group_keys`). A message that is neither ready nor checked out nor delayed is gone. The place of
+its body is in the *run* it belongs to: neighbours that came in one batch, or single-message batches that followed each
+other in one Raft entry (`one_each`). A run ends at the edge of its block and takes 20 bytes, or 28 in a block where
+messages expire. In a queue with a limit on bytes it takes 4 more, for the size of its messages: those of one run count
+alike. The due times of delayed messages are apart from the runs, because those of requeued messages have nothing to do
+with their batches.
 
 All access to blocks is through a `BlockStore` (block_store.py), which keeps cold blocks in pages. The machine sees no
 difference. Code that changes the replicated state of a block marks its page as outdated (`stored = None`).
@@ -330,6 +331,7 @@ class Block:
         "dues",
         "earliest",
         "failures",
+        "group_keys",
         "levels",
         "live",
         "long_texts",
@@ -361,6 +363,8 @@ class Block:
         ] = {}  # by pin, ascending: the ready set of its time, if that has changed since
         self.failures = bitsets.Counts()
         self.levels: dict[int, int] = {}  # by priority: which of `present` have it; empty without priorities
+        self.group_keys: NDArray[np.uint64] | None = None
+        """by slot, where a message is `present`; None until one with a group comes (message_groups.py)"""
         self.runs = Runs()
         self.live = 0  # members of `present`
         self.earliest = NEVER  # no ready message expires before this time; as in the queue's expiry tree
@@ -486,6 +490,33 @@ class Block:
         rest = size_bytes - (int(sums[place - 1]) if place else 0)
         return int(counts[:place].sum()) - (-rest // int(sizes[place]))
 
+    # ---- message groups
+
+    def note_keys(self, slot: int, count: int, keys: bytes | memoryview) -> None:
+        """Notes the keys of new messages: one for all of them, or one each and perhaps more."""
+        found = np.frombuffer(keys, dtype="<u8", count=1 if len(keys) == 8 else count)
+        if self.group_keys is None:
+            if not found.any():
+                return
+            self.group_keys = np.zeros(self.size, dtype=np.uint64)
+        self.group_keys[slot : slot + count] = found
+
+    @property
+    def live_keys(self) -> array[int] | None:
+        """The keys of the messages that are `present`, by slot; None if they have no group."""
+        if self.group_keys is None:
+            return None
+        live = bitsets.as_flags(self.present, self.size).astype(bool)
+        keys = self.group_keys[live]
+        return array("Q", keys.tobytes()) if keys.any() else None
+
+    def set_live_keys(self, keys: array[int]) -> None:
+        """The reverse of `live_keys`. The size of the block may be any (persistence/references.py)."""
+        live = self.present
+        width = max(self.size, live.bit_length())
+        self.group_keys = np.zeros(width, dtype=np.uint64)
+        self.group_keys[bitsets.as_flags(live, width).astype(bool)] = np.frombuffer(keys, dtype=np.uint64)
+
     # ----
     @property
     def ready_levels(self) -> tuple[tuple[int, int], ...]:
@@ -510,6 +541,8 @@ class Block:
         )
         columns = 0 if self.columns is None else int(self.columns.nbytes)
         dues = 0 if self.dues is None else 12 * len(self.dues)
+        if self.group_keys is not None:
+            columns += self.group_keys.nbytes
         return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns + dues
 
     def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -528,6 +561,7 @@ class Block:
         """Empties a block without messages or pins for the messages that will arrive next."""
         self.redelivered = 0
         self.failures = bitsets.Counts()
+        self.group_keys = None
         self.runs.clear()
         self.columns = None
         self.summary = b""

@@ -35,7 +35,8 @@ from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
 from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block, Stored
 from fifo.messages.due_times import DueBlocks, DueTimes
-from fifo.messages.ready_order import order_of
+from fifo.messages.message_groups import MessageGroups, keys_of_each
+from fifo.messages.ready_order import ReadyOrder, order_of
 from fifo.versions import COUNTED_MOVES
 
 UNLIMITED = 1 << 62
@@ -111,7 +112,8 @@ def _nobody(*_: int) -> None:
 
 
 class Messages:
-    """The messages of one queue. order: of the ready ones (ready_order.py)."""
+    """The messages of one queue. order: of the ready ones (ready_order.py). grouped: the same order if the queue has
+    message groups, else None."""
 
     __slots__ = (
         "before_ready_changes",
@@ -121,6 +123,7 @@ class Messages:
         "delays",
         "dropped",
         "expiries",
+        "grouped",
         "limits",
         "next_sequence",
         "on_emptied",
@@ -149,7 +152,10 @@ class Messages:
         self.reserved_count = self.reserved_bytes = 0
         """of the messages that prepared transactions publish"""
         self.blocks = BlockStore(queue, memory)
-        self.order = order_of(config)
+        self.order: ReadyOrder = order_of(config)
+        self.grouped: MessageGroups | None = None
+        if config.message_groups:
+            self.order = self.grouped = MessageGroups(self.order, self.blocks, config.max_priority)
         self.expiries: SortedList[tuple[int, int]] = SortedList()
         """(earliest, block) of blocks where some may expire"""
         self.delays: DueBlocks | None = None
@@ -196,6 +202,16 @@ class Messages:
     def counts_bytes(self) -> bool:
         """Whether the queue has a limit on bytes."""
         return self.config.max_length_bytes >= 0
+
+    @property
+    def filed_to(self) -> int:
+        """Of message groups: the sequence below which ready messages are filed. 0 without message groups."""
+        return 0 if self.grouped is None else self.grouped.filed_to
+
+    @filed_to.setter
+    def filed_to(self, sequence: int) -> None:
+        if self.grouped is not None:
+            self.grouped.filed_to = sequence
 
     @property
     def published_count(self) -> int:
@@ -284,10 +300,12 @@ class Messages:
         texts: int,
         priorities: bytes | memoryview = b"",
         due_ms: int = -1,
+        keys: bytes | memoryview = b"",
     ) -> None:
         """Adds messages at the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
         texts: the text factor of the batch. priorities: one for all, or one each; empty: 0. due_ms: the time at which
-        they become ready, later than now; -1: they are ready at once."""
+        they become ready, later than now; -1: they are ready at once. keys: those of their groups, one for all, or one
+        each; empty: no groups."""
         is_ready = due_ms < 0
         if is_ready:
             self.ready_count += count
@@ -308,6 +326,8 @@ class Messages:
             members = ((1 << taken) - 1) << slot
             block.stored = None
             block.summary = b""
+            if self.grouped is not None and len(keys):
+                block.note_keys(slot, taken, keys)
             block.live += taken
             block.placed += taken
             block.size_bytes += size * taken // count
@@ -329,6 +349,8 @@ class Messages:
             rest -= taken
             if rest and len(priorities) > 1:
                 priorities = priorities[taken:]
+            if rest:
+                keys = keys_of_each(keys, taken)
 
     # ---- checking out, settling, requeueing
 
@@ -349,6 +371,8 @@ class Messages:
         for block, members in self.by_block(ranges):
             block.stored = None
             block.checked_out ^= members
+            if self.grouped is not None:
+                self.grouped.released(block, members)
             total += self._departed(block, (cause, members))
         self.checked_out_count -= total
         return total
@@ -364,6 +388,8 @@ class Messages:
             block.stored = None
             block.checked_out ^= members
             self.checked_out_count -= members.bit_count()
+            if self.grouped is not None:
+                self.grouped.released(block, members)
             block.redelivered |= members
             lost = expired = 0
             if failed:

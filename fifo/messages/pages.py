@@ -95,6 +95,7 @@ HAS_LONG_TEXTS = 2
 HAS_PRIORITIES = 4
 HAS_SIZES = 8
 HAS_DELAYED = 16
+HAS_GROUPS = 64
 """The parts at the end of a block's bytes."""
 
 
@@ -114,7 +115,7 @@ def encode_block(block: Block) -> bytearray:
     out.number(block.placed)
     out.number(block.size_bytes)
     out.number(NEVER - block.earliest)
-    runs = block.runs
+    runs, keys = block.runs, block.live_keys
     for column in (runs.firsts, runs.counts, runs.indexes, runs.operations, runs.ordinals):
         out.column(column)
     out.number(
@@ -123,6 +124,7 @@ def encode_block(block: Block) -> bytearray:
         | (HAS_PRIORITIES if block.levels else 0)
         | (HAS_SIZES if runs.sizes is not None else 0)
         | (HAS_DELAYED if block.dues is not None else 0)
+        | (HAS_GROUPS if keys is not None else 0)
     )
     if runs.expiries is not None:
         out.column(runs.expiries)
@@ -139,6 +141,8 @@ def encode_block(block: Block) -> bytearray:
     if block.dues is not None:
         for column in (block.dues.times, block.dues.firsts, block.dues.counts):
             out.column(column)
+    if keys is not None:
+        out.column(keys)
     return out.data
 
 
@@ -173,4 +177,6 @@ def decode_block(reader: Reader, size: int) -> Block:
         block.dues = DueTimes(reader.column("q"), reader.column("H"), reader.column("H"))
         block.delayed = block.dues.members
     block.live = block.present.bit_count()
+    if flags & HAS_GROUPS:
+        block.set_live_keys(reader.column("Q"))
     return block

@@ -15,7 +15,9 @@ from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
 from fifo.messages import bitsets
 from fifo.messages.blocks import NEVER, ONE_EACH, Block
+from fifo.messages.message_groups import MessageGroups
 from fifo.messages.messages import COUNTED, LIFE, Place, by_number
+from fifo.messages.packed_sets import unpack as unpack_set
 from fifo.messages.pages import encode_block
 from fifo.messages.ready_order import PriorityOrder
 from fifo.persistence import snapshot
@@ -281,6 +283,8 @@ def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
         "the bytes of ready messages are counted while there is a limit",
     )
     order, max_priority = machine.messages.order, machine.messages.config.max_priority
+    if isinstance(order, MessageGroups):
+        order = order.base
     _expect(list(order.by_sequence.numbers) == numbers, "the order has the blocks with ready messages")
     _expect(order.has_priorities == (max_priority > 0), "the order is the configured one")
     if isinstance(order, PriorityOrder):
@@ -298,6 +302,7 @@ def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
     _check_groups(machine)
     _check_timeouts(machine)
     _check_single_active(machine)
+    _check_message_groups(machine)
     _check_staging(machine)
     _check_embargo(machine, prepared)
     _check_pages(machine)
@@ -338,12 +343,15 @@ def _check_staging(machine: QueueMachine) -> None:
         _expect(
             (part.rows, part.size_bytes) == (sum(c[2] for c in chunks), sum(c[3] for c in chunks)), "its sums"
         )
-        for _, _, count, _, stretches, _, priorities in chunks:
+        for _, _, count, _, stretches, _, priorities, keys in chunks:
+            _expect(len(keys) in (0, 8, 8 * count), "each message has its group")
             _expect(sum(width for _, width, _ in stretches) == count, "each message has its TTL")
             _expect(len(priorities) in (0, 1, count), "each message has its priority")
         _expect(all(part.priorities.values()), "a chunk without priorities has no entry")
         _expect(all(number < len(chunks) for number in part.priorities), "priorities are of chunks")
         _expect(not part.priorities or machine.messages.order.has_priorities, "plain queues have none")
+        _expect(all(part.group_keys.values()), "a chunk without groups has no entry")
+        _expect(not part.group_keys or machine.messages.grouped is not None, "plain queues have none")
         counted = len(chunks), part.rows, part.size_bytes, sum(len(c[4]) for c in chunks)
         totals = [total + more for total, more in zip(totals, counted, strict=True)]
         _expect(len(part.ttls) == len(part.ttl_counts) == counted[3], "TTLs are cut at the edges of chunks")
@@ -493,6 +501,68 @@ def _check_single_active(machine: QueueMachine) -> None:
         machine.unfinished or first is single.active or bool(others),
         "the first consumer is active, unless another one holds messages",
     )
+
+
+def _check_message_groups(machine: QueueMachine) -> None:
+    messages, grouped = machine.messages, machine.messages.grouped
+    _expect((grouped is not None) == messages.config.message_groups, "groups are as configured")
+    _expect(messages.filed_to <= messages.next_sequence, "what is filed was published")
+    if grouped is None:
+        return
+    keys: dict[int, int] = {}
+    ready: list[tuple[int, int, int]] = []
+    for number in messages.blocks.numbers():
+        block = messages.blocks.view(number)
+        for slot in bitsets.members(block.present):
+            keys[block.base + slot] = 0 if block.group_keys is None else int(block.group_keys[slot])
+        for slot in bitsets.members(block.ready):
+            if block.base + slot < grouped.filed_to:
+                ranks = [-priority for priority, level in block.levels.items() if level >> slot & 1]
+                ready.append((block.base + slot, ranks[0] if ranks else 0, number))
+    held: dict[int, tuple[int, int]] = {}
+    have = [(each.attach, each.checked_out) for each in machine.consumers.values()]
+    have += [(each.attach, each.held) for each in machine.staging.embargo.settlements()]
+    for attach, own in have:
+        for sequence, count in own.ranges():
+            _expect(sequence + count <= grouped.filed_to, "what is checked out was filed")
+            for key in [keys[each] for each in range(sequence, sequence + count)]:
+                if key:
+                    holder, some = held.get(key, (attach, 0))
+                    _expect(holder == attach, "one consumer holds a message group")
+                    held[key] = holder, some + 1
+    if not grouped.is_built:
+        return
+    heads: dict[int, dict[tuple[int, int], int]] = {}
+    filed: dict[int, dict[int, int]] = {}
+    for sequence, rank, number in ready:
+        key, bit = keys[sequence], 1 << (sequence & machine.limits.slot_mask)
+        if not key or not any(key in here for here in filed.values()):
+            theirs = heads.setdefault(held.get(key, (0, 0))[0], {})
+            theirs[rank, number] = theirs.get((rank, number), 0) | bit
+        if key:
+            here = filed.setdefault(number, {})
+            here[key] = here.get(key, 0) | bit
+    found = {attach: dict(each.by_place) for attach, each in [(0, grouped.free), *grouped.own.items()]}
+    _expect({attach: each for attach, each in found.items() if each} == heads, "the heads are the first")
+    _expect(
+        all(grouped.own[attach].count for attach in grouped.own), "consumers without heads are not listed"
+    )
+    counts = [(each.count, each.by_place.values()) for each in (grouped.free, *grouped.own.values())]
+    _expect(all(n == sum(bits.bit_count() for bits in some) for n, some in counts), "heads are counted")
+    packed = {
+        number: {key: unpack_set(each) for key, each in here.items()}
+        for number, here in grouped.filed.items()
+    }
+    _expect(packed == filed, "ready messages are filed under their groups")
+    _expect(grouped.filed_count == sum(len(here) for here in filed.values()), "filed places are counted")
+    _expect(grouped.held_count == len(held), "groups with a holder are counted")
+    for key, group in grouped.groups.items():
+        _expect((group.holder, group.held) == held.get(key, (0, 0)), "a group has its holder")
+        _expect(
+            group.numbers == [number for number in sorted(filed) if key in filed[number]], "and its blocks"
+        )
+        _expect(bool(group.held or group.numbers), "a group has messages")
+    _expect(all(key in grouped.groups for key in held), "a group that is held is known")
 
 
 def _check_subscription(machine: QueueMachine, subscription: Subscription) -> None:

@@ -183,6 +183,7 @@ QUEUE = Record(
         Field("messages.returned_count", U64, since=2, default=0),
         Field("messages.redelivered_count", U64, since=2, default=0),
         Field("used_ms", I64, since=2, default=IN_USE),
+        Field("messages.filed_to", U64, since=2, default=0),
     ),
 )
 CONSUMER = Record(
@@ -275,14 +276,16 @@ PART = Record(
         Field("ttl_counts", Column("I")),
         Field("ttls", Column("q")),
     ),
-    others=("rows", "size_bytes", "texts", "priorities"),
+    others=("rows", "size_bytes", "texts", "priorities", "group_keys"),
 )
 PARTS = Many(Row(Row(TEXT, U64, BYTES), PART), dict, dict.items)
 """by producer, batch and name"""
 TEXTS = Field("texts", Column("I"))
-"""There only if a chunk has long texts or priorities."""
+"""There only if a chunk has long texts, priorities or group keys."""
 PRIORITIES = Field("priorities", Many(Row(U64, BYTES), dict, dict.items))
-"""There only if a chunk has priorities."""
+"""There only if a chunk has priorities or group keys."""
+GROUP_KEYS = Field("group_keys", Many(Row(U64, BYTES), dict, dict.items))
+"""There only if a chunk has group keys."""
 LAST_BATCH = Record(LastBatch, (Field("number", U64),), others=("used_ms", "owner"))
 LAST_BATCHES = Many(Row(TEXT, LAST_BATCH), dict, dict.items)
 USED_MS = Field("used_ms", U64, since=2, default=0)
@@ -302,6 +305,7 @@ EMBARGOED_BATCH = Record(
         Field("ttls", Column("q")),
         Field("priorities", BYTES),
         Field("dues", Column("q")),
+        Field("group_keys", BYTES),
     ),
 )
 EMBARGOED_SETTLEMENT = Record(

@@ -6,7 +6,7 @@ from array import array
 
 from fifo.codec import Reader, Writer
 from fifo.limits import Limits
-from fifo.persistence.layouts import LAST_BATCHES, OWNER, PARTS, PRIORITIES, TEXTS, USED_MS
+from fifo.persistence.layouts import GROUP_KEYS, LAST_BATCHES, OWNER, PARTS, PRIORITIES, TEXTS, USED_MS
 from fifo.persistence.transactions import read_embargo, write_embargo
 from fifo.staging import Staging
 
@@ -19,11 +19,14 @@ def encode_staging(staging: Staging, version: int) -> bytearray:
     USED_MS.write_each(out, staging.last_batches.values())
     OWNER.write_each(out, staging.last_batches.values())
     parts, embargo = staging.parts.values(), staging.embargo
-    has_priorities = any(part.priorities for part in parts)
-    if embargo.parts or has_priorities or any(any(part.texts) for part in parts):
+    has_keys = bool(embargo.parts) or any(part.group_keys for part in parts)
+    has_priorities = has_keys or any(part.priorities for part in parts)
+    if has_priorities or any(any(part.texts) for part in parts):
         TEXTS.write_each(out, parts)
-    if embargo.parts or has_priorities:
+    if has_priorities:
         PRIORITIES.write_each(out, parts)
+    if has_keys:
+        GROUP_KEYS.write_each(out, parts)
     if embargo.parts:
         write_embargo(out, embargo)
     return out.data
@@ -47,6 +50,8 @@ def decode_staging(data: bytes, limits: Limits, version: int) -> Staging:
         TEXTS.read_each(reader, found.parts.values())
     if not reader.is_at_end():
         PRIORITIES.read_each(reader, found.parts.values())
+    if not reader.is_at_end():
+        GROUP_KEYS.read_each(reader, found.parts.values())
     if not reader.is_at_end():
         read_embargo(reader, found.embargo)
     for producer, last in last_batches.items():

@@ -13,6 +13,7 @@ from fifo.effects import Deliver, Refused, Run
 from fifo.embargo import EmbargoedSettlement
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block, Stored
+from fifo.messages.message_groups import MessageGroups
 from fifo.messages.ready_order import PriorityOrder
 from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage, QueueInfo, QueueTotals
@@ -23,6 +24,7 @@ def info(machine: QueueMachine) -> QueueInfo:
     first_sequence = machine.messages.next_sequence
     ready_bytes = 0
     levels: dict[int, int] = {}
+    machine.build_groups()
     for block in machine.messages.blocks.values():
         if not block.live:
             continue
@@ -42,6 +44,7 @@ def info(machine: QueueMachine) -> QueueInfo:
         ready_bytes=machine.messages.ready_bytes if machine.messages.counts_bytes else ready_bytes,
         totals=totals(machine),
         ready_levels=tuple(sorted(levels.items(), reverse=True)),
+        held_groups=0 if machine.messages.grouped is None else machine.messages.grouped.held_count,
     )
 
 
@@ -118,8 +121,11 @@ def browse_delayed(
 
 
 def upcoming(machine: QueueMachine, limit: int) -> BrowsePage | Refused:
-    """The messages that a Get of `limit` messages would take now, in their order."""
+    """The messages that a Get of `limit` messages would take now, in their order. Whether another consumer holds their
+    message groups does not count."""
     order, blocks = machine.messages.order, machine.messages.blocks
+    if isinstance(order, MessageGroups):
+        order = order.base
     if not isinstance(order, PriorityOrder):
         return browse(machine, 0, limit)
     runs: list[Run] = []

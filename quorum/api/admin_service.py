@@ -241,6 +241,7 @@ class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_gr
             ready_by_priority=[
                 pb.PriorityCount(priority=priority, ready=count) for priority, count in found.ready_levels
             ],
+            held_groups=found.held_groups,
         )
         set_arguments(info.arguments, queue.arguments)
         show_policy(info, self._hub.catalog.effective(queue))

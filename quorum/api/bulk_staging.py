@@ -14,7 +14,7 @@ from fifo.limits import PRODUCTION
 from fifo.staging import LAST_BATCH, PART_BYTES
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, answer, index_of, load, retry_until_answered
-from quorum.api.filters import kept_fields
+from quorum.api.filters import kept_fields, ordered_by
 from quorum.api.handlers import Context, is_outdated, unary
 from quorum.api.hub import Hub
 from quorum.api.owners import client_address, owner_of
@@ -104,9 +104,8 @@ class _Part:
         kept, max_field_bytes = kept_fields(self._hub.catalog, self._queue)
         limits = replace(self._hub.limits, max_messages=arrow_in.CHUNK_ROWS)
         chunks = arrow_in.chunks(block)
-        has_priorities = self._queue.config.max_priority > 0
         while True:
-            step = partial(_next_checked, chunks, limits, kept, max_field_bytes, has_priorities)
+            step = partial(_next_checked, chunks, limits, kept, max_field_bytes, self._queue)
             checked = await self._hub.workers.stage(self._address, step)
             if checked is None:
                 return
@@ -127,6 +126,7 @@ class _Part:
             checked.ttls_ms,
             checked.columns,
             checked.priorities,
+            checked.group_keys,
         )
         self.next_chunk += 1
         self.size_bytes += checked.size_bytes
@@ -159,13 +159,13 @@ def _next_checked(
     limits: batches.BatchLimits,
     kept: KeptFields | None,
     max_field_bytes: int,
-    has_priorities: bool,
+    queue: CatalogQueue,
 ) -> batches.CheckedBatch | None:
     """Return the next chunk, checked like a publish; None at the end. Runs in a thread."""
     chunk = next(chunks, None)
     if chunk is None:
         return None
-    return batches.check(chunk[0], limits, kept, max_field_bytes, has_priorities=has_priorities)
+    return batches.check(chunk[0], limits, kept, max_field_bytes, **ordered_by([queue]))
 
 
 def _check_named(producer: str, batch: int, parts: Sequence[bytes]) -> None:

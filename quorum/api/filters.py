@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import getsizeof
@@ -40,6 +40,15 @@ def kept_fields(catalog: CatalogView, queue: CatalogQueue) -> tuple[KeptFields |
         return None, -1
     config = catalog.effective(queue).config
     return _resolved(config.filter_field_names), config.filter_max_in_memory_bytes_per_msg
+
+
+def ordered_by(queues: Iterable[CatalogQueue]) -> dict[str, bool]:
+    """Return the arguments of `batches.check` that say what decides the order of messages in some of these queues."""
+    configs = [queue.config for queue in queues]  # no policy changes it
+    return {
+        "has_priorities": any(config.max_priority > 0 for config in configs),
+        "has_groups": any(config.message_groups for config in configs),
+    }
 
 
 FilterValue = bool | int | float | str | bytes | None

@@ -156,7 +156,13 @@ class OwnSession:
 
     async def send(self, group: int, command: c.Stage, batch: bytes) -> asyncio.Future[Reply | None]:
         """Send a command that carries a batch, in the order of the calls; `sent` waits for its answer."""
-        size = stored_bytes(batch, command.ttls_ms, command.columns, priorities=command.priorities)
+        size = stored_bytes(
+            batch,
+            command.ttls_ms,
+            command.columns,
+            priorities=command.priorities,
+            group_keys=command.group_keys,
+        )
         return await self._send(group, lambda _: command, batch, size)
 
     async def sent(self, group: int, answer: asyncio.Future[Reply | None]) -> Reply | None:

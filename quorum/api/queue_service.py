@@ -11,7 +11,7 @@ from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
 from fifo.results import BrowsePage
 from quorum.api import deliveries, status
-from quorum.api.filters import kept_fields
+from quorum.api.filters import kept_fields, ordered_by
 from quorum.api.handlers import streaming, unary
 from quorum.api.hub import Hub
 from quorum.api.owners import client_address, owner_of
@@ -64,11 +64,10 @@ class QueueService(queue_pb2_grpc.QueueServicer):
     ) -> pb.PublishResponse:
         queue = await self._hub.requests.queue(request.queue)
         kept, max_bytes = kept_fields(self._hub.catalog, queue)
-        has_priorities = queue.config.max_priority > 0
 
         def check() -> batches.CheckedBatch:
             data = _as_batch(request).SerializeToString(deterministic=True)
-            return batches.check(data, self._hub.limits, kept, max_bytes, has_priorities=has_priorities)
+            return batches.check(data, self._hub.limits, kept, max_bytes, **ordered_by([queue]))
 
         owner = owner_of(context.peer())
         checked = await self._hub.turns.run(owner, _check_steps(request), check)
@@ -86,6 +85,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 checked.columns,
                 priorities=checked.priorities,
                 due_times_ms=checked.due_times_ms,
+                group_keys=checked.group_keys,
             )
 
         size = batches.stored_bytes(
@@ -94,6 +94,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
             checked.columns,
             priorities=checked.priorities,
             due_times_ms=checked.due_times_ms,
+            group_keys=checked.group_keys,
         )
         await self._hub.own_session.publish(queue.group, make, data, checked.count, size)
         return pb.PublishResponse(count=checked.count)

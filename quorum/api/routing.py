@@ -15,6 +15,7 @@ from fifo.commands import Target
 from fifo.limits import PRODUCTION
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
+from quorum.api.filters import ordered_by
 from quorum.api.outcomes import Outbox
 from quorum.api.status import Status
 from quorum.catalog.queues import CatalogQueue
@@ -90,12 +91,15 @@ def cut(
         for first, some in ranges(ordinals):
             builder.add(stored, first, some)
         data = builder.build()
-    has_priorities = any(queue.config.max_priority > 0 for queue in queues.values())
-    checked = batches.check(data, limits, None, -1, has_priorities=has_priorities)
+    checked = batches.check(data, limits, None, -1, **ordered_by(queues.values()))
     targets = []
     encoder = QueueColumns(stored)
     size = batches.stored_bytes(
-        data, checked.ttls_ms, priorities=checked.priorities, due_times_ms=checked.due_times_ms
+        data,
+        checked.ttls_ms,
+        priorities=checked.priorities,
+        due_times_ms=checked.due_times_ms,
+        group_keys=checked.group_keys,
     )
     rows = len(ordinals)
     for number, mine in places.items():

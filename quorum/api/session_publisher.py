@@ -16,7 +16,7 @@ from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
 from fifo.limits import PRODUCTION
 from quorum.api import routing, status
-from quorum.api.filters import kept_fields
+from quorum.api.filters import kept_fields, ordered_by
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Outbox
 from quorum.api.producer_numbers import ProducerNumbers
@@ -155,7 +155,7 @@ class SessionPublisher:
                     self._hub.limits,
                     kept,
                     max_bytes,
-                    has_priorities=queue.config.max_priority > 0,
+                    **ordered_by([queue]),
                 ),
             )
             self._numbers.check(first, checked.count, lowest_unconfirmed)
@@ -204,6 +204,7 @@ class SessionPublisher:
             independent and checked.count > 1,
             priorities=checked.priorities,
             due_times_ms=checked.due_times_ms,
+            group_keys=checked.group_keys,
         )
         await self._submit(queue.group, (queue,), ((first, last),), enqueue, checked.data)
 
@@ -226,6 +227,7 @@ class SessionPublisher:
             command.targets,
             command.priorities,
             command.due_times_ms,
+            command.group_keys,
         )
         await self._hub.publishing.take_room(size, group)
         rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
@@ -464,11 +466,10 @@ class SessionPublisher:
             return []
         if len(queues) * len(routes) > PRODUCTION.max_targeted or len(queues) + len(routes) > MAX_RANGES:
             return []
-        has_priorities = any(queue.config.max_priority > 0 for queue in queues)
         try:
             checked = await self._in_turn(
                 batch,
-                partial(batches.check, batch, self._hub.limits, None, -1, has_priorities=has_priorities),
+                partial(batches.check, batch, self._hub.limits, None, -1, **ordered_by(queues)),
             )
             for group in routing.groups_of(queues):
                 self._hub.published.check_disks(group)
@@ -579,6 +580,7 @@ class SessionPublisher:
             () if is_dense else numbers,
             checked.priorities,
             checked.due_times_ms,
+            checked.group_keys,
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
         await self._submit(part.queues[0].group, part.queues, spans, command, checked.data, shared)
@@ -603,10 +605,9 @@ class SessionPublisher:
     async def _whole(self, queue: CatalogQueue, batch: bytes) -> routing.Part:
         """A batch for one queue."""
         kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-        has_priorities = queue.config.max_priority > 0
         checked = await self._in_turn(
             batch,
-            partial(batches.check, batch, self._hub.limits, kept, max_bytes, has_priorities=has_priorities),
+            partial(batches.check, batch, self._hub.limits, kept, max_bytes, **ordered_by([queue])),
         )
         self._hub.published.check_disks(queue.group)
         target = c.Target(queue.id, ((0, checked.count),), checked.columns)
@@ -662,6 +663,7 @@ class SessionPublisher:
             targets=() if is_plain else targets,
             priorities=checked.priorities,
             due_times_ms=checked.due_times_ms,
+            group_keys=checked.group_keys,
         )
         await self._submit(part.queues[0].group, part.queues, (), command, checked.data, tx=tx, told=told)
 

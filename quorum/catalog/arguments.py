@@ -51,6 +51,8 @@ OVERFLOW_MODES = {mode.replace("_", "-"): mode for mode in OVERFLOWS}
 
 FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
 """Arguments that have an effect only if x-filter-enabled is true."""
+RETRYING = ("x-delayed-retry-min", "x-delayed-retry-max")
+"""Arguments that x-message-groups excludes."""
 
 UNSUPPORTED_ARGUMENTS = (
     "x-dead-letter-exchange",
@@ -106,6 +108,15 @@ def effective_config(
         names = checked.get("x-filter-field-names", DEFAULT_FIELD_NAMES)
         assert isinstance(names, tuple)
         checked["x-filter-field-names"] = tuple(sorted(names))
+    if checked.get("x-message-groups") and checked.get("x-single-active-consumer"):
+        raise ArgumentError("arguments 'x-message-groups' and 'x-single-active-consumer' exclude each other")
+    if checked.get("x-message-groups"):
+        for argument in RETRYING:
+            if argument in checked:
+                raise ArgumentError(
+                    f"arguments {argument!r} and 'x-message-groups' exclude each other: later messages of a group "
+                    "would be delivered before one that was returned"
+                )
     values: dict[str, Any] = {SUPPORTED[argument].attribute: value for argument, value in checked.items()}
     return QueueConfig(name, **values)
 
@@ -173,10 +184,12 @@ def check_policy_arguments(arguments: Mapping[str, ArgumentValue], version: int 
 
 def merged(own: Arguments, policy: Arguments) -> Arguments:
     """A queue's own arguments with those of the policy that applies to it; both were checked. Arguments that the queue
-    cannot use, because it does not filter, are left out."""
+    cannot use, because it does not filter or has message groups, are left out."""
     found = dict(own)
     for argument, value in policy:
         if argument in FILTERING and found.get("x-filter-enabled") is not True:
+            continue
+        if argument in RETRYING and found.get("x-message-groups") is True:
             continue
         found[argument] = BY_POLICY[argument](found[argument], value) if argument in found else value
     return tuple((argument, found[argument]) for argument in sorted(found))
@@ -304,6 +317,7 @@ SUPPORTED = {
     "x-max-length": Argument("max_length", _integer(1, MAX_COUNT), _smaller),
     "x-max-length-bytes": Argument("max_length_bytes", _integer(1, MAX_COUNT), _smaller, since=2),
     "x-max-priority": Argument("max_priority", _integer(1, MAX_PRIORITY), None, since=2),
+    "x-message-groups": Argument("message_groups", _boolean, None, since=2),
     "x-message-ttl": Argument("message_ttl_ms", _integer(0, MAX_MESSAGE_TTL_MS), _smaller),
     "x-overflow": Argument("overflow", _overflow, _policys),
     "x-queue-mode": Argument("queue_mode", _queue_mode, _own),

@@ -77,6 +77,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         *_priorities(info),
         ("checked out", f"{info.checked_out:,}"),
         *([("delayed", f"{info.delayed:,}")] if info.delayed else []),
+        *_message_groups(info),
         ("total", f"{info.total:,}"),
         ("sequences", f"{info.first_sequence} to before {info.next_sequence}"),
         *_totals(info.totals),
@@ -179,6 +180,12 @@ def _priorities(info: QueueInfo) -> list[tuple[str, str]]:
     """The ready messages of a queue with priorities."""
     counts = [f"{priority}: {count:,}" for priority, count in info.ready_by_priority.items()]
     return [("ready by priority", ", ".join(counts))] if counts else []
+
+
+def _message_groups(info: QueueInfo) -> list[tuple[str, str]]:
+    """The held groups of a queue with message groups."""
+    has_groups = info.arguments.get("x-message-groups") is True
+    return [("message groups held", f"{info.held_groups:,}")] if has_groups else []
 
 
 def _plain(queue: QueueInfo) -> dict[str, Any]:

@@ -32,7 +32,8 @@ class QueueTotals:
 class QueueInfo:
     """One queue. delayed: messages that become ready later. total: ready, checked-out and delayed messages. arguments:
     as it was declared, sorted by name. policy: name of the policy that applies, empty if none. effective_arguments: its
-    own and the policy's. ready_by_priority: of a queue with priorities, where there are any, the highest first."""
+    own and the policy's. ready_by_priority: of a queue with priorities, where there are any, the highest first.
+    held_groups: message groups that consumers hold."""
 
     name: str
     id: int
@@ -51,6 +52,7 @@ class QueueInfo:
     totals: QueueTotals = QueueTotals()
     ready_by_priority: dict[int, int] = field(default_factory=dict)
     delayed: int = 0
+    held_groups: int = 0
 
     @classmethod
     def of(cls, wire: Any) -> QueueInfo:
@@ -72,6 +74,7 @@ class QueueInfo:
             totals=QueueTotals.of(wire.totals),
             ready_by_priority={each.priority: each.ready for each in wire.ready_by_priority},
             delayed=wire.delayed,
+            held_groups=wire.held_groups,
         )
 
 

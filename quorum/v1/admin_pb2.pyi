@@ -68,7 +68,7 @@ class PriorityCount(_message.Message):
     def __init__(self, priority: _Optional[int] = ..., ready: _Optional[int] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
-    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals", "ready_by_priority", "delayed")
+    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals", "ready_by_priority", "delayed", "held_groups")
     class ArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class QueueInfo(_message.Message):
     TOTALS_FIELD_NUMBER: _ClassVar[int]
     READY_BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     DELAYED_FIELD_NUMBER: _ClassVar[int]
+    HELD_GROUPS_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     group: int
@@ -117,7 +118,8 @@ class QueueInfo(_message.Message):
     totals: QueueTotals
     ready_by_priority: _containers.RepeatedCompositeFieldContainer[PriorityCount]
     delayed: int
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., totals: _Optional[_Union[QueueTotals, _Mapping]] = ..., ready_by_priority: _Optional[_Iterable[_Union[PriorityCount, _Mapping]]] = ..., delayed: _Optional[int] = ...) -> None: ...
+    held_groups: int
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., totals: _Optional[_Union[QueueTotals, _Mapping]] = ..., ready_by_priority: _Optional[_Iterable[_Union[PriorityCount, _Mapping]]] = ..., delayed: _Optional[int] = ..., held_groups: _Optional[int] = ...) -> None: ...
 
 class QueueTotals(_message.Message):
     __slots__ = ("published", "settled", "expired", "rejected", "delivery_limit", "maxlen", "purged", "returned", "redelivered")

@@ -57,8 +57,7 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-max-consumers": 2,
             "x-expires": 60_000,
             "x-max-priority": 9,
-            "x-delayed-retry-min": 1_000,
-            "x-delayed-retry-max": 60_000,
+            "x-message-groups": True,
         },
     )
     assert config == QueueConfig(
@@ -76,8 +75,7 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
         max_consumers=2,
         expires_ms=60_000,
         max_priority=9,
-        delayed_retry_min_ms=1_000,
-        delayed_retry_max_ms=60_000,
+        message_groups=True,
     )
     single = effective_config("orders", {"x-single-active-consumer": True})
     assert single == QueueConfig("orders", single_active_consumer=True)
@@ -90,6 +88,23 @@ def test_a_single_active_consumer_and_selectors_exclude_each_other() -> None:
     )
     for enabled, single in ((True, False), (False, True)):
         effective_config("q", {"x-filter-enabled": enabled, "x-single-active-consumer": single})
+
+
+def test_a_single_active_consumer_and_message_groups_exclude_each_other() -> None:
+    refused(
+        {"x-message-groups": True, "x-single-active-consumer": True},
+        "'x-message-groups' and 'x-single-active-consumer' exclude each other",
+    )
+    for groups, single in ((True, False), (False, True)):
+        effective_config("q", {"x-message-groups": groups, "x-single-active-consumer": single})
+
+
+@pytest.mark.parametrize("argument", ["x-delayed-retry-min", "x-delayed-retry-max"])
+def test_message_groups_exclude_delayed_retry(argument: str) -> None:
+    refused(
+        {"x-message-groups": True, argument: 1_000}, f"'{argument}' and 'x-message-groups' exclude each other"
+    )
+    effective_config("q", {"x-message-groups": False, argument: 1_000})
 
 
 def test_a_filtering_queue_keeps_the_default_fields() -> None:
@@ -147,6 +162,7 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-delayed-retry-max", 1.5),
         ("x-delivery-limit", -2),
         ("x-single-active-consumer", 1),
+        ("x-message-groups", 1),
         ("x-filter-max-in-memory-bytes-per-msg", -1),
         ("x-filter-field-names", b"a"),
     ],

@@ -201,6 +201,16 @@ def test_filter_arguments_reach_only_queues_that_filter(catalog: Catalog) -> Non
     assert catalog.config("filtering").filter_field_names == ("colour", "header.priority")
 
 
+def test_delayed_retry_does_not_reach_queues_with_message_groups(catalog: Catalog) -> None:
+    catalog.declare("plain")
+    catalog.declare("grouped", message_groups=True)
+    catalog.set("p", "*", delayed_retry_min=5, delayed_retry_max=9, max_length=9)
+    assert catalog.config("plain").delayed_retry_min_ms == 5
+    assert catalog.config("grouped") == c.QueueConfig(
+        "grouped", max_length=9, delivery_limit=20, message_groups=True
+    )
+
+
 VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
     "x-consumer-timeout": st.integers(1_000, 1_099),
     "x-delayed-retry-max": st.integers(1, 99),
@@ -214,6 +224,7 @@ VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
     "x-max-length": st.integers(1, 99),
     "x-max-length-bytes": st.integers(1, 99),
     "x-max-priority": st.integers(1, 31),
+    "x-message-groups": st.booleans(),
     "x-message-ttl": st.integers(0, 99),
     "x-overflow": st.sampled_from(("drop-head", "reject-publish")),
     "x-queue-mode": st.sampled_from(("default", "lazy")),
@@ -235,6 +246,10 @@ def test_what_comes_out_is_always_a_configuration(
         own = {name: value for name, value in own.items() if "filter" not in name}
     else:
         own.pop("x-single-active-consumer", None)
+    if own.get("x-single-active-consumer"):
+        own.pop("x-message-groups", None)
+    if own.get("x-message-groups"):
+        own = {name: value for name, value in own.items() if "delayed-retry" not in name}
     made = merged(tuple(sorted(own.items())), tuple(sorted(policys.items())))
     config = effective_config("q", dict(made))
     assert config.filter_enabled == bool(own.get("x-filter-enabled"))

@@ -71,6 +71,10 @@ DUE = st.sampled_from((0, 0, 0, -1, -5, -20, -90, 1, 30, 200))
 """above 0: a time from now"""
 DUES = st.just(()) | DUE.map(lambda each: (each,)) | st.lists(DUE, min_size=12, max_size=12)
 
+KEY = st.sampled_from((0, 1, 1, 2, 3))
+KEYS = st.just(()) | KEY.map(lambda each: (each,)) | st.lists(KEY, min_size=12, max_size=12)
+"""of message groups"""
+
 PUBLISH = st.fixed_dictionaries(
     {
         "what": st.just("publish"),
@@ -81,6 +85,7 @@ PUBLISH = st.fixed_dictionaries(
         "ttls": st.none() | st.lists(TTLS, min_size=12, max_size=12),
         "priorities": PRIORITIES,
         "dues": DUES,
+        "keys": KEYS,
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "skip": st.sampled_from((0, 0, 0, 2, 4)),
         "behind": st.integers(0, 20),
@@ -97,6 +102,7 @@ SINGLES = st.fixed_dictionaries(
         "ttl": TTLS,
         "priority": PRIORITY,
         "due": DUE,
+        "key": KEY,
     }
 )
 ROUTED = st.fixed_dictionaries(
@@ -114,6 +120,7 @@ ROUTED = st.fixed_dictionaries(
         "ttls": st.none() | st.lists(TTLS, min_size=12, max_size=12),
         "priorities": PRIORITIES,
         "dues": DUES,
+        "keys": KEYS,
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "behind": st.integers(0, 20),
         "independent": st.booleans(),
@@ -157,6 +164,7 @@ STAGE = st.fixed_dictionaries(
         "ttl": TTLS,
         "ttls": st.none() | st.lists(TTLS, min_size=10, max_size=10),
         "priorities": PRIORITIES,
+        "keys": KEYS,
         "publish": st.sampled_from((False, False, True)),
         "size": SIZES,
     }
@@ -230,9 +238,15 @@ ENTRY = st.lists(
 )
 
 
+def of_keys(keys: Sequence[int]) -> bytes:
+    return b"".join([key.to_bytes(8, "little") for key in keys])
+
+
 class FifoAgainstModel(RuleBasedStateMachine):
     max_priorities: ClassVar = {1: -1, 2: 3, 3: 2, 4: -1}
     """by queue"""
+    message_groups: ClassVar[tuple[int, ...]] = ()
+    """the queues that have them"""
     max_length, overflow = 10, "drop_head"
     delayed_retry = (-1, -1)
     """the shortest and the longest delay"""
@@ -244,7 +258,6 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.boots = {1: 1, 2: 1}
         self.pending = {}
         self.numbers: dict[bytes, int] = {}
-        retry = dict(zip(("delayed_retry_min_ms", "delayed_retry_max_ms"), self.delayed_retry, strict=True))
         for queue, arguments in (
             (1, {"filter_enabled": True}),
             (2, {"consumer_timeout_ms": 40, "max_length_bytes": 2_000}),
@@ -254,12 +267,24 @@ class FifoAgainstModel(RuleBasedStateMachine):
             }),
             (4, {"single_active_consumer": True, "consumer_timeout_ms": 60}),
         ):  # fmt: skip
-            self.world.queue(queue, max_priority=self.max_priorities[queue], **arguments, **retry)
+            self.world.queue(
+                queue, **arguments, **self.orders(queue), **self.retries(queue, self.delayed_retry)
+            )
         for number in range(1, 5):
             name = self.world.session(number, node=1 + number % 2)
             for tag in "ab":
                 attach = c.Attach(1, tag, selector(TEXTS[number + (tag == "b")]), 3 * number)
                 self.world.do(name, attach)
+
+    def orders(self, queue: int) -> dict[str, Any]:
+        """What a queue's configuration says about the order of its messages."""
+        has_groups = queue in self.message_groups
+        return {"max_priority": self.max_priorities[queue], "message_groups": has_groups}
+
+    def retries(self, queue: int, delays: tuple[int, int]) -> dict[str, int]:
+        """What it says about delayed retry, which message groups exclude. delays: the shortest and the longest."""
+        least, most = (-1, -1) if queue in self.message_groups else delays
+        return {"delayed_retry_min_ms": least, "delayed_retry_max_ms": most}
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -282,8 +307,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             step["ttl"], step["limit"], single_active_consumer=queue == 4,
             consumer_timeout_ms=step["timeout"], max_length_bytes=step["max_length_bytes"],
             max_consumers=step["max_consumers"], expires_ms=step["expires"] if queue == 3 else -1,
-            max_priority=self.max_priorities[queue], delayed_retry_min_ms=step["retry"][0],
-            delayed_retry_max_ms=step["retry"][1],
+            **self.orders(queue), **self.retries(queue, step["retry"]),
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
@@ -439,6 +463,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     ttl_ms=step["ttl"],
                     priorities=bytes([step["priority"]]),
                     due_times_ms=self.dues([step["due"]]),
+                    group_keys=of_keys([step["key"]]),
                 )
                 for i in range(step["count"])
             ]
@@ -475,6 +500,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
             priorities=bytes(step["priorities"][:count]),
             due_times_ms=self.dues(step["dues"][:count]),
+            group_keys=of_keys(step["keys"][:count]),
             independent=step["independent"],
             size=step["size"] if step["queue"] == 2 else 100,
         )
@@ -499,6 +525,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
             priorities=bytes(step["priorities"][:count]),
             due_times_ms=self.dues(step["dues"][:count]),
+            group_keys=of_keys(step["keys"][:count]),
             independent=step["independent"],
         )
 
@@ -528,6 +555,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     ttls_ms=() if ttls is None else tuple(ttls[:count]),
                     priorities=bytes(part["priorities"][:count]),
                     due_times_ms=self.dues(part["dues"][:count]),
+                    group_keys=of_keys(part["keys"][:count]),
                     independent=step["wrong"],
                     size=part["size"] if part["queue"] == 2 else 100,
                 )
@@ -537,6 +565,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     name, part["routes"][:count], part["rows"][:count], place + len(found), range(count), plain=PLAIN,
                     ttl_ms=part["ttl"], priorities=bytes(part["priorities"][:count]),
                     due_times_ms=self.dues(part["dues"][:count]),
+                    group_keys=of_keys(part["keys"][:count]),
                 )  # fmt: skip
             else:
                 origin, command = self.world.op(name, self.answer(part | {"held": not step["wrong"]}, name))
@@ -595,6 +624,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 ttls_ms=() if step["ttls"] is None else tuple(step["ttls"][: len(rows)]),
                 size=step["size"] if step["queue"] == 2 else 100,
                 priorities=bytes(step["priorities"][: len(rows)]),
+                group_keys=of_keys(step["keys"][: len(rows)]),
             )
             found.append(operation)
         if step["publish"]:
@@ -807,12 +837,11 @@ class TransactionsAgainstModel(FifoAgainstModel):
         world.apply([world.batch(name, 3, queue=queue), world.op(name, c.Attach(queue, "a", b"", 30))])
         parts = [publish | {"queue": queue}, answer | {"queue": queue}]
         if what == "full":
-            limited = c.QueueConfig(
-                "queue-3", True, (), -1, self.max_length, self.overflow, max_priority=self.max_priorities[3]
-            )
+            limited = c.QueueConfig("queue-3", True, (), -1, self.max_length, self.overflow, **self.orders(3))
             world.apply([(None, c.UpdateConfig(3, limited))])
             parts = [
-                publish | {"queue": queue, "rows": [{}] * 4, "ttls": None, "priorities": (), "dues": ()}
+                publish
+                | {"queue": queue, "rows": [{}] * 4, "ttls": None, "priorities": (), "dues": (), "keys": ()}
             ] * 2
         step = {"what": "transaction", "who": who, "wrong": False}
         self.entry([step | {"number": "new", "parts": parts, "end": ""}], 0)
@@ -965,6 +994,39 @@ class DelaysAgainstModel(FifoAgainstModel):
 
 DelaysAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
 TestDelaysAgainstModel = DelaysAgainstModel.TestCase
+
+
+class MessageGroupsAgainstModel(FifoAgainstModel):
+    """The same with message groups in every queue that can have them."""
+
+    message_groups = (1, 2, 3)
+
+    @rule(
+        entry=st.lists(PUBLISH | CONSUME | ANSWER | ROUTED | SINGLES, min_size=1, max_size=4),
+        passed_ms=PASSED_MS,
+    )
+    def usual_entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+
+MessageGroupsAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestMessageGroupsAgainstModel = MessageGroupsAgainstModel.TestCase
+
+
+class HeldGroupsAgainstModel(DecisionsAgainstModel):
+    """Transactions that are prepared hold message groups, perhaps longer than their consumers are there."""
+
+    message_groups = (1, 2, 3)
+
+
+HeldGroupsAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestHeldGroupsAgainstModel = HeldGroupsAgainstModel.TestCase
+
+
 # ---- broken machines
 
 
@@ -1048,6 +1110,18 @@ def never_given_back(self: Consumer, attach: int, held: CheckedOut) -> bool:
     return False
 
 
+def built_without_transactions(self: QueueMachine) -> None:
+    """A restored machine gives on the groups of what transactions settle."""
+    grouped = self.messages.grouped
+    if grouped is not None and not grouped.is_built:
+        grouped.build(
+            [
+                (each.attach, self.messages.by_block(each.checked_out.ranges()))
+                for each in self.consumers.values()
+            ]
+        )
+
+
 def registered_early(self: Decisions, name: bytes) -> None:
     """A later session begins while a part of the last one waits."""
 
@@ -1106,6 +1180,9 @@ BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
     "purge leaves delayed ones": (delays, "purge", not_purged),
 }
 """Of which the machine with delays is to notice each."""
+BROKEN_GROUPS: dict[str, tuple[Any, str, Any]] = {
+    "transactions hold no groups once restored": (QueueMachine, "build_groups", built_without_transactions),
+}
 MOST_EXAMPLES = 1_000
 
 
@@ -1113,8 +1190,9 @@ MOST_EXAMPLES = 1_000
     ("model", "owner", "name", "broken"),
     [(TransactionsAgainstModel, *each) for each in BROKEN.values()]
     + [(DecisionsAgainstModel, *each) for each in BROKEN_DECISIONS.values()]
-    + [(DelaysAgainstModel, *each) for each in BROKEN_DELAYS.values()],
-    ids=[*BROKEN, *BROKEN_DECISIONS, *BROKEN_DELAYS],
+    + [(DelaysAgainstModel, *each) for each in BROKEN_DELAYS.values()]
+    + [(HeldGroupsAgainstModel, *each) for each in BROKEN_GROUPS.values()],
+    ids=[*BROKEN, *BROKEN_DECISIONS, *BROKEN_DELAYS, *BROKEN_GROUPS],
 )
 def test_the_model_notices_a_broken_machine(
     model: type[TransactionsAgainstModel],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorum.node.wire import batches
-from quorum.node.wire.batches import BatchError, BatchLimits
+from quorum.node.wire.batches import BatchError, BatchLimits, group_key
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import columns
 from quorum_selectors.known_fields import resolve_field_names
@@ -117,6 +117,35 @@ def test_shared_priorities_are_one_number() -> None:
     shared = batch(b"a", b"b", shared_properties=pb.Properties(priority=9))
     assert check(shared, has_priorities=True).priorities == b"\x09"
     assert check(batch(b"a", b"b"), has_priorities=True).priorities == b""
+
+
+X, Y = group_key("x"), group_key("y")
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ((None, "", None), b""),
+        (("x", "x", "x"), X),
+        (("x", None, "y"), X + bytes(8) + Y),
+        (("", "y", "y"), bytes(8) + Y + Y),
+    ],
+)
+def test_messages_of_one_group_have_one_key(said: tuple[str | None, ...], wanted: bytes) -> None:
+    each = [pb.Properties() if name is None else pb.Properties(group_id=name) for name in said]
+    made = batch(b"a", b"b", b"c", properties=each)
+    assert check(made, has_groups=True).group_keys == wanted
+    assert check(made).group_keys == b""
+
+
+def test_a_shared_group_has_one_key() -> None:
+    shared = batch(b"a", b"b", shared_properties=pb.Properties(group_id="x"))
+    assert check(shared, has_groups=True).group_keys == X
+    assert check(batch(b"a", b"b"), has_groups=True).group_keys == b""
+
+
+def test_the_key_of_a_group_is_for_ever() -> None:
+    assert (group_key("x").hex(), group_key("")) == ("4adf4367f96e584f", bytes(8))
 
 
 def test_filter_fields_become_columns() -> None:

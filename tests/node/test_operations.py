@@ -110,6 +110,7 @@ def test_every_command_survives_the_wire(command: c.Command, origin: c.Origin | 
     st.binary(max_size=30),
     st.binary(max_size=5),
     st.lists(ms, max_size=5),
+    st.binary(max_size=9),
 )
 def test_an_enqueue_survives_and_its_batch_is_found(
     queue: int,
@@ -120,6 +121,7 @@ def test_an_enqueue_survives_and_its_batch_is_found(
     batch: bytes,
     priorities: bytes,
     due_times: list[int],
+    keys: bytes,
 ) -> None:
     command = c.Enqueue(
         queue,
@@ -132,6 +134,7 @@ def test_an_enqueue_survives_and_its_batch_is_found(
         columns,
         priorities=priorities,
         due_times_ms=due_times,
+        group_keys=keys,
     )
     origin = c.Origin(bytes(16), 1, 2)
     body = op.Command(entry(op.encode(c.Wake(), None), op.encode(command, origin, batch)))
@@ -145,6 +148,7 @@ def test_an_enqueue_survives_and_its_batch_is_found(
     assert (decoded.count, decoded.size_bytes, tuple(decoded.ttls_ms)) == (len(ttls), len(batch), tuple(ttls))
     assert (bytes(decoded.columns), bytes(decoded.priorities)) == (columns, priorities)
     assert list(decoded.due_times_ms) == due_times
+    assert bytes(decoded.group_keys) == keys
     assert bytes(op.batch_of(body.operation(1))) == batch
     assert op.columns_of(body.operation(1), queue) == (columns, ())
     assert op.count_of(body.operation(1)) == len(ttls)
@@ -164,6 +168,7 @@ def test_an_enqueue_survives_and_its_batch_is_found(
         ttls_ms=st.lists(ms, max_size=5).map(tuple),
         columns=st.binary(max_size=30),
         priorities=st.binary(max_size=5),
+        group_keys=st.binary(max_size=9),
     ),
     st.binary(max_size=30),
 )
@@ -178,6 +183,7 @@ def test_a_stage_survives_and_its_batch_is_found(command: c.Stage, batch: bytes)
             ttls_ms=tuple(decoded.ttls_ms),
             columns=bytes(decoded.columns),
             priorities=bytes(decoded.priorities),
+            group_keys=bytes(decoded.group_keys),
         )
         == command
     )
@@ -262,13 +268,16 @@ def test_columns_that_targets_share_are_read() -> None:
     ]
 
 
-def test_priorities_stand_between_the_columns_of_targets_and_the_batch() -> None:
+def test_priorities_and_keys_stand_between_the_columns_of_targets_and_the_batch() -> None:
     targets = (c.Target(7, ((0, 2),), b"columns"), c.Target(9, ((1, 1),)))
-    command = c.Enqueue(0, 1, 1, 2, 2, -1, (5, 6), targets=targets, priorities=b"\x03\x00")
+    command = c.Enqueue(
+        0, 1, 1, 2, 2, -1, (5, 6), targets=targets, priorities=b"\x03\x00", group_keys=bytes(8)
+    )
     operation = memoryview(op.encode(command, None, b"batch"))
     decoded = op.decode(operation, 0).command
     assert isinstance(decoded, c.Enqueue)
-    assert (decoded.priorities, len(decoded.targets)) == (b"\x03\x00", 2)
+    assert (decoded.priorities, decoded.group_keys) == (b"\x03\x00", bytes(8))
+    assert len(decoded.targets) == 2
     assert (op.batch_of(operation), op.columns_of(operation, 7)) == (b"batch", (b"columns", ((0, 2),)))
     assert op.ttls_of(operation).tolist() == [5, 6]
 
@@ -280,9 +289,9 @@ def test_due_times_that_are_cut_off_do_not_decode(cut: int) -> None:
         op.decode(memoryview(whole)[:-cut], 0)
 
 
-@pytest.mark.parametrize("cut", range(1, 7))
-def test_priorities_that_are_cut_off_do_not_decode(cut: int) -> None:
-    whole = op.encode(c.Enqueue(7, 1, 1, 2, 2, priorities=b"\x03\x00"), None)
+@pytest.mark.parametrize("cut", range(1, 19))
+def test_priorities_and_keys_that_are_cut_off_do_not_decode(cut: int) -> None:
+    whole = op.encode(c.Enqueue(7, 1, 1, 2, 2, priorities=b"\x03\x00", group_keys=bytes(8)), None)
     with pytest.raises(op.OperationError):
         op.decode(memoryview(whole)[:-cut], 0)
 

@@ -45,6 +45,7 @@ from simulator.clients.apps import (
 from simulator.clients.bounded import bounded_apps, bounded_places, delayed_places
 from simulator.clients.bulk import Browser, Reader, Writer
 from simulator.clients.copies import PLACES, copy_apps
+from simulator.clients.grouped import grouped_apps, grouped_places
 from simulator.clients.hostile import hostile_apps
 from simulator.clients.reads import Auditor, Tally, Teller
 from simulator.clients.singles import SingleProducer
@@ -97,7 +98,8 @@ class Build:
     scenario: str = ""
     """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
     "leases" whose times change, "wide" batches, batches with "routing" keys, "few" founders, "singles" that are
-    gathered, "transactions", "exchanges", a queue with a consumer "alone", "delays" of messages, or "versions" that
+    gathered, "transactions", "exchanges", a queue with a consumer "alone", one that is "grouped", "delays" of messages,
+    or "versions" that
     members are upgraded to."""
 
 
@@ -179,6 +181,7 @@ class World:
         is_copying = self.build.scenario == "exchanges"
         self.has_exchanges = self.random_of("exchanges").random() < EXCHANGE_SEEDS or is_copying
         self.alone = alone_places(self.random_of("alone"), self.build.scenario == "alone")
+        self.grouped = grouped_places(self.random_of("grouped"), self.build.scenario == "grouped")
         self.single_active = {
             place.name for place in self.alone if "x-single-active-consumer" in place.arguments
         }
@@ -448,7 +451,7 @@ class World:
             ]
         if self.has_exchanges:
             self.apps += copy_apps(self)
-        self.apps += alone_apps(self) + bounded_apps(self) + hostile_apps(self)
+        self.apps += alone_apps(self) + grouped_apps(self) + bounded_apps(self) + hostile_apps(self)
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
         self.apps += [
@@ -550,7 +553,7 @@ class World:
     def queues(self) -> list[Place]:
         """Those that exist as long as the run."""
         copies = PLACES if self.has_exchanges else []
-        return self.places + self.bounded + self.outputs + self.alone + copies
+        return self.places + self.bounded + self.outputs + self.alone + self.grouped + copies
 
     @property
     def is_draining(self) -> bool:

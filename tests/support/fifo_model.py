@@ -21,11 +21,12 @@ from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names
 from support import fifo_model_subscriptions
+from support.fifo_model_message_groups import ModelMessageGroups
 from support.fifo_model_pins import ModelPins
 from support.fifo_model_scans import END, ModelFronts
-from support.fifo_model_staging import Fields, ModelStaging, due_at, is_crowded, priority_of
+from support.fifo_model_staging import Fields, ModelStaging, due_at, is_crowded, key_of, priority_of
 from support.fifo_model_subscriptions import ModelSubscriptions
-from support.fifo_model_transactions import ModelTransactions
+from support.fifo_model_transactions import ModelSettlement, ModelTransactions
 
 NEVER = 1 << 70
 
@@ -39,6 +40,7 @@ class Message:
     fields: Fields
     is_alone: bool  # in its batch
     priority: int = 0
+    key: int = 0  # of its message group
     size: int | None = None  # where its block notes sizes
     due_ms: int = -1  # while it is delayed
     is_held: bool = False
@@ -184,6 +186,9 @@ class ModelQueue:
         self.fronts = ModelFronts(self)
         self.reserved: Callable[[], list[int]] = list
         """the sizes of the messages that prepared transactions publish"""
+        self.prepared: Callable[[], list[ModelSettlement]] = list
+        """what prepared transactions settle"""
+        self.message_groups = ModelMessageGroups(self)
 
     # ---- small questions
 
@@ -259,13 +264,15 @@ class ModelQueue:
         size: int,
         priority: int,
         due_ms: int,
+        key: int,
     ) -> None:
-        """priority: as the message says."""
+        """priority, key: as the message says."""
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
         expiry = max(meta.now_ms, due_ms) + min(ttls) if ttls else NEVER
         self.fronts.stay(meta)
         priority = min(priority, max(self.config.max_priority, 0))
-        message = Message(self.next_sequence, body, expiry, meta.index, fields, is_alone, priority)
+        key = key if self.config.message_groups else 0
+        message = Message(self.next_sequence, body, expiry, meta.index, fields, is_alone, priority, key)
         message.due_ms = due_ms if due_ms > meta.now_ms else -1
         self.fronts.note_texts(self.next_sequence, texts)
         self.next_sequence += 1
@@ -323,12 +330,12 @@ class ModelQueue:
             body = (meta.index, operation, ordinal)
             fields = rows[ordinal] if rows else {}
             is_alone = command.count == 1
-            priority = priority_of(command.priorities, ordinal)
-            due_ms = due_at(meta.now_ms, command.due_times_ms, ordinal)
-            self.place(
-                meta, body, ttl, fields,
-                is_alone=is_alone, texts=texts, size=size, priority=priority, due_ms=due_ms,
-            )  # fmt: skip
+            own = {
+                "priority": priority_of(command.priorities, ordinal),
+                "due_ms": due_at(meta.now_ms, command.due_times_ms, ordinal),
+                "key": key_of(command.group_keys, ordinal),
+            }
+            self.place(meta, body, ttl, fields, is_alone=is_alone, texts=texts, size=size, **own)
         return True
 
     def note_expiry(self, message: Message) -> None:
@@ -716,17 +723,20 @@ class ModelQueue:
         if not self.line or not self.ready():
             return True
         self.fronts.move(meta, left)
+        is_filed = not self.config.message_groups or self.message_groups.file(left)
         given: dict[ModelConsumer, list[int]] = {}
         is_done = True
         priorities = {consumer.priority for group in self.line for consumer in group.consumers}
         for priority in sorted(priorities, reverse=True):
-            is_done = self.serve(meta, left, priority, given)
+            is_done = self.serve(meta, left, priority, given) and is_filed
             if not is_done or (self.fronts.behind is not None and self.fronts.sharing_with(priority)):
                 break
         effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
         for consumer, tags in given.items():
             self.note(meta, consumer, tags)
         is_done = is_done and self.fronts.behind is None
+        if self.config.message_groups and self.line and self.message_groups.may_file():
+            is_done = False
         return is_done and bool(
             min(left.rest.messages, left.rest.runs) > 0 or not self.line or not self.ready()
         )
@@ -736,6 +746,7 @@ class ModelQueue:
         waiting = [group for group in self.line if group.of(priority)]
         eligible = sum(len(group.of(priority)) for group in waiting)
         share = NEVER if eligible == 1 else min(self.rules.quantum, -(-len(self.ready()) // eligible))
+        opens = self.message_groups.share(eligible)
         is_done = True
         while waiting and self.ready():
             if left.rest.messages <= 0 or left.rest.runs <= 0:
@@ -743,23 +754,46 @@ class ModelQueue:
             group = waiting.pop(0)
             consumer = group.of(priority)[0]
             wanted = min(self.credit(consumer), share, left.rest.messages)
-            chosen, is_complete = self.choose(meta, left, group, wanted)
+            if self.config.message_groups:
+                chosen, is_complete = self.message_groups.choose(meta, left, consumer, group, wanted, opens)
+            else:
+                chosen, is_complete = self.choose(meta, left, group, wanted)
             is_done = is_done and is_complete
             if not chosen:
                 continue
-            left.rest.messages -= len(chosen)
-            given.setdefault(consumer, []).extend([self.hand(consumer, message) for message in chosen])
-            group.consumers.remove(consumer)
-            self.line.remove(group)
-            if self.credit(consumer) > 0:
-                group.consumers.append(consumer)
-            if group.consumers:
-                self.line.append(group)
-            else:
-                self.rest(group)
+            self.give(left, group, consumer, chosen, given)
             if group.of(priority):
                 waiting.append(group)
+        for consumer in self.message_groups.continuing(priority):
+            if left.rest.messages <= 0 or left.rest.runs <= 0:
+                break
+            assert consumer.selector is not None
+            group, wanted = self.groups[consumer.selector], min(self.credit(consumer), left.rest.messages)
+            chosen, is_complete = self.message_groups.choose(meta, left, consumer, group, wanted, 0)
+            is_done = is_done and is_complete
+            if chosen:
+                self.give(left, group, consumer, chosen, given)
         return is_done
+
+    def give(
+        self,
+        left: Left,
+        group: Line,
+        consumer: ModelConsumer,
+        chosen: Sequence[Message],
+        given: dict[ModelConsumer, list[int]],
+    ) -> None:
+        """The end of a turn that found something."""
+        left.rest.messages -= len(chosen)
+        given.setdefault(consumer, []).extend([self.hand(consumer, message) for message in chosen])
+        group.consumers.remove(consumer)
+        self.line.remove(group)
+        if self.credit(consumer) > 0:
+            group.consumers.append(consumer)
+        if group.consumers:
+            self.line.append(group)
+        else:
+            self.rest(group)
 
     def drop_head(self, left: Left) -> bool:
         if self.config.overflow != "drop_head":
@@ -1145,7 +1179,11 @@ class ModelGroup:
         left = self.left[queue.queue]
         left.rest.runs = max(left.rest.runs, 1)
         wanted = min(command.count, room, max(left.rest.messages, 1))
-        chosen, _ = queue.choose(self.meta, left, None, wanted)
+        if queue.config.message_groups:
+            queue.message_groups.file(left)
+            chosen, _ = queue.message_groups.choose(self.meta, left, consumer, None, wanted, NEVER)
+        else:
+            chosen, _ = queue.choose(self.meta, left, None, wanted)
         left.rest.messages = max(left.rest.messages - len(chosen), 0)
         tags = [queue.hand(consumer, message) for message in chosen]
         if tags:
@@ -1222,6 +1260,7 @@ class ModelGroup:
                         queue, config, self.rules, self.queues, self.meta.version
                     )
                     made.reserved = partial(self.transactions.reserved, queue)
+                    made.prepared = partial(self.transactions.prepared_settlements, queue)
                     if config.expires_ms >= 0:
                         self.dirty.add(queue)
                 return e.Ok()

@@ -30,6 +30,12 @@ def due_at(now_ms: int, due_times_ms: Sequence[int], ordinal: int) -> int:
     return due_ms if due_ms > now_ms else -1
 
 
+def key_of(keys: bytes | memoryview, ordinal: int) -> int:
+    """The message group of a message in a batch, 0 for none."""
+    found = [int.from_bytes(keys[at : at + 8], "little") for at in range(0, len(keys), 8)]
+    return found[ordinal if len(found) > 1 else 0] if found else 0
+
+
 def is_crowded(owners: Sequence[int], owner: int, allowed: int) -> bool:
     """This owner has as many as are left free, where these owners have one each."""
     return owners.count(owner) >= allowed - len(owners)
@@ -39,21 +45,21 @@ def is_crowded(owners: Sequence[int], owner: int, allowed: int) -> bool:
 class ModelPart:
     key: tuple[str, int, bytes]
     last_ms: int = 0
-    chunks: list[tuple[int, int, int, list[int], list[int]]] = field(
+    chunks: list[tuple[int, int, int, list[int], list[int], list[int]]] = field(
         default_factory=list
-    )  # index, operation, size, TTLs, priorities
+    )  # index, operation, size, TTLs, priorities, keys
 
     def rows(self) -> int:
-        return sum(len(ttls) for _, _, _, ttls, _ in self.chunks)
+        return sum(len(ttls) for _, _, _, ttls, *_ in self.chunks)
 
     def size_bytes(self) -> int:
-        return sum(size for _, _, size, _, _ in self.chunks)
+        return sum(size for _, _, size, *_ in self.chunks)
 
     def stretches(self) -> int:
         """Neighbours in one chunk with the same TTL count once."""
         return sum(
             sum(1 for i, ttl in enumerate(ttls) if not i or ttl != ttls[i - 1])
-            for _, _, _, ttls, _ in self.chunks
+            for _, _, _, ttls, *_ in self.chunks
         )
 
 
@@ -123,7 +129,9 @@ class ModelStaging:
         ttls = list(command.ttls_ms) or [command.ttl_ms] * command.count
         said = list(command.priorities) or [0]
         priorities = said if len(said) > 1 else said * command.count
-        new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls, priorities)])
+        keys = [key_of(command.group_keys, ordinal) for ordinal in range(command.count)]
+        chunk = (meta.index, operation, command.size_bytes, ttls, priorities, keys)
+        new = ModelPart(key, meta.now_ms, [chunk])
         rules, after = self.queue.rules, [*self.parts, new]
         if (
             len({part.key for part in after}) > rules.staged_parts
@@ -160,11 +168,11 @@ class ModelStaging:
             if part is not None:
                 parts.append(part)
         total, first = sum(part.rows() for part in parts), self.queue.next_sequence
-        chunks = [(size // len(ttls), len(ttls)) for part in parts for _, _, size, ttls, _ in part.chunks]
+        chunks = [(size // len(ttls), len(ttls)) for part in parts for _, _, size, ttls, *_ in part.chunks]
         if not self.queue.fits([size for size, count in chunks for _ in range(count)]):
             return e.Refused("queue_full", "")
         for part in parts:
-            for index, operation, size, ttls, priorities in part.chunks:
+            for index, operation, size, ttls, priorities, keys in part.chunks:
                 fields = rows(index, operation) if self.queue.config.filter_enabled else ()
                 texts = self.queue.fronts.text_factor(rows(index, operation))
                 for ordinal, ttl in enumerate(ttls):
@@ -178,6 +186,7 @@ class ModelStaging:
                         size=size // len(ttls),
                         priority=priorities[ordinal],
                         due_ms=-1,
+                        key=keys[ordinal],
                     )
         limits = self.queue.rules
         if (

@@ -124,7 +124,7 @@ class ModelSubscriptions:
         refused = queue.refuse_selector(command.selector)
         if refused is not None:
             return refused
-        if queue.config.single_active_consumer:
+        if queue.config.single_active_consumer or queue.config.message_groups:
             return e.Refused("bad_argument", "")
         if command.found not in (subscription.generation if subscription else 0, None):
             return e.Refused("outdated", "")

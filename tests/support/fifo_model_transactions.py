@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fifo import commands as c
 from fifo import effects as e
-from support.fifo_model_staging import Fields, due_at, is_crowded, priority_of
+from support.fifo_model_staging import Fields, due_at, is_crowded, key_of, priority_of
 
 if TYPE_CHECKING:
     from support.fifo_model import Message, ModelConsumer, ModelGroup, ModelProducer
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ModelBatch:
-    """What one queue gets of a batch. messages: (ordinal, TTL, due time, fields, priority)."""
+    """What one queue gets of a batch. messages: (ordinal, TTL, due time, fields, priority, key)."""
 
     queue: int
     body: tuple[int, int]  # index, operation
     batch_count: int
     size_bytes: int
-    messages: list[tuple[int, int, int, Fields, int]]
+    messages: list[tuple[int, int, int, Fields, int, int]]
     has_columns: bool
 
     def sizes(self) -> list[int]:
@@ -115,6 +115,10 @@ class ModelTransactions:
         """The sizes of the messages that prepared transactions publish to a queue."""
         parts = [part for x in self.prepared for part in x.parts if part.queue == queue]
         return [size for part in parts if isinstance(part, ModelBatch) for size in part.sizes()]
+
+    def prepared_settlements(self, queue: int) -> list[ModelSettlement]:
+        parts = [part for x in self.prepared for part in x.parts if part.queue == queue]
+        return [part for part in parts if isinstance(part, ModelSettlement)]
 
     def is_in_doubt(self, name: bytes) -> bool:
         return any(x.producer.name == name for x in self.prepared)
@@ -222,6 +226,7 @@ class ModelTransactions:
                     due_at(group.now_ms, command.due_times_ms, i),
                     rows[i] if has_columns else {},
                     priority_of(command.priorities, i),
+                    key_of(command.group_keys, i),
                 )
                 for i in ordinals
             ]
@@ -376,16 +381,14 @@ class ModelTransactions:
     def publish(self, part: ModelBatch) -> None:
         group, queue = self.group, self.group.queues[part.queue]
         group.left[part.queue].reads_arrivals = True
-        rows = [fields for _, _, _, fields, _ in part.messages]
+        rows = [fields for _, _, _, fields, *_ in part.messages]
         texts = queue.fronts.text_factor(rows) if part.has_columns else 0
         is_alone, size = part.batch_count == 1, part.size_bytes // len(part.messages)
-        for ordinal, ttl, due_ms, fields, priority in part.messages:
+        for ordinal, ttl, due_ms, fields, priority, key in part.messages:
             known = fields if queue.config.filter_enabled else {}
             body = (*part.body, ordinal)
-            queue.place(
-                group.meta, body, ttl, known,
-                is_alone=is_alone, texts=texts, size=size, priority=priority, due_ms=due_ms,
-            )  # fmt: skip
+            own = {"priority": priority, "due_ms": due_ms, "key": key}
+            queue.place(group.meta, body, ttl, known, is_alone=is_alone, texts=texts, size=size, **own)
 
     def settle(self, part: ModelSettlement) -> None:
         command = part.command

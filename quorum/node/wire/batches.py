@@ -7,6 +7,7 @@ properties of their own. The elements are counted on the wire (wire_scan) before
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,6 +58,8 @@ ALL_PROPERTIES = replace(PROPERTIES, size_bytes=MAX_BATCH_PROPERTIES_BYTES)
 FRAME_BYTES = 32 << 20
 """Maximum bytes of a gRPC message: one message of maximum size with its properties. As text, the properties may take
 six times as many bytes."""
+NO_GROUP = bytes(8)
+"""The key of messages without a group."""
 MAX_INDEPENDENT = 4_096
 """Maximum messages of an independent batch, and of a batch with a routing key for each message. They may be checked one
 by one."""
@@ -105,7 +108,7 @@ class TogetherTooLarge(BatchError):
 @dataclass(frozen=True, slots=True)
 class CheckedBatch:
     """A checked batch, and what later steps need to know about it. ttl_ms, ttls_ms, priorities and
-    due_times_ms as in fifo.commands.Enqueue."""
+    due_times_ms and group_keys as in fifo.commands.Enqueue."""
 
     data: bytes
     count: int
@@ -115,6 +118,7 @@ class CheckedBatch:
     columns: bytes
     priorities: bytes = b""
     due_times_ms: Sequence[int] = ()
+    group_keys: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +191,12 @@ def check(
     max_field_bytes: int,
     *,
     has_priorities: bool = False,
+    has_groups: bool = False,
 ) -> CheckedBatch:
     """Reads a batch as a client sent it. kept: the queue's filter fields, None where it keeps none.
 
-    max_field_bytes: `x-filter-max-in-memory-bytes-per-msg`, -1 for no limit. has_priorities: the queue has priorities,
-    so those of the messages are read. Raises BatchError.
+    max_field_bytes: `x-filter-max-in-memory-bytes-per-msg`, -1 for no limit. has_priorities, has_groups: the queue has
+    priorities or message groups, so those of the messages are read. Raises BatchError.
     """
     batch = _parse(data, limits)
     sizes = _sizes(batch.body_ends, batch.bodies)
@@ -216,13 +221,15 @@ def check(
     encoded = b"" if kept is None else _columns(batch, kept, max_field_bytes)
     priorities = _priorities(batch) if has_priorities else b""
     due_times = _due_times(batch)
-    if stored_bytes(data, ttls, encoded, priorities=priorities, due_times_ms=due_times) > MAX_STORED_BYTES:
+    keys = _group_keys(batch) if has_groups else b""
+    size = stored_bytes(data, ttls, encoded, (), priorities, due_times, keys)
+    if size > MAX_STORED_BYTES:
         raise TogetherTooLarge(
             "batch_too_large",
             f"a batch of {len(data)} bytes and {len(encoded)} bytes of filter fields; "
             f"at most {MAX_STORED_BYTES} together",
         )
-    return CheckedBatch(data, batch.count, len(batch.bodies), ttl, ttls, encoded, priorities, due_times)
+    return CheckedBatch(data, batch.count, len(batch.bodies), ttl, ttls, encoded, priorities, due_times, keys)
 
 
 def check_independent(
@@ -232,9 +239,10 @@ def check_independent(
     max_field_bytes: int,
     *,
     has_priorities: bool = False,
+    has_groups: bool = False,
 ) -> CheckedBatch:
     """`check` for a batch of independent messages. Raises BatchError also if only some of them are wrong."""
-    checked = check(data, limits, kept, max_field_bytes, has_priorities=has_priorities)
+    checked = check(data, limits, kept, max_field_bytes, has_priorities=has_priorities, has_groups=has_groups)
     if checked.count > MAX_INDEPENDENT:
         raise BatchError(
             "bad_batch", f"a batch of {checked.count} independent messages; at most {MAX_INDEPENDENT}"
@@ -305,10 +313,11 @@ def stored_bytes(
     targets: Sequence[Target] = (),
     priorities: bytes | memoryview = b"",
     due_times_ms: Sequence[int] = (),
+    group_keys: bytes | memoryview = b"",
 ) -> int:
     """Maximum bytes in the log of a batch, without its head."""
-    times = 8 * (len(ttls_ms) + len(due_times_ms))
-    return len(data) + times + len(columns) + len(priorities) + sum(map(target_bytes, targets))
+    own = 8 * (len(ttls_ms) + len(due_times_ms)) + len(columns) + len(priorities) + len(group_keys)
+    return len(data) + own + sum(map(target_bytes, targets))
 
 
 def target_bytes(target: Target) -> int:
@@ -441,6 +450,29 @@ def _due_time(properties: pb.Properties) -> int:
     if properties.delivery_delay_ms:
         return -min(properties.delivery_delay_ms, MAX_DELAY_MS)
     return max(min(properties.delivery_time, MAX_DELAY_MS), 0)
+
+
+def _group_keys(batch: pb.MessageBatch) -> bytes:
+    """One for all messages if all have the same group, else one each; empty if none has a group."""
+    if not batch.properties:
+        key = group_key(batch.shared_properties.group_id)
+        return b"" if key == NO_GROUP else key
+    names = [row.group_id for row in batch.properties]
+    if not any(names):
+        return b""
+    if names.count(names[0]) == len(names):
+        return group_key(names[0])
+    return b"".join(map(group_key, names))
+
+
+@lru_cache(maxsize=4096)
+def group_key(name: str) -> bytes:
+    """The key of a message group: 8 bytes of a hash of its name, zeros for the empty name, which is no group. It must
+    not change from release to release: messages of one group have to have the same key."""
+    if not name:
+        return NO_GROUP
+    found = hashlib.blake2b(name.encode(), digest_size=len(NO_GROUP)).digest()
+    return found if found != NO_GROUP else bytes([1, *NO_GROUP[1:]])
 
 
 def _ttl(properties: pb.Properties) -> int:

@@ -8,18 +8,20 @@ decodes them once, when it applies the entry; a reader finds the batch of operat
     operation  = kind u8, flags u8, producer 16 bytes, epoch u32, n u64, queue u64, payload
     flags      = 1 numbered (else producer, epoch and n are 0), 2 the messages of an enqueue are independent, 4 an
                  enqueue has targets, 8 an enqueue or stage has priorities, 16 an enqueue or settlement is part of a
-                 transaction, whose number, a u64, comes before the payload then, 32 an enqueue has due times
+                 transaction, whose number, a u64, comes before the payload then, 32 an enqueue has due times, 64 an
+                 enqueue or stage has keys of message groups
     enqueue    = first u64, lowest_unconfirmed u64, count u32, size u64, ttl i64, columns u32, ttls u32,
-                 columns bytes, ttls (count x i64), [priorities], [due times], MessageBatch bytes
+                 columns bytes, ttls (count x i64), [priorities], [due times], [keys], MessageBatch bytes
     priorities = count u32, count x u8 (one for all messages, or one each); there only with their flag
     due times  = count u32, count x i64 (the same); there only with their flag
+    keys       = size u32, size / 8 x u64 (the same); there only with their flag
     targets    = in the place of an enqueue's columns, whose queue is 0 then:
                  numbers u32, targets u32, columns u32, numbers x (first u64, count u32),
                  targets x (queue u64, ranges u32, columns u32), ranges of all targets x (ordinal u32, count u32),
                  columns x size u32, columns bytes
                  (a target's `columns` is the number of its columns among them, 2^32-1 for none)
     stage      = batch u64, part 16 bytes, chunk u32, count u32, size u64, ttl i64, producer u16, columns u32, ttls u32,
-                 producer bytes, columns bytes, ttls (count x i64), [priorities], MessageBatch bytes
+                 producer bytes, columns bytes, ttls (count x i64), [priorities], [keys], MessageBatch bytes
 
 These two, and those of Credit, Settle and its kin, are packed by hand here; all others as fifo/layouts.py and
 quorum/catalog/layouts.py describe them (fifo/records.py), the members' commands as JSON objects.
@@ -76,8 +78,8 @@ _HAS_TARGETS = 4
 _HAS_PRIORITIES = 8
 _IN_TRANSACTION = 16
 _HAS_DUE_TIMES = 32
-_PRIORITIES = struct.Struct("<I")
-_DUE_TIMES = struct.Struct("<I")
+_HAS_KEYS = 64
+_SIZE = struct.Struct("<I")
 _NO_COLUMNS = (1 << 32) - 1
 _TARGETS = struct.Struct("<III")
 _NUMBERS = np.dtype([("first", "<u8"), ("count", "<u4")])
@@ -142,12 +144,7 @@ class Command:
 def batch_of(operation: memoryview) -> memoryview:
     """The MessageBatch bytes of an enqueue or stage operation."""
     _, columns, size, ttls = _layout(operation)
-    found = operation[columns + size + ttls :]
-    if operation[1] & _HAS_PRIORITIES:
-        _, found = _cut_priorities(found)
-    if operation[1] & _HAS_DUE_TIMES:
-        _, found = _cut_due_times(found)
-    return found
+    return _cut(operation[columns + size + ttls :], operation[1])[3]
 
 
 def count_of(operation: memoryview) -> int:
@@ -208,22 +205,19 @@ def ttls_of(operation: memoryview) -> NDArray[np.int64]:
     return np.array([ttl], dtype=np.int64)
 
 
-def _cut_priorities(data: memoryview) -> tuple[memoryview, memoryview]:
-    """The priorities, and the batch behind them."""
-    (count,) = _PRIORITIES.unpack_from(data)
-    end = _PRIORITIES.size + count
-    if len(data) < end:
-        raise OperationError("the priorities of an operation are cut off")
-    return data[_PRIORITIES.size : end], data[end:]
-
-
-def _cut_due_times(data: memoryview) -> tuple[memoryview, memoryview]:
-    """The due times, and the batch behind them."""
-    (count,) = _DUE_TIMES.unpack_from(data)
-    end = _DUE_TIMES.size + 8 * count
-    if len(data) < end:
-        raise OperationError("the due times of an operation are cut off")
-    return data[_DUE_TIMES.size : end], data[end:]
+def _cut(data: memoryview, flags: int) -> tuple[memoryview, memoryview, memoryview, memoryview]:
+    """The priorities, the due times, the keys, and the batch behind them."""
+    parts = []
+    for flag, width in ((_HAS_PRIORITIES, 1), (_HAS_DUE_TIMES, 8), (_HAS_KEYS, 1)):
+        start = end = 0
+        if flags & flag:
+            (size,) = _SIZE.unpack_from(data)
+            start, end = _SIZE.size, _SIZE.size + width * size
+            if len(data) < end:
+                raise OperationError("the priorities, due times or keys of an operation are cut off")
+        parts.append(data[start:end])
+        data = data[end:]
+    return parts[0], parts[1], parts[2], data
 
 
 def _layout(operation: memoryview) -> tuple[int, int, int, int]:
@@ -259,13 +253,16 @@ def encode(command: c.Command | cat.CatalogCommand, origin: c.Origin | None, bat
     flags = 0
     if type(command) is c.Enqueue:
         flags = _INDEPENDENT * command.independent | _HAS_TARGETS * bool(command.targets)
-    if isinstance(command, c.Enqueue | c.Stage) and len(command.priorities):
-        flags |= _HAS_PRIORITIES
-        payload = b"".join((payload, _PRIORITIES.pack(len(command.priorities)), command.priorities))
-    if type(command) is c.Enqueue and len(command.due_times_ms):
-        flags |= _HAS_DUE_TIMES
-        due_times = np.asarray(command.due_times_ms, dtype="<i8").tobytes()
-        payload = b"".join((payload, _DUE_TIMES.pack(len(command.due_times_ms)), due_times))
+    if isinstance(command, c.Enqueue | c.Stage):
+        due_times = command.due_times_ms if type(command) is c.Enqueue else ()
+        for flag, count, each in (
+            (_HAS_PRIORITIES, len(command.priorities), command.priorities),
+            (_HAS_DUE_TIMES, len(due_times), np.asarray(due_times, dtype="<i8").tobytes()),
+            (_HAS_KEYS, len(command.group_keys), command.group_keys),
+        ):
+            if count:
+                flags |= flag
+                payload = b"".join((payload, _SIZE.pack(count), each))
     if origin is None:
         head = _HEAD.pack(kind, flags, _NO_PRODUCER, 0, 0, queue)
     else:
@@ -283,14 +280,13 @@ def decode(data: memoryview, number: int) -> c.Operation:
             if flags & _HAS_TARGETS:
                 command = _with_targets(command)
             command = replace(command, independent=bool(flags & _INDEPENDENT))
-        if flags & (_HAS_PRIORITIES | _HAS_DUE_TIMES) and isinstance(command, c.Enqueue | c.Stage):
+        if flags & (_HAS_PRIORITIES | _HAS_DUE_TIMES | _HAS_KEYS) and isinstance(
+            command, c.Enqueue | c.Stage
+        ):
             _, columns, size, ttls = _layout(data)
-            rest = data[columns + size + ttls :]
-            if flags & _HAS_PRIORITIES:
-                priorities, rest = _cut_priorities(rest)
-                command = replace(command, priorities=priorities)
-            if flags & _HAS_DUE_TIMES and isinstance(command, c.Enqueue):
-                due_times, _ = _cut_due_times(rest)
+            priorities, due_times, keys, _ = _cut(data[columns + size + ttls :], flags)
+            command = replace(command, priorities=priorities, group_keys=keys)
+            if len(due_times) and type(command) is c.Enqueue:
                 command = replace(command, due_times_ms=np.frombuffer(due_times, dtype="<i8").tolist())
         if flags & _IN_TRANSACTION:
             if not isinstance(command, c.Enqueue | c.Settle):

@@ -315,6 +315,13 @@ CANARIES: tuple[Canary, ...] = (
         scenario="alone",
         fifo__consumers__consumer__CheckedOut__has_up_to=broken.holds_for_ever,
     ),
+    _patched(
+        "group handed to two",
+        "of a message group no two consumers hold messages at a time",
+        scenario="grouped",
+        is_quick=True,
+        fifo__messages__message_groups__MessageGroups___heads=broken.heads_for_everybody,
+    ),
     # ---- single messages
     _patched(
         "gathered in any order",

@@ -65,6 +65,12 @@ def origin_of(body: bytes) -> Origin:
     return int(producer), int(n)
 
 
+def message_group(n: int) -> str:
+    """The message group of a producer's message in the queue that has them; empty if it has none. All producers publish
+    to the same groups."""
+    return f"group-{n % 4}" if n % 4 else ""
+
+
 COPIES = "copy-"
 """So begin the names of queues that may have copies of one message, before their numbers."""
 COPY_STEP = 1_000_000
@@ -100,6 +106,8 @@ class Rules:
         self._compared = 0
         self._holders: dict[Key, Holder] = {}
         """who was handed it last"""
+        self._message_groups: dict[Key, str] = {}
+        """of messages that were handed out in the queue with message groups"""
         self.sent: dict[bytes, None] = {}
         """every body that a client has sent, confirmed or not"""
         self.published: dict[Origin, bool] = {}
@@ -285,6 +293,8 @@ class Rules:
             )
         if key[0] in self._world.single_active:
             self._is_alone(call, held[0], key)
+        if any(place.name == key[0] for place in self._world.grouped):
+            self._has_group(call, held[0], key, origin)
         self._holders[key] = Holder(call, held[0], group, self._world.now_ms)
         call.held[held] = key
 
@@ -311,6 +321,17 @@ class Rules:
                 raise Broken(
                     f"{key} is handed to {consumer!r} at {call.node.name} while {holder.consumer!r} at "
                     f"{holder.call.node.name} holds {other}: there is one active consumer at a time"
+                )
+
+    def _has_group(self, call: ServedCall, consumer: str, key: Key, origin: Origin) -> None:
+        """No two consumers hold messages of one message group at a time."""
+        group = self._message_groups[key] = message_group(origin[1])
+        for other, holder in self._holders.items() if group else ():
+            is_another = other[0] == key[0] and (holder.call, holder.consumer) != (call, consumer)
+            if is_another and self._message_groups[other] == group and self._holds(holder, key[0]):
+                raise Broken(
+                    f"{key} of {group!r} is handed to {consumer!r} at {call.node.name} while {holder.consumer!r} at "
+                    f"{holder.call.node.name} holds {other} of it"
                 )
 
     def _is_within_limit(self, key: Key, origin: Origin) -> None:
@@ -412,6 +433,7 @@ class Rules:
             if self.counts["delivered"]:
                 orders = {"x-max-priority", "x-delayed-retry-min"}
                 unordered = [each.name for each in self._world.bounded if orders & each.arguments.keys()]
+                unordered += [each.name for each in self._world.grouped]
                 self.history.check_attachments(unordered, is_over=is_over)
         except Violation as error:
             raise Broken(str(error)) from None

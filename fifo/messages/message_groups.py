@@ -1,0 +1,470 @@
+"""The message groups of a queue: which ready messages each consumer may be given next.
+
+A message of a group has a *key*: a hash of the group's name, which the session's node computes. Two names with the same
+key are one group here. That costs some parallel work, and breaks no promise.
+
+One consumer at a time is given messages of a group. It is the *holder* from the first message that it gets until none
+of the group is checked out any more. What a transaction settles is checked out until the transaction has ended, even if
+the consumer is gone by then. A group without a holder is *free*. The messages of a group leave in the order of their
+sequences: only its lowest ready message, its *head*, may be handed out next. The others wait behind it, whatever their
+priorities are and whatever selectors match. A delayed message is not ready, so others pass it. A message without a
+group is a head by itself. So a consumer may get the heads of free groups, those of the groups that it holds, and
+messages without a group.
+
+Replicated: the keys (`Block.group_keys`) and `filed_to`. Ready messages below that sequence are *filed* under their
+groups, and only these are handed out. A delayed message below it is filed when its time has come. Filing goes on to the
+end of the queue each time that consumers are served, as far as the entry's budget allows. It stops while
+`Limits.filed_places` places (a group in a block) are filed. That bounds the memory, however many groups wait.
+
+The rest follows from that, from the ready messages, and from what consumers and transactions hold. After a restart it
+is built when the queue is first served (`build`). A message is filed once for each time that it becomes ready. From
+then on a group that is held costs nothing, however many messages it has, because its head alone moves between the sets
+`free` and `own`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from sortedcontainers import SortedDict
+
+from fifo.budgets import Left
+from fifo.effects import Refused
+from fifo.messages import bitsets
+from fifo.messages.block_store import BlockStore
+from fifo.messages.blocks import Block, Stored
+from fifo.messages.packed_sets import Packed, pack, unpack
+from fifo.messages.ready_order import ReadyOrder, SequenceOrder
+
+NO_GROUP = 0
+"""The key of a message without a group."""
+NOBODY = 0
+"""The holder of a free group: attach numbers begin at 1."""
+KEY_BYTES = 8
+
+Place = tuple[int, int]
+"""(rank, block), the lowest first. The rank is the negative priority; 0 without priorities."""
+
+
+def _nobody(number: int) -> None:
+    """Stands for a callback while none is registered."""
+
+
+class Heads:
+    """Heads by their places. count: the number of all heads."""
+
+    __slots__ = ("by_place", "count")
+
+    def __init__(self) -> None:
+        self.by_place: SortedDict[Place, int] = SortedDict()
+        self.count = 0
+
+    def at(self, place: Place) -> int:
+        found: int = self.by_place.get(place, 0)
+        return found
+
+    @property
+    def first(self) -> Place | None:
+        """The place of the head that is next; None if there is none."""
+        if not self.by_place:
+            return None
+        found: Place = self.by_place.peekitem(0)[0]
+        return found
+
+    def add(self, place: Place, members: int) -> None:
+        self.by_place[place] = self.at(place) | members
+        self.count += members.bit_count()
+
+    def remove(self, place: Place, members: int) -> None:
+        """Removes those of these messages that are heads."""
+        before = self.at(place)
+        gone = before & members
+        if not gone:
+            return
+        if before == gone:
+            del self.by_place[place]
+        else:
+            self.by_place[place] = before ^ gone
+        self.count -= gone.bit_count()
+
+
+class Group:
+    """A group with messages that are filed or checked out. holder: the attach number of its consumer. held: the number
+    of its messages that are checked out. numbers: the blocks where some of it are filed, ascending."""
+
+    __slots__ = ("held", "holder", "numbers")
+
+    def __init__(self) -> None:
+        self.holder = NOBODY
+        self.held = 0
+        self.numbers: list[int] = []
+
+
+class MessageGroups:
+    """The order of a queue with message groups. base: the same messages without their groups."""
+
+    __slots__ = (
+        "_blocks",
+        "_limits",
+        "_ranks",
+        "base",
+        "filed",
+        "filed_count",
+        "filed_to",
+        "free",
+        "groups",
+        "has_priorities",
+        "held_count",
+        "is_built",
+        "on_visible",
+        "own",
+    )
+
+    def __init__(self, base: ReadyOrder, blocks: BlockStore, max_priority: int) -> None:
+        self.base = base
+        self.has_priorities = base.has_priorities
+        self._ranks = range(-max(max_priority, 0), 1)
+        self._blocks = blocks
+        self._limits = blocks.limits
+        self.filed_to = 0
+        self.on_visible: Callable[[int], None] = _nobody
+        """with the number of a block where some heads are new"""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.is_built = True
+        self.groups: dict[int, Group] = {}
+        """by key"""
+        self.filed: dict[int, dict[int, Packed]] = {}
+        """by block and key; messages without a group are in `free` alone"""
+        self.filed_count = 0
+        """number of the places in `filed`"""
+        self.held_count = 0
+        """number of the groups with a holder"""
+        self.free = Heads()
+        """the heads of free groups, and messages without a group"""
+        self.own: dict[int, Heads] = {}
+        """by attach number, the heads of the groups that a consumer holds; without those that have none"""
+
+    # ---- changes of the ready messages (ready_order.py)
+
+    @property
+    def by_sequence(self) -> SequenceOrder:
+        return self.base.by_sequence
+
+    def arrived(self, block: Block, members: int, slot: int, priorities: bytes | memoryview) -> None:
+        self.base.arrived(block, members, slot, priorities)
+
+    def note_priorities(self, block: Block, members: int, slot: int, priorities: bytes | memoryview) -> None:
+        self.base.note_priorities(block, members, slot, priorities)
+
+    def requeued(self, block: Block, members: int) -> None:
+        self.base.requeued(block, members)
+        if self.is_built:
+            self._file(block, members & self._below(block.number))
+
+    def left(self, block: Block, members: int) -> None:
+        """What was handed out is not filed any more when this is called."""
+        self.base.left(block, members)
+        members &= self._below(block.number)
+        if not self.is_built or not members:
+            return
+        number = block.number
+        for key, some in split(block, members):
+            if key == NO_GROUP:
+                self._remove(self.free, number, some)
+                continue
+            before = self._filed_at(number, key)
+            if before & some:
+                self._refile(key, number, before, before & ~some)
+        self.on_visible(number)
+
+    def block_left(self, block: Stored) -> None:
+        self.base.block_left(block)
+        if not self.is_built:
+            return
+        number = block.number
+        for key, packed in list(self.filed.get(number, {}).items()):
+            self._refile(key, number, unpack(packed), 0)
+        for rank in self._ranks:
+            self.free.remove((rank, number), self.free.at((rank, number)))
+
+    def restored(self, block: Block | Stored) -> None:
+        self.base.restored(block)
+        self.is_built = False
+
+    def first(self, start: int) -> int | None:
+        return self.base.first(start)
+
+    def next_of(self, block: Block) -> int:
+        return self.base.next_of(block)
+
+    def last_wanted(self) -> int:
+        return self.base.last_wanted()
+
+    def least_of(self, block: Block) -> int:
+        return self.base.least_of(block)
+
+    # ---- filing
+
+    def file(self, left: Left, next_sequence: int) -> bool:
+        """Files ready messages, as far as the limit on places allows. False if the budget ended it."""
+        limits = self._limits
+        while self.filed_to < next_sequence:
+            number = self._next_block()
+            if number is None:
+                self.filed_to = next_sequence
+                break
+            if self.filed_count >= limits.filed_places:
+                return True
+            if not left.may_pass:
+                return False
+            block = self._blocks.get(number)
+            members = block.ready & ~self._below(number)
+            end = bitsets.first(members) + limits.file_slots
+            if end < block.size:
+                members &= (1 << end) - 1
+            before = self.filed_count
+            self.filed_to = min(block.base + min(end, block.size), next_sequence)
+            self._file(block, members)
+            left.blocks -= 1
+            left.steps -= members.bit_count() + (self.filed_count - before) * limits.file_steps
+        return True
+
+    def may_file(self, next_sequence: int) -> bool:
+        """Whether there are ready messages that are not filed, and the limit on places allows more."""
+        is_more = self.filed_to < next_sequence and self.filed_count < self._limits.filed_places
+        return is_more and self._next_block() is not None
+
+    def _next_block(self) -> int | None:
+        """The first block with ready messages that are not filed."""
+        numbers, block_bits = self.by_sequence.numbers, self._limits.block_bits
+        for place in range(numbers.bisect_left(self.filed_to >> block_bits), len(numbers)):
+            number: int = numbers[place]
+            first = self.filed_to - (number << block_bits)
+            if first <= 0 or self._blocks.get(number).ready >> first:
+                return number
+        return None
+
+    def build(self, checked_out: Iterable[tuple[int, Iterable[tuple[Block, int]]]]) -> None:
+        """Computes all that follows from the state. checked_out: by attach number, the messages that a consumer has
+        or that a transaction settles for it."""
+        self._clear()
+        for attach, parts in checked_out:
+            for block, members in parts:
+                for key, some in split(block, members):
+                    if key != NO_GROUP:
+                        group = self.groups.setdefault(key, Group())
+                        self.held_count += group.holder == NOBODY
+                        group.holder = attach
+                        group.held += some.bit_count()
+        for number in list(self.by_sequence.numbers):
+            if number << self._limits.block_bits >= self.filed_to:
+                break
+            block = self._blocks.get(number)
+            self._file(block, block.ready & self._below(number))
+
+    def _below(self, number: int) -> int:
+        """The slots of a block below `filed_to`."""
+        count = self.filed_to - (number << self._limits.block_bits)
+        return (1 << min(count, self._limits.block_size)) - 1 if count > 0 else 0
+
+    def _file(self, block: Block, members: int) -> None:
+        """Files ready messages of a block."""
+        number = block.number
+        for key, some in split(block, members):
+            if key == NO_GROUP:
+                for rank, level in self._levels(block, some):
+                    self.free.add((rank, number), level)
+                continue
+            self.groups.setdefault(key, Group())
+            before = self._filed_at(number, key)
+            self._refile(key, number, before, before | some)
+        self.on_visible(number)
+
+    def _filed_at(self, number: int, key: int) -> int:
+        """The filed messages of a group in a block."""
+        packed = self.filed.get(number, {}).get(key)
+        return 0 if packed is None else unpack(packed)
+
+    def _refile(self, key: int, number: int, before: int, after: int) -> None:
+        """Replaces the filed messages of a group in a block."""
+        group = self.groups[key]
+        head = self._head(key, group)
+        if after:
+            if not before:
+                insort(group.numbers, number)
+                self.filed_count += 1
+            self.filed.setdefault(number, {})[key] = pack(after, self._limits.sparse_matches)
+        elif before:
+            self._unfile(key, group, number)
+        now = self._head(key, group)
+        if now == head:
+            return
+        heads = self._heads(group.holder)
+        if head is not None:
+            self._remove(heads, *head)
+        if now is not None:
+            heads.add(self._place(*now), now[1])
+            if now[0] != number:
+                self.on_visible(now[0])
+        self._tidy(group.holder)
+        if now is None and not group.held:
+            del self.groups[key]
+
+    def _unfile(self, key: int, group: Group, number: int) -> None:
+        del self.filed[number][key]
+        if not self.filed[number]:
+            del self.filed[number]
+        del group.numbers[bisect_left(group.numbers, number)]
+        self.filed_count -= 1
+
+    def _tidy(self, holder: int) -> None:
+        """Forgets the heads of a consumer that has none."""
+        own = self.own.get(holder)
+        if own is not None and not own.count:
+            del self.own[holder]
+
+    # ---- heads
+
+    def _head(self, key: int, group: Group) -> tuple[int, int] | None:
+        """The block and the bit of a group's lowest filed message."""
+        if not group.numbers:
+            return None
+        number = group.numbers[0]
+        return number, bitsets.lowest(unpack(self.filed[number][key]), 1)
+
+    def _heads(self, holder: int) -> Heads:
+        return self.free if holder == NOBODY else self.own.setdefault(holder, Heads())
+
+    def _place(self, number: int, head: int) -> Place:
+        if not self.has_priorities:
+            return 0, number
+        return self._levels(self._blocks.get(number), head)[0][0], number
+
+    def _levels(self, block: Block, members: int) -> list[tuple[int, int]]:
+        """(rank, messages) of a block's messages."""
+        if not self.has_priorities:
+            return [(0, members)]
+        levels = [(-priority, level & members) for priority, level in block.levels.items()]
+        return [each for each in levels if each[1]]
+
+    def _remove(self, heads: Heads, number: int, members: int) -> None:
+        """Removes those of these messages that are heads, whatever their priority is."""
+        for rank in self._ranks:
+            heads.remove((rank, number), members)
+
+    # ---- handing out
+
+    def places_of(self, number: int) -> list[Place]:
+        """The places that a block may have, ascending."""
+        return [(rank, number) for rank in self._ranks]
+
+    def next_at(self, attach: int, place: Place, block: Block, matched: int, opens: int, wanted: int) -> int:
+        """The messages at a place that a consumer may get, at most `wanted`, of those that match: heads, and what
+        follows them in their groups. opens: how many heads may be taken that it does not hold yet."""
+        heads = 0
+        if opens > 0:
+            heads = bitsets.lowest(self.free.at(place) & matched, min(opens, wanted))
+        own = self.own.get(attach)
+        if own is not None:
+            heads |= own.at(place) & matched
+        heads = bitsets.lowest(heads, 1 if self.has_priorities else wanted)
+        if self.has_priorities or block.group_keys is None:
+            return heads
+        found, filed = heads, self.filed.get(block.number, {})
+        for slot in np.flatnonzero(bitsets.as_flags(heads, block.size)).tolist():
+            packed = filed.get(int(block.group_keys[slot]))
+            if packed is not None:
+                members = unpack(packed)
+                unmatched = members & ~matched
+                found |= members & ((unmatched & -unmatched) - 1) if unmatched else members
+        return bitsets.lowest(found, wanted)
+
+    def hand_out(self, attach: int, place: Place, block: Block, members: int) -> int:
+        """Notes that a consumer is given these messages of `next_at`. Returns how many heads of them it did not hold
+        before."""
+        number = block.number
+        opened = self.free.at(place) & members
+        self.free.remove(place, opened)
+        own = self.own.get(attach)
+        if own is not None:
+            own.remove(place, members)
+        for key, some in split(block, members):
+            if key == NO_GROUP:
+                continue
+            group = self.groups[key]
+            self.held_count += group.holder == NOBODY
+            group.holder = attach
+            group.held += some.bit_count()
+            rest = unpack(self.filed[number][key]) ^ some
+            if rest:
+                self.filed[number][key] = pack(rest, self._limits.sparse_matches)
+            else:
+                self._unfile(key, group, number)
+            head = self._head(key, group)
+            if head is not None:
+                self._heads(attach).add(self._place(*head), head[1])
+        self._tidy(attach)
+        return opened.bit_count()
+
+    def released(self, block: Block, members: int) -> None:
+        """Messages of a block are not checked out any more: groups of which nothing else is become free."""
+        if not self.is_built:
+            return
+        for key, some in split(block, members):
+            if key == NO_GROUP:
+                continue
+            group = self.groups[key]
+            group.held -= some.bit_count()
+            if group.held:
+                continue
+            head, holder = self._head(key, group), group.holder
+            group.holder = NOBODY
+            self.held_count -= 1
+            if head is None:
+                del self.groups[key]
+                continue
+            self._remove(self._heads(holder), *head)
+            self._tidy(holder)
+            self.free.add(self._place(*head), head[1])
+            self.on_visible(head[0])
+
+
+def split(block: Block, members: int) -> Sequence[tuple[int, int]]:
+    """(key, messages) of a block's messages. The order follows from the keys."""
+    if not members:
+        return ()
+    keys = block.group_keys
+    if keys is None:
+        return ((NO_GROUP, members),)
+    if not members & (members - 1):
+        return ((int(keys[members.bit_length() - 1]), members),)
+    slots = np.flatnonzero(bitsets.as_flags(members, block.size))
+    found = keys[slots]
+    order = np.argsort(found, kind="stable")
+    found, slots = found[order], slots[order]
+    starts = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1]))).tolist()
+    ends = [*starts[1:], len(slots)]
+    return [
+        (int(found[start]), _as_set(slots[start:end], block.size))
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _as_set(slots: np.ndarray[tuple[int], np.dtype[np.intp]], size: int) -> int:
+    return 1 << int(slots[0]) if len(slots) == 1 else bitsets.from_positions(slots, size)
+
+
+def refuse_keys(keys: bytes | memoryview, count: int) -> Refused | None:
+    """The refusal if these are not the keys of a batch of `count` messages, else None."""
+    if len(keys) in (0, KEY_BYTES, KEY_BYTES * count):
+        return None
+    return Refused("bad_argument", f"{len(keys)} bytes of keys of groups for {count} messages")
+
+
+def keys_of_each(keys: bytes | memoryview, first: int) -> bytes | memoryview:
+    """The keys of the messages from `first` on of a batch, which has one for all, or one each."""
+    return keys[first * KEY_BYTES :] if len(keys) > KEY_BYTES else keys
