@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fifo.group_machine import GroupMachine
 from fifo.queries import group as queries
 from quorum.client.errors import UnavailableError
 from quorum.log import Log
@@ -564,7 +565,9 @@ class World:
         self.run_until(self._only_unwanted_left, "all that is wanted is delivered", PROGRESS_LIMIT_MS)
         self.rules.counts["unwanted"] += sum(self._left().values())
         self.apps.append(Consumer(self, 40, self.places[2], None, 1.0))
-        self.run_until(lambda: not self._left(), "the queues drain", PROGRESS_LIMIT_MS)
+        self.run_until(
+            lambda: not self._left() and self._nothing_is_in_doubt(), "the queues drain", PROGRESS_LIMIT_MS
+        )
         self.rules.counts["queues drained"] += len(self.queues)
 
     def _left(self) -> dict[str, int]:
@@ -594,6 +597,15 @@ class World:
             if info is None or info.checked_out:
                 return False
         return True
+
+    def _nothing_is_in_doubt(self) -> bool:
+        """Whether all groups know all decisions about transactions: what one has prepared is in no queue yet."""
+        return not any(
+            replica.machine.decisions.are_waiting
+            for node in self.members()
+            for replica in node.member.replicas.values()
+            if isinstance(replica.machine, GroupMachine)
+        )
 
     def _close(self) -> None:
         """Clients leave, and nothing of them stays with the members, which agree."""

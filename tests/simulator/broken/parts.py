@@ -268,7 +268,7 @@ def commits_where_it_settles(machine: QueueMachine, entry: Entry, key: Transacti
     parts = machine.staging.embargo.parts[key]
     if any(isinstance(part, EmbargoedSettlement) for part in parts):
         return _commit(machine, entry, key)
-    machine.drop_embargo(key)
+    machine.drop_embargo(entry, key)
     return []
 
 
@@ -291,7 +291,7 @@ def commits_group_by_group(commit: SharedCommit) -> None:
 
 def prepares_nothing(decisions: Decisions, entry: Entry, producer: Producer, command: Prepare) -> Reply:
     """In the place of Decisions.prepare: the part stays open, so its session may end it."""
-    found = decisions._open.committable(producer, command.tx, command.operations)
+    found = decisions._open.committable(entry, producer, command.tx, command.operations)
     return found if isinstance(found, Refused) else Ok()
 
 
@@ -301,7 +301,7 @@ def finishes_what_is_open(decisions: Decisions, entry: Entry, command: Finish) -
     if producer is not None and command.is_committed:
         decisions._open.commit(entry, producer, Commit(command.tx))
     elif producer is not None:
-        decisions._open.end(producer, command.tx)
+        decisions._open.end(entry, producer, command.tx)
     return Ok()
 
 
