@@ -24,6 +24,9 @@ MAX_PRIORITY = 31
 """The highest priority that a queue may have. A message may name a higher one: its queue lowers it."""
 OVERFLOWS = ("drop_head", "reject_publish")
 """What a full queue does. Stored by number, like the words below: more are added at the end."""
+DEAD_LETTER_STRATEGIES = ("none", "at_least_once", "at_most_once")
+"""What becomes of messages that leave without having been settled. none: they are dropped, because there is no target.
+at_most_once: they are dropped if the target does not take them."""
 QUEUE_MODES = ("default", "lazy")
 """lazy: less stays in memory; it changes no reply or effect."""
 Start = Literal["earliest", "latest"]
@@ -424,6 +427,8 @@ class QueueConfig:
     max_length_bytes: of the bodies of ready messages. max_consumers: consumers of sessions that may be attached.
     expires_ms: after so long without use the queue is deleted. max_priority: the highest priority of its messages, -1
     if it has no priorities; it never changes.
+    dead_letter_exchange, dead_letter_routing_key: the target of dead letters; the strategy says whether there is one.
+    An empty key stands for the queue's name.
     """
 
     name: str
@@ -441,6 +446,9 @@ class QueueConfig:
     max_consumers: int = -1
     expires_ms: int = -1
     max_priority: int = -1
+    dead_letter_strategy: str = "none"  # of DEAD_LETTER_STRATEGIES
+    dead_letter_exchange: str = ""
+    dead_letter_routing_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +501,35 @@ class Purge:
     before: int | None = None
 
 
+# ---- dead letters (messages/dead_letters.py)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDead:
+    """Unnumbered, idempotent. Gives numbers to dead messages, as many as may have them at a time. begins: a worker
+    begins, and its epoch is higher than those of all before it."""
+
+    queue: int
+    begins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SettleDead:
+    """Unnumbered, idempotent. The dead messages that were claimed with numbers up to `to` are gone.
+
+    forwarded: how many of these the target has; the others were dropped. problem: why the target does not take the next
+    one; empty if nothing is known against it.
+    """
+
+    queue: int
+    to: int
+    forwarded: int = 0
+    problem: str = ""
+
+
+# ---- time and versions
+
+
 @dataclass(frozen=True, slots=True)
 class Wake:
     """Unnumbered. The group time `next_wake` has come: continues expiry, scans and work that a budget cut short."""
@@ -535,6 +572,8 @@ Command = (
     | DeleteQueue
     | UseQueue
     | Purge
+    | ClaimDead
+    | SettleDead
     | Wake
     | SetVersion
 )

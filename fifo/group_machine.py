@@ -26,6 +26,7 @@ from fifo.commands import (
     UNKNOWN,
     Attach,
     Cancel,
+    ClaimDead,
     CloseSession,
     Command,
     Commit,
@@ -55,6 +56,7 @@ from fifo.commands import (
     Return,
     Rollback,
     Settle,
+    SettleDead,
     SettleReserved,
     SetVersion,
     Stage,
@@ -87,6 +89,8 @@ FIRST_WAKE_QUEUES = 16
 """Number of queues that one Wake continues in version 1, where each queue has a budget of its own."""
 
 MAX_CLIENT_SEQUENCE = (1 << 63) - 1
+MAX_PROBLEM = 200
+"""Characters that are kept of why a dead-letter target takes nothing."""
 
 REFUSED_EARLIER = Refused(
     "refused_earlier",
@@ -139,6 +143,8 @@ class GroupMachine(GroupState):
             DeleteQueue: self._delete_queue,
             UseQueue: self._use_queue,
             Purge: self._purge,
+            ClaimDead: self._claim_dead,
+            SettleDead: self._settle_dead,
             Wake: self._wake,
             SetVersion: self._set_version,
         }
@@ -241,6 +247,9 @@ class GroupMachine(GroupState):
             machine.unfinished = True
         if machine.unfinished:
             self.backlog.setdefault(queue)
+        if machine.messages.dead.is_new:
+            machine.messages.dead.is_new = False
+            self.died[queue] = None
         machine.note_use(entry)
         if machine.unused_at <= entry.now_ms:
             self._remove_queue(queue)
@@ -619,7 +628,7 @@ class GroupMachine(GroupState):
                 )
                 entry.effects.append(event)
         self.dirty[command.queue] = None  # so that its wake-up is forgotten
-        return Ok(machine.messages.ready_count + machine.messages.checked_out_count)
+        return Ok(machine.messages.total)
 
     def _remove_queue(self, queue: int) -> QueueMachine | None:
         """Removes a queue with its messages. Its id is never used again."""
@@ -639,6 +648,22 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         self.dirty[command.queue] = None
         return Ok(machine.purge(entry, command.before))
+
+    def _claim_dead(self, entry: Entry, command: ClaimDead) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        self.dirty[command.queue] = None
+        return Ok(machine.messages.dead.claim(entry.now_ms, begins=command.begins))
+
+    def _settle_dead(self, entry: Entry, command: SettleDead) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        self.dirty[command.queue] = None
+        gone = machine.messages.settle_dead(command.to, command.forwarded)
+        machine.messages.dead.problem = command.problem[:MAX_PROBLEM]
+        return Ok(gone)
 
     def _wake(self, entry: Entry, command: Wake) -> None:
         self.transactions.end_overdue(entry)

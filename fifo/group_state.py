@@ -32,6 +32,7 @@ class GroupState:
         self.touched: dict[
             int, None
         ] = {}  # local: queues that entries have touched since the member cleared it
+        self.died: dict[int, None] = {}  # local: queues where messages have died since the member cleared it
         self.queues: dict[int, QueueMachine] = {}
         self.dirty: dict[int, None] = {}  # queues that an entry has to finish
         self.transactions = Transactions(limits, self.queues, self.dirty)
@@ -96,6 +97,10 @@ class GroupState:
     def queue_ids(self) -> list[int]:
         """The ids of all queues, ascending."""
         return sorted(self.queues)
+
+    def queues_with_dead(self) -> list[int]:
+        """The ids of the queues with dead messages, ascending."""
+        return sorted([queue for queue, machine in self.queues.items() if machine.messages.dead.count])
 
     def consumers(self, queue: int) -> list[Consumer]:
         """A queue's consumers in the order of attaching, read-only."""

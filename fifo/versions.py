@@ -39,6 +39,7 @@ as there may be logs with entries of that version.
 | 2 | a queue may have priorities, and batches name those of their messages |
 | 2 | the catalog has exchanges and bindings |
 | 2 | a session's publishes and settlements may be part of a transaction |
+| 2 | a queue may have a dead-letter target, and keeps its dead messages until the target has them |
 """
 
 from __future__ import annotations

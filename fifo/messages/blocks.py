@@ -6,7 +6,8 @@ has a bit set for each priority of its messages (`levels`). A message that is ne
 place of its body is in the *run* it belongs to: neighbours that came in one batch, or single-message batches that
 followed each other in one Raft entry (`one_each`). A run ends at the edge of its block and takes 20 bytes, or 28 in a
 block where messages expire. In a queue with a limit on bytes it takes 4 more, for the size of its messages: those of
-one run count alike.
+one run count alike. A *dead* message waits for its dead-letter target (dead_letters.py). The block has a bit set for
+each cause of which its dead messages have died (`deaths`).
 
 All access to blocks is through a `BlockStore` (block_store.py), which keeps cold blocks in pages. The machine sees no
 difference. Code that changes the replicated state of a block marks its page as outdated (`stored = None`).
@@ -189,6 +190,7 @@ class Stored:
     summary: the values of the filter fields, by which a scan skips the block. Empty if there are no fields, if it is
     not known, or if an earlier build made the record.
     noted_bytes: of the ready messages; -1 if the block notes no sizes.
+    dead_bytes: of the dead messages, as a limit counts them.
     read_cost: local, counted by read_costs.py, and negative before. Only once it is counted are text_factor and
     long_texts those of the block.
 
@@ -199,6 +201,8 @@ class Stored:
     __slots__ = (
         "checked_out_count",
         "crc",
+        "dead_bytes",
+        "dead_count",
         "earliest",
         "first_slot",
         "head",
@@ -235,6 +239,9 @@ class Stored:
         self.ready_levels: tuple[tuple[int, int], ...] = ()
         if not reader.is_at_end():
             self.ready_levels = tuple([(reader.number(), reader.number()) for _ in range(reader.number())])
+        self.dead_count = self.dead_bytes = 0
+        if not reader.is_at_end():
+            self.dead_count, self.dead_bytes = reader.number(), reader.number()
         self.read_cost = -1
         self.text_factor = self.long_texts = 0
 
@@ -255,7 +262,7 @@ class Stored:
         out = Writer()
         out.data += self.head
         out.blob(self.references.packed)
-        write_rest(out, self.summary, self.noted_bytes, self.ready_levels)
+        write_rest(out, self.summary, self.noted_bytes, self.ready_levels, self.dead_count, self.dead_bytes)
         return bytes(out.data)
 
     def with_summary(self, summary: bytes) -> Stored:
@@ -267,11 +274,18 @@ class Stored:
 
 
 def write_rest(
-    out: Writer, summary: bytes, noted_bytes: int, ready_levels: Sequence[tuple[int, int]]
+    out: Writer,
+    summary: bytes,
+    noted_bytes: int,
+    ready_levels: Sequence[tuple[int, int]],
+    dead_count: int,
+    dead_bytes: int,
 ) -> None:
     """The end of a record, as far as there is anything to say. ready_levels: how many messages of which priorities are
     ready."""
-    has_bytes, has_levels = noted_bytes >= 0, bool(ready_levels)
+    has_dead = dead_count > 0
+    has_levels = has_dead or bool(ready_levels)
+    has_bytes = noted_bytes >= 0
     if summary or has_bytes or has_levels:
         out.blob(summary)
     if has_bytes or has_levels:
@@ -279,6 +293,8 @@ def write_rest(
     if has_levels:
         out.number(len(ready_levels))
         out.numbers([number for pair in ready_levels for number in pair])
+    if has_dead:
+        out.numbers((dead_count, dead_bytes))
 
 
 class Block:
@@ -290,6 +306,7 @@ class Block:
         "checked_out",
         "columns",
         "copies",
+        "deaths",
         "earliest",
         "failures",
         "levels",
@@ -319,6 +336,9 @@ class Block:
         self.copies: dict[
             int, int
         ] = {}  # by pin, ascending: the ready set of its time, if that has changed since
+        self.deaths: dict[
+            int, int
+        ] = {}  # by cause (dead_letters.CAUSES): the dead messages, in no other place
         self.failures = bitsets.Counts()
         self.levels: dict[
             int, int
@@ -355,9 +375,17 @@ class Block:
         return found
 
     @property
+    def dead(self) -> int:
+        """The messages that wait for their dead-letter target."""
+        found = 0
+        for members in self.deaths.values():
+            found |= members
+        return found
+
+    @property
     def kept(self) -> int:
         """The messages whose bodies are needed."""
-        return self.ready | self.checked_out | self.pinned
+        return self.ready | self.checked_out | self.pinned | self.dead
 
     @property
     def has_fields(self) -> bool:
@@ -372,6 +400,10 @@ class Block:
     def checked_out_count(self) -> int:
         return self.checked_out.bit_count()
 
+    @property
+    def dead_count(self) -> int:
+        return self.dead.bit_count()
+
     # ---- bytes, as a limit counts them
 
     @property
@@ -382,6 +414,10 @@ class Block:
     def noted_bytes(self) -> int:
         """The bytes of the ready messages; -1 if the block notes no sizes."""
         return -1 if self.runs.sizes is None else self.ready_bytes
+
+    @property
+    def dead_bytes(self) -> int:
+        return self.bytes_of(self.dead)
 
     def note_sizes(self) -> None:
         """From now on the block notes the size of each run. Those that are there count the mean of all that came."""
@@ -437,12 +473,13 @@ class Block:
             + len(self.copies)
             + len(self.failures.planes)
             + len(self.levels)
+            + len(self.deaths)
         )
         columns = 0 if self.columns is None else int(self.columns.nbytes)
         return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns
 
     def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """The Raft indexes of the bodies of messages that are ready, checked out or pinned, ascending, each once."""
+        """The Raft indexes of the bodies that are needed, ascending, each once."""
         indexes = np.frombuffer(self.runs.indexes, dtype=np.uint64)
         kept = self.kept
         if kept.bit_count() != sum(self.runs.counts):  # some are gone, and with them perhaps all of a run
@@ -454,7 +491,7 @@ class Block:
         return indexes[np.concatenate(([True], indexes[1:] != indexes[:-1]))]
 
     def clear(self) -> None:
-        """Empties a block without messages or pins for the messages that will arrive next."""
+        """Empties a block without kept messages for the messages that will arrive next."""
         self.redelivered = 0
         self.failures = bitsets.Counts()
         self.runs.clear()

@@ -1,7 +1,8 @@
 """The messages of one queue, and their life.
 
-A message is ready, checked out, or gone. `LIFE` is the whole life as a table: each row is a move, by the method of
-`Messages` that makes it. Messages leave in one place, `_departed`, whatever the cause.
+A message is ready, checked out, dead (dead_letters.py), or gone. `LIFE` is the whole life as a table: each row is a
+move, by the method of `Messages` that makes it. Consumers and views lose messages in one place, `_departed`, whatever
+the cause: the messages die there, if the queue has a dead-letter target, or are gone.
 
 The parts of a queue that serve, reserve, pin and stage are built on this layer, which knows none of them. Two of them
 register for changes:
@@ -14,7 +15,7 @@ Rules:
 - Only a failed delivery counts towards the delivery limit. A message over the limit, or expired while it was checked
   out, leaves the queue when it is requeued.
 - Every change of a block's replicated state marks its page as outdated (`stored = None`).
-- Nothing leaves uncounted: the published messages are the ready ones, those that are checked out, and those that have
+- Nothing leaves uncounted: the published messages are those that are ready, checked out or dead, and those that have
   left for each cause. Entries of version 1 count a purge as a settlement, and count no returns and redeliveries.
 """
 
@@ -34,6 +35,7 @@ from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
 from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block
+from fifo.messages.dead_letters import CAUSES, DeadLetters
 from fifo.messages.ready_order import order_of
 from fifo.versions import COUNTED_MOVES
 
@@ -49,6 +51,7 @@ class Place(Enum):
 
     READY = "ready"
     CHECKED_OUT = "checked_out"
+    DEAD = "dead"
     GONE = ""
 
 
@@ -74,6 +77,16 @@ LIFE = (
     Move("drop", Place.READY, Place.GONE, "expired"),
     Move("drop", Place.READY, Place.GONE, "maxlen"),
     Move("purge", Place.READY, Place.GONE, "purged"),
+    Move("settle", Place.CHECKED_OUT, Place.DEAD, "rejected"),
+    Move("requeue", Place.CHECKED_OUT, Place.DEAD, "delivery_limit"),
+    Move("requeue", Place.CHECKED_OUT, Place.DEAD, "expired"),
+    Move("drop", Place.READY, Place.DEAD, "expired"),
+    Move("drop", Place.READY, Place.DEAD, "maxlen"),
+    Move("settle_dead", Place.DEAD, Place.GONE, "expired"),
+    Move("settle_dead", Place.DEAD, Place.GONE, "rejected"),
+    Move("settle_dead", Place.DEAD, Place.GONE, "delivery_limit"),
+    Move("settle_dead", Place.DEAD, Place.GONE, "maxlen"),
+    Move("purge", Place.DEAD, Place.GONE, "purged"),
 )
 
 COUNTED = ("expired", "rejected", "delivery_limit", "maxlen")
@@ -109,6 +122,7 @@ class Messages:
         "blocks",
         "checked_out_count",
         "config",
+        "dead",
         "dropped",
         "expiries",
         "limits",
@@ -135,6 +149,8 @@ class Messages:
         self.ready_bytes = 0
         """of the ready messages, while there is a limit on it; else 0"""
         self.blocks = BlockStore(queue, memory)
+        self.dead = DeadLetters(self.blocks, memory.limits)
+        self.dead.counts_bytes = self.counts_bytes
         self.order = order_of(config)
         self.expiries: SortedList[tuple[int, int]] = SortedList()
         """(earliest, block) of blocks where some may expire"""
@@ -163,6 +179,16 @@ class Messages:
         return self.config.max_length_bytes >= 0
 
     @property
+    def has_dead_letters(self) -> bool:
+        """Whether messages that leave go to a dead-letter target."""
+        return self.config.dead_letter_strategy != "none"
+
+    @property
+    def total(self) -> int:
+        """The number of messages in all places."""
+        return self.ready_count + self.checked_out_count + self.dead.count
+
+    @property
     def published_count(self) -> int:
         """The number of messages that the queue has ever accepted: sequences are dense."""
         return self.next_sequence - 1
@@ -182,15 +208,20 @@ class Messages:
             self.ready_bytes = 0
         elif not was_counted:
             self.ready_bytes = sum(block.ready_bytes for block in self.blocks.values())
+        if was_counted != self.counts_bytes:
+            self.dead.count_bytes(counts_bytes=self.counts_bytes)
 
     def room(self, size: int) -> int:
-        """The number of messages of `size` bytes each that the queue accepts until it is full."""
+        """The number of messages of `size` bytes each that the queue accepts until it is full. Dead messages count, so
+        a target that takes nothing holds back those who publish."""
         config = self.config
         if config.overflow != "reject_publish":
             return UNLIMITED
-        found = UNLIMITED if config.max_length < 0 else config.max_length - self.ready_count
+        found = UNLIMITED
+        if config.max_length >= 0:
+            found = config.max_length - self.ready_count - self.dead.count
         if config.max_length_bytes >= 0:
-            left = config.max_length_bytes - self.ready_bytes
+            left = config.max_length_bytes - self.ready_bytes - self.dead.size_bytes
             if size or left < 0:
                 found = min(found, left // max(size, 1))
         return max(0, found)
@@ -200,12 +231,13 @@ class Messages:
         config = self.config
         if config.overflow != "reject_publish":
             return None
-        wanted, wanted_bytes = self.ready_count + count, self.ready_bytes + size_bytes
-        if 0 <= config.max_length < wanted:
-            text = f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}"
-        elif 0 <= config.max_length_bytes < wanted_bytes:
+        held, held_bytes = self.ready_count + self.dead.count, self.ready_bytes + self.dead.size_bytes
+        places = "ready or dead" if self.dead.count else "ready"
+        if 0 <= config.max_length < held + count:
+            text = f"{held} messages are {places}, {held + count} would be; allowed: {config.max_length}"
+        elif 0 <= config.max_length_bytes < held_bytes + size_bytes:
             text = (
-                f"{self.ready_bytes} bytes of messages are ready, {wanted_bytes} would be; "
+                f"{held_bytes} bytes of messages are {places}, {held_bytes + size_bytes} would be; "
                 f"allowed: {config.max_length_bytes}"
             )
         else:
@@ -371,9 +403,43 @@ class Messages:
         self.order.left(block, members)
         self.ready_count -= self._departed(block, (cause, members))
 
+    def settle_dead(self, to: int, forwarded: int) -> int:
+        """Removes the dead messages that were claimed with numbers up to `to`. Returns their number. forwarded: how
+        many of them the target has."""
+        total = 0
+        for block, members in self.by_block(self.dead.take_claims(to)):
+            total += members.bit_count()
+            self._forget_dead(block, self.dead.remove(block, members))
+        self.dead.forwarded_count += min(forwarded, total)
+        return total
+
+    def _purge_dead(self, before: int) -> int:
+        """Removes dead messages with a sequence below `before`. Returns their number."""
+        was_dead = self.dead.count
+        self.dead.drop_claims(before)
+        for number in list(self.dead.numbers):
+            slots = min(before - (number << self.limits.block_bits), self.limits.block_size)
+            if slots <= 0:
+                break
+            block = self.blocks.get(number)
+            members = block.dead & ((1 << slots) - 1)
+            if members:
+                self.dead.remove(block, members)
+                self._forget_dead(block, [("purged", members)])
+        return was_dead - self.dead.count
+
+    def _forget_dead(self, block: Block, parts: Sequence[tuple[str, int]]) -> None:
+        """Dead messages of a block are gone, given by the causes for which they count."""
+        for cause, members in parts:
+            self._count(cause, members.bit_count())
+        self.release_block(block)
+
     def purge(self, before: int, is_pinned: Callable[[int], bool], cause: str = "purged") -> int:
-        """Removes ready messages with a sequence below `before`. Returns their number. It takes a constant number of
-        steps a block. A cold block with ready messages only is not read, unless a pin reaches into it."""
+        """Removes ready and dead messages with a sequence below `before`. Returns their number. It takes a constant
+        number of steps a block. A cold block with ready messages only is not read, unless a pin reaches into it."""
+        return self._purge_dead(before) + self._purge_ready(before, is_pinned, cause)
+
+    def _purge_ready(self, before: int, is_pinned: Callable[[int], bool], cause: str) -> int:
         was_ready = self.ready_count
         block_bits, block_size = self.limits.block_bits, self.limits.block_size
         for number in list(self.order.by_sequence.numbers):
@@ -382,7 +448,12 @@ class Messages:
             if slots <= 0:
                 continue
             is_whole = slots == block_size and number != self.tail and not is_pinned(number)
-            if is_whole and not isinstance(found, Block) and not found.checked_out_count:
+            if (
+                is_whole
+                and not isinstance(found, Block)
+                and not found.checked_out_count
+                and not found.dead_count
+            ):
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self.ready_count -= found.live
@@ -399,11 +470,14 @@ class Messages:
         return was_ready - self.ready_count
 
     def _departed(self, block: Block, *parts: tuple[str, int]) -> int:
-        """Books messages of a block, given by causes, as gone. Returns their number. They are in no place's set any
-        more."""
+        """Books messages of a block, given by causes, as dead or gone. Returns their number. They are in no place's set
+        any more."""
         members = 0
         for cause, some in parts:
-            self._count(cause, some.bit_count())
+            if some and cause in CAUSES and self.has_dead_letters:
+                self.dead.add(block, cause, some)
+            else:
+                self._count(cause, some.bit_count())
             members |= some
         count = members.bit_count()
         block.live -= count
@@ -443,9 +517,9 @@ class Messages:
             self.before_ready_changes(block)
 
     def release_block(self, block: Block) -> None:
-        """Drops a block without messages or pins, or the unneeded runs of another one."""
+        """Drops a block without kept messages, or the unneeded runs of another one."""
         is_tail = block.number == self.tail
-        if block.live or block.pinned:
+        if block.live or block.pinned or block.deaths:
             block.compact(1024 if is_tail else 16)
         elif is_tail:
             block.clear()

@@ -61,7 +61,7 @@ def write_page(pages: Pages, queue: int, block: Block) -> Stored:
     ):
         out.number(value)
     out.blob(pack(block.live_indexes()))
-    write_rest(out, block.summary, block.noted_bytes, block.ready_levels)
+    write_rest(out, block.summary, block.noted_bytes, block.ready_levels, block.dead_count, block.dead_bytes)
     block.stored = Stored(bytes(out.data))
     return block.stored
 
@@ -90,6 +90,7 @@ HAS_EXPIRIES = 1
 HAS_LONG_TEXTS = 2
 HAS_PRIORITIES = 4
 HAS_SIZES = 8
+HAS_DEAD = 32
 """The parts at the end of a block's bytes."""
 
 
@@ -117,6 +118,7 @@ def encode_block(block: Block) -> bytearray:
         | (HAS_LONG_TEXTS if block.text_factor else 0)
         | (HAS_PRIORITIES if block.levels else 0)
         | (HAS_SIZES if runs.sizes is not None else 0)
+        | (HAS_DEAD if block.deaths else 0)
     )
     if runs.expiries is not None:
         out.column(runs.expiries)
@@ -130,6 +132,11 @@ def encode_block(block: Block) -> bytearray:
             out.bits(level)
     if runs.sizes is not None:
         out.column(runs.sizes)
+    if block.deaths:
+        out.number(len(block.deaths))
+        for cause, members in sorted(block.deaths.items()):
+            out.number(cause)
+            out.bits(members)
     return out.data
 
 
@@ -161,4 +168,6 @@ def decode_block(reader: Reader, size: int) -> Block:
         block.levels = {reader.number(): reader.bits() for _ in range(reader.number())}
     if flags & HAS_SIZES:
         runs.sizes = reader.column("I")
+    if flags & HAS_DEAD:
+        block.deaths = {reader.number(): reader.bits() for _ in range(reader.number())}
     return block

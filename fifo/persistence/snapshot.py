@@ -291,6 +291,7 @@ def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     if machine.messages.counts_bytes:
         machine.messages.ready_bytes += block.ready_bytes
     machine.messages.order.restored(block)
+    machine.messages.dead.restored(block)
     if block.earliest != NEVER:
         machine.messages.expiries.add((block.earliest, block.number))
 

@@ -11,9 +11,10 @@ from fifo.consumers.selector import decoded, refuse_selector
 from fifo.effects import Deliver, Refused, Run
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
+from fifo.messages.dead_letters import CAUSES
 from fifo.messages.ready_order import PriorityOrder
 from fifo.queue_machine import QueueMachine
-from fifo.results import BrowsePage, QueueInfo, QueueTotals
+from fifo.results import BrowsePage, ClaimedRun, DeadWork, QueueInfo, QueueTotals
 
 
 def info(machine: QueueMachine) -> QueueInfo:
@@ -32,13 +33,15 @@ def info(machine: QueueMachine) -> QueueInfo:
     return QueueInfo(
         ready=machine.messages.ready_count,
         checked_out=machine.messages.checked_out_count,
-        total=machine.messages.ready_count + machine.messages.checked_out_count,
+        total=machine.messages.total,
         consumers=sum(1 for consumer in machine.consumers.values() if consumer.group is not None),
         first_sequence=first_sequence,
         next_sequence=machine.messages.next_sequence,
         ready_bytes=machine.messages.ready_bytes if machine.messages.counts_bytes else ready_bytes,
         totals=totals(machine),
         ready_levels=tuple(sorted(levels.items(), reverse=True)),
+        dead=machine.messages.dead.count,
+        dead_letter_problem=machine.messages.dead.problem,
     )
 
 
@@ -51,8 +54,24 @@ def totals(machine: QueueMachine) -> QueueTotals:
         purged=messages.purged_count,
         returned=messages.returned_count,
         redelivered=messages.redelivered_count,
+        dead_lettered=messages.dead.forwarded_count,
         **messages.dropped,
     )
+
+
+def dead_work(machine: QueueMachine) -> DeadWork:
+    """What the queue's dead-letter worker has to do. The cost grows with the number of claimed messages."""
+    messages, dead = machine.messages, machine.messages.dead
+    claimed: list[ClaimedRun] = []
+    for claim in dead.claims:
+        number, runs = claim.number, list[Run]()
+        for block, members in messages.by_block([(claim.sequence, claim.count)]):
+            block.runs.clip(block.base, bitsets.first(members), claim.count, runs)
+        for run in runs:
+            claimed.append(ClaimedRun(number, run, CAUSES[claim.cause], claim.time_ms))
+            number += run.count
+    waiting = dead.count - dead.claimed_count
+    return DeadWork(messages.config, tuple(claimed), waiting, dead.last_number, dead.epoch, dead.problem)
 
 
 def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:

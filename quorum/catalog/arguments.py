@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fifo.commands import (
+    DEAD_LETTER_STRATEGIES,
     MAX_MESSAGE_TTL_MS,
     MAX_NAME_BYTES,
     MAX_PRIORITY,
@@ -47,15 +48,13 @@ the catalog and every listing contains them."""
 OVERFLOW_MODES = {mode.replace("_", "-"): mode for mode in OVERFLOWS}
 """The client's name of a mode -> its name in the code."""
 
+STRATEGIES = {mode.replace("_", "-"): mode for mode in DEAD_LETTER_STRATEGIES if mode != "none"}
+"""The client's name of a dead-letter strategy -> its name in the code."""
+
 FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
 """Arguments that have an effect only if x-filter-enabled is true."""
 
-UNSUPPORTED_ARGUMENTS = (
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-initial-group-size",
-)
+UNSUPPORTED_ARGUMENTS = ("x-initial-group-size",)
 """Known arguments that this version does not support."""
 
 
@@ -104,6 +103,10 @@ def effective_config(
         names = checked.get("x-filter-field-names", DEFAULT_FIELD_NAMES)
         assert isinstance(names, tuple)
         checked["x-filter-field-names"] = tuple(sorted(names))
+    if "x-dead-letter-exchange" in checked:
+        checked.setdefault("x-dead-letter-strategy", "at_least_once")
+    else:  # without an exchange there is no target: the strategy waits for a policy that names one
+        checked.pop("x-dead-letter-strategy", None)
     values: dict[str, Any] = {SUPPORTED[argument].attribute: value for argument, value in checked.items()}
     return QueueConfig(name, **values)
 
@@ -231,6 +234,21 @@ def _queue_mode(argument: str, value: ArgumentValue) -> _Checked:
     return value
 
 
+def _strategy(argument: str, value: ArgumentValue) -> _Checked:
+    if not isinstance(value, str) or value not in STRATEGIES:
+        raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: {', '.join(STRATEGIES)}")
+    return STRATEGIES[value]
+
+
+def _short_text(argument: str, value: ArgumentValue) -> _Checked:
+    """Check a name or key that may be empty."""
+    if not isinstance(value, str):
+        raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: a text")
+    if value:
+        check_text(f"value of {argument!r}", value, MAX_NAME_BYTES)
+    return value
+
+
 def _field_names(argument: str, value: ArgumentValue) -> _Checked:
     """Check a list of field names in one text with commas, because an argument's value is no list. Spaces around a name
     and repeats are dropped."""
@@ -280,6 +298,9 @@ SUPPORTED = {
     "x-consumer-timeout": Argument(
         "consumer_timeout_ms", _integer(MIN_CONSUMER_TIMEOUT_MS, MAX_MESSAGE_TTL_MS), _smaller, since=2
     ),
+    "x-dead-letter-exchange": Argument("dead_letter_exchange", _short_text, _own, since=2),
+    "x-dead-letter-routing-key": Argument("dead_letter_routing_key", _short_text, _own, since=2),
+    "x-dead-letter-strategy": Argument("dead_letter_strategy", _strategy, _own, since=2),
     "x-delivery-limit": Argument("delivery_limit", _integer(-1, MAX_COUNT), _smaller),
     "x-expires": Argument("expires_ms", _integer(1, MAX_EXPIRES_MS), _smaller, since=2),
     "x-filter-enabled": Argument("filter_enabled", _boolean, None),

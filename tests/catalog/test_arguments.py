@@ -57,6 +57,9 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
             "x-max-consumers": 2,
             "x-expires": 60_000,
             "x-max-priority": 9,
+            "x-dead-letter-exchange": "dead",
+            "x-dead-letter-routing-key": "grave",
+            "x-dead-letter-strategy": "at-most-once",
         },
     )
     assert config == QueueConfig(
@@ -74,6 +77,9 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
         max_consumers=2,
         expires_ms=60_000,
         max_priority=9,
+        dead_letter_strategy="at_most_once",
+        dead_letter_exchange="dead",
+        dead_letter_routing_key="grave",
     )
     single = effective_config("orders", {"x-single-active-consumer": True})
     assert single == QueueConfig("orders", single_active_consumer=True)
@@ -86,6 +92,16 @@ def test_a_single_active_consumer_and_selectors_exclude_each_other() -> None:
     )
     for enabled, single in ((True, False), (False, True)):
         effective_config("q", {"x-filter-enabled": enabled, "x-single-active-consumer": single})
+
+
+def test_a_dead_letter_target_is_an_exchange_which_may_be_the_default_one() -> None:
+    none = effective_config(
+        "q", {"x-dead-letter-strategy": "at-least-once", "x-dead-letter-routing-key": "k"}
+    )
+    assert (none.dead_letter_strategy, none.dead_letter_routing_key) == ("none", "k")
+    to_queue = effective_config("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "k"})
+    assert (to_queue.dead_letter_strategy, to_queue.dead_letter_exchange) == ("at_least_once", "")
+    assert differences(to_queue, none) == "x-dead-letter-strategy is 'none', not 'at-least-once'"
 
 
 def test_a_filtering_queue_keeps_the_default_fields() -> None:
@@ -143,6 +159,10 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-single-active-consumer", 1),
         ("x-filter-max-in-memory-bytes-per-msg", -1),
         ("x-filter-field-names", b"a"),
+        ("x-dead-letter-exchange", 1),
+        ("x-dead-letter-exchange", "n" * 256),
+        ("x-dead-letter-strategy", "at_least_once"),
+        ("x-dead-letter-strategy", "none"),
     ],
 )
 def test_a_value_of_the_wrong_kind_or_range_is_refused_naming_what_is_allowed(

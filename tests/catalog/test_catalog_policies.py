@@ -201,6 +201,9 @@ def test_filter_arguments_reach_only_queues_that_filter(catalog: Catalog) -> Non
 
 VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
     "x-consumer-timeout": st.integers(1_000, 1_099),
+    "x-dead-letter-exchange": st.sampled_from(("", "dead")),
+    "x-dead-letter-routing-key": st.sampled_from(("", "grave")),
+    "x-dead-letter-strategy": st.sampled_from(("at-least-once", "at-most-once")),
     "x-delivery-limit": st.integers(-1, 20),
     "x-filter-enabled": st.booleans(),
     "x-filter-field-names": st.sampled_from(("*", "colour", "colour,header.priority")),

@@ -26,7 +26,7 @@ VERSION_2 = {
     "max_producers": 10_000, "max_fences": 10_000, "remembered_ms": 97_200_000,
     "max_checked_out": 65_536, "max_consumers": 16_384, "max_get": 10_000,
     "max_subscriptions": 256, "max_reserved": 65_536, "max_reservations": 64, "max_outstanding": 1_048_576,
-    "max_released": 64, "max_pins": 16, "max_copy_bytes": 16_777_216,
+    "max_released": 64, "max_claimed": 512, "max_pins": 16, "max_copy_bytes": 16_777_216,
     "staged_parts": 4_096, "staged_chunks": 16_384, "staged_bytes": 8_589_934_592,
     "staged_messages": 134_217_728, "staged_ttls": 65_536, "part_ms": 21_600_000, "known_producers": 10_000,
     "transaction_window": 256, "transaction_ms": 300_000, "transaction_queues": 64, "transaction_operations": 4_096,

@@ -182,7 +182,20 @@ TRANSACTION = st.fixed_dictionaries(
 NUMBERING = st.fixed_dictionaries({"what": st.sampled_from(("repeat", "gap", "stale")), "who": PRODUCERS})
 ADMIN = st.fixed_dictionaries(
     {
-        "what": st.sampled_from(("purge", "config", "configured", "delete", "create", "use", "wake", "wake")),
+        "what": st.sampled_from(
+            (
+                "purge",
+                "config",
+                "configured",
+                "delete",
+                "create",
+                "use",
+                "wake",
+                "wake",
+                "claim",
+                "settle_dead",
+            )
+        ),
         "queue": QUEUES,
         "spared": st.sampled_from((None, None, 0, 1, 5, 40)),
         "max_length": st.sampled_from((-1, -1, 3, 20)),
@@ -190,6 +203,10 @@ ADMIN = st.fixed_dictionaries(
         "max_consumers": st.sampled_from((-1, -1, 1, 3)),
         "expires": st.sampled_from((-1, -1, -1, 40, 150)),
         "overflow": st.sampled_from(("drop_head", "reject_publish")),
+        "strategy": st.sampled_from(("none", "at_least_once", "at_most_once")),
+        "begins": st.booleans(),
+        "behind": st.integers(-3, 8),
+        "forwarded": st.integers(0, 6),
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
         "timeout": st.sampled_from((-1, 0, 20, 60, 200)),
@@ -226,6 +243,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
     max_priorities: ClassVar = {1: -1, 2: 3, 3: 2, 4: -1}
     """by queue"""
     max_length, overflow = 10, "drop_head"
+    mortal: ClassVar = (1, 3)
+    """queues that may have a dead-letter target"""
 
     @initialize()
     def begin(self) -> None:
@@ -246,6 +265,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             message_ttl_ms=50,
             delivery_limit=1,
             max_priority=self.max_priorities[3],
+            dead_letter_strategy="at_least_once" if 3 in self.mortal else "none",
         )
         self.world.queue(
             4,
@@ -281,6 +301,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             consumer_timeout_ms=step["timeout"], max_length_bytes=step["max_length_bytes"],
             max_consumers=step["max_consumers"], expires_ms=step["expires"] if queue == 3 else -1,
             max_priority=self.max_priorities[queue],
+            dead_letter_strategy=step["strategy"] if queue in self.mortal else "none",
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
@@ -294,6 +315,12 @@ class FifoAgainstModel(RuleBasedStateMachine):
             command = c.Configured(step["max_length"] + 1)
         elif what == "delete" and queue == 3:
             command = c.DeleteQueue(queue)
+        elif what == "claim":
+            command = c.ClaimDead(queue, step["begins"])
+        elif what == "settle_dead":
+            work = queries.dead_work(self.world.machine, queue)
+            to = max(0, (0 if work is None else work.last_number) - step["behind"])
+            command = c.SettleDead(queue, to, step["forwarded"], "full" * step["begins"])
         elif what == "use":
             command = c.UseQueue(queue)
         elif what == "create":
@@ -829,6 +856,43 @@ PrioritiesAgainstModel.TestCase.settings = settings(
     FifoAgainstModel.TestCase.settings, max_examples=examples(60)
 )
 TestPrioritiesAgainstModel = PrioritiesAgainstModel.TestCase
+
+
+class DeadLettersAgainstModel(FifoAgainstModel):
+    """The same with a preference for messages that die, and for what becomes of them."""
+
+    mortal: ClassVar = (1, 2, 3, 4)
+    max_length, overflow = 5, "reject_publish"
+
+    @rule(
+        entry=st.lists(
+            PUBLISH
+            | CONSUME
+            | ANSWER.map(lambda step: step | {"what": "discard"})
+            | ANSWER.map(lambda step: step | {"what": "fail"}),
+            min_size=1,
+            max_size=4,
+        ),
+        passed_ms=PASSED_MS,
+    )
+    def deaths(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+    @rule(
+        step=ADMIN,
+        what=st.sampled_from(("claim", "claim", "settle_dead", "purge", "config")),
+        passed_ms=PASSED_MS,
+    )
+    def burials(self, step: dict[str, Any], what: str, passed_ms: int) -> None:
+        self.administration(step | {"what": what}, passed_ms)
+
+
+DeadLettersAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestDeadLettersAgainstModel = DeadLettersAgainstModel.TestCase
+
+
 # ---- broken machines
 
 

@@ -31,6 +31,9 @@ config = st.builds(
     queue_mode=st.sampled_from(("default", "lazy")),
     single_active_consumer=st.booleans(),
     consumer_timeout_ms=ms,
+    dead_letter_strategy=st.sampled_from(c.DEAD_LETTER_STRATEGIES),
+    dead_letter_exchange=tag,
+    dead_letter_routing_key=tag,
 )
 settle_fields = {"queue": u64, "consumer_tag": tag, "attach": u64, "tags": ranges, "credit_to": u64}
 commands = st.one_of(
@@ -70,6 +73,8 @@ commands = st.one_of(
     st.builds(c.Configured, u64, u64),
     st.builds(c.DeleteQueue, u64),
     st.builds(c.Purge, u64, st.none() | u64),
+    st.builds(c.ClaimDead, u64, st.booleans()),
+    st.builds(c.SettleDead, u64, u64, u64, tag),
     st.builds(c.Wake),
     st.builds(c.SetVersion, u64),
 )

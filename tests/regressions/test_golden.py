@@ -23,6 +23,7 @@ LATER_KINDS: dict[int, set[str]] = {
         *("ConfirmMember", "FoundLeaseTimes", "SetLeaseTimes", "SettleLeaseTimes"),
         *("RemoveExpired", "UseQueue"),
         *("Commit", "Rollback"),
+        *("ClaimDead", "SettleDead"),
         *("DeclareExchange", "DeleteExchange", "Bind", "Unbind"),
     }
 }

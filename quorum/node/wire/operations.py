@@ -494,6 +494,8 @@ _TABLE: tuple[_Row, ...] = (
     _described(48, cat.RemoveExpired),
     _described(53, c.Commit),
     _described(54, c.Rollback),
+    _described(55, c.SettleDead),
+    _described(56, c.ClaimDead),
     _listed(32, catalog.DECLARE_QUEUE),
     (33, cat.RemoveQueue, catalog.REMOVE_QUEUE.pack, catalog.REMOVE_QUEUE.unpack),
     _of_members(34, who.BootstrapCluster, who.decode_found),
