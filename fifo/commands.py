@@ -506,11 +506,19 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class ClaimDead:
-    """Unnumbered, idempotent. Gives numbers to dead messages, as many as may have them at a time. begins: a worker
-    begins, and its epoch is higher than those of all before it."""
+    """Unnumbered. Gives numbers to dead messages, as many as may have them at a time.
+
+    begins: a worker begins, and its epoch is higher than those of all before it. again: the messages that have numbers
+    get new ones. Repeats make the epoch and the numbers higher than needed, and do nothing else.
+    """
 
     queue: int
     begins: bool = False
+    again: bool = False
+
+
+MAX_PROBLEM = 200
+"""Characters that are kept of why a dead-letter target takes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

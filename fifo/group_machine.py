@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from fifo import targets
 from fifo.budgets import Entry
 from fifo.commands import (
+    MAX_PROBLEM,
     UNKNOWN,
     Attach,
     Cancel,
@@ -89,8 +90,6 @@ FIRST_WAKE_QUEUES = 16
 """Number of queues that one Wake continues in version 1, where each queue has a budget of its own."""
 
 MAX_CLIENT_SEQUENCE = (1 << 63) - 1
-MAX_PROBLEM = 200
-"""Characters that are kept of why a dead-letter target takes nothing."""
 
 REFUSED_EARLIER = Refused(
     "refused_earlier",
@@ -250,6 +249,7 @@ class GroupMachine(GroupState):
         if machine.messages.dead.is_new:
             machine.messages.dead.is_new = False
             self.died[queue] = None
+        self.note_dead(machine)
         machine.note_use(entry)
         if machine.unused_at <= entry.now_ms:
             self._remove_queue(queue)
@@ -640,6 +640,7 @@ class GroupMachine(GroupState):
                 self.sessions.producers[consumer.producer].consumers.pop((queue, consumer.tag), None)
             machine.messages.blocks.clear()
             self.backlog.pop(queue, None)
+            self.with_dead.pop(queue, None)
         return machine
 
     def _purge(self, entry: Entry, command: Purge) -> Reply:
@@ -654,7 +655,7 @@ class GroupMachine(GroupState):
         if machine is None:
             return no_queue(command.queue)
         self.dirty[command.queue] = None
-        return Ok(machine.messages.dead.claim(entry.now_ms, begins=command.begins))
+        return Ok(machine.messages.dead.claim(entry.now_ms, command))
 
     def _settle_dead(self, entry: Entry, command: SettleDead) -> Reply:
         machine = self.queues.get(command.queue)

@@ -33,6 +33,7 @@ class GroupState:
             int, None
         ] = {}  # local: queues that entries have touched since the member cleared it
         self.died: dict[int, None] = {}  # local: queues where messages have died since the member cleared it
+        self.with_dead: dict[int, None] = {}  # queues with dead messages: follows from the queues
         self.queues: dict[int, QueueMachine] = {}
         self.dirty: dict[int, None] = {}  # queues that an entry has to finish
         self.transactions = Transactions(limits, self.queues, self.dirty)
@@ -52,6 +53,13 @@ class GroupState:
     def note_expiry(self, machine: QueueMachine) -> None:
         """Files the queue under the time of its next expiry."""
         self.set_wake(machine.queue, machine.next_expiry())
+
+    def note_dead(self, machine: QueueMachine) -> None:
+        """Files the queue among those with dead messages, or not."""
+        if machine.messages.dead.count:
+            self.with_dead[machine.queue] = None
+        elif machine.queue in self.with_dead:
+            del self.with_dead[machine.queue]
 
     def wake_of(self, queue: int) -> int | None:
         """The time a queue is filed under."""
@@ -97,10 +105,6 @@ class GroupState:
     def queue_ids(self) -> list[int]:
         """The ids of all queues, ascending."""
         return sorted(self.queues)
-
-    def queues_with_dead(self) -> list[int]:
-        """The ids of the queues with dead messages, ascending."""
-        return sorted([queue for queue, machine in self.queues.items() if machine.messages.dead.count])
 
     def consumers(self, queue: int) -> list[Consumer]:
         """A queue's consumers in the order of attaching, read-only."""

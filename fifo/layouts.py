@@ -132,7 +132,7 @@ COMMANDS: tuple[Record, ...] = (
     _only(c.DeleteQueue),
     Record(c.UseQueue, (), since=2),
     Record(c.Purge, (Field("before", OPTIONAL, since=2, default=None),)),
-    Record(c.ClaimDead, (Field("begins", FLAG),), since=2),
+    Record(c.ClaimDead, (Field("begins", FLAG), Field("again", FLAG)), since=2),
     Record(c.SettleDead, (Field("to", U64), Field("forwarded", U64), Field("problem", OPEN_TEXT)), since=2),
     _only(c.Wake),
     _only(c.SetVersion, version=U64),

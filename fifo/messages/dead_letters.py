@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from sortedcontainers import SortedList
 
+from fifo.commands import ClaimDead
 from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockStore
@@ -127,10 +128,12 @@ class DeadLetters:
 
     # ---- claims
 
-    def claim(self, now_ms: int, *, begins: bool) -> int:
+    def claim(self, now_ms: int, command: ClaimDead) -> int:
         """Gives numbers to dead messages, as far as claims are allowed. Returns how many are claimed now. It visits a
-        bounded number of blocks: those whose dead messages are all claimed count, too. begins: as in ClaimDead."""
-        self.epoch += begins
+        bounded number of blocks: those whose dead messages are all claimed count, too."""
+        self.epoch += command.begins
+        if command.again:
+            self.claims = ()
         wanted = self.limits.max_claimed - self.claimed_count
         made = list(self.claims)
         for number in list(self.numbers.islice(0, self.limits.block_budget)):

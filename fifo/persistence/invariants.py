@@ -70,6 +70,8 @@ def check(group: GroupMachine) -> None:
             (machine.used_ms != IN_USE) == is_timed, "a queue that may expire has the time of its last use"
         )
     _expect(all(group.was_deleted(queue) for queue in group.expired), "an expired queue is deleted")
+    having = [queue for queue, machine in sorted(group.queues.items()) if machine.messages.dead.count]
+    _expect(sorted(group.with_dead) == having, "queues with dead messages are listed")
     _check_transactions(group)
     _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
     _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")

@@ -301,3 +301,4 @@ def complete(group: GroupMachine, machine: QueueMachine) -> None:
     if machine.messages.settled_count == UNKNOWN_COUNT:
         machine.messages.count_earlier()
     group.note_expiry(machine)
+    group.note_dead(machine)

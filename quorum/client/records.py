@@ -10,8 +10,9 @@ from quorum.client.values import FieldValue, Properties, decode_properties, valu
 
 @dataclass(frozen=True, slots=True)
 class QueueTotals:
-    """Numbers of a queue's messages since it was declared (docs/queues.md). published: they are ready, checked out, or
-    have left by one of the next six causes. returned and redelivered count each time."""
+    """Numbers of a queue's messages since it was declared (docs/queues.md). published: they are ready, checked out or
+    dead, or have left by one of the next six causes. returned and redelivered count each time. dead_lettered: of those
+    that have left, how many a dead-letter target has."""
 
     published: int = 0
     settled: int = 0
@@ -22,6 +23,7 @@ class QueueTotals:
     purged: int = 0
     returned: int = 0
     redelivered: int = 0
+    dead_lettered: int = 0
 
     @classmethod
     def of(cls, wire: Any) -> QueueTotals:
@@ -32,7 +34,9 @@ class QueueTotals:
 class QueueInfo:
     """One queue. total: ready, checked-out and all other messages. arguments: as it was declared, sorted by name.
     policy: name of the policy that applies, empty if none. effective_arguments: its own and the policy's.
-    ready_by_priority: of a queue with priorities, where there are any, the highest first."""
+    ready_by_priority: of a queue with priorities, where there are any, the highest first. dead: messages that wait for
+    the dead-letter target. dead_letter_problem: why it does not take the next of them; empty if nothing is known
+    against it."""
 
     name: str
     id: int
@@ -50,6 +54,8 @@ class QueueInfo:
     effective_arguments: dict[str, FieldValue | None] = field(default_factory=dict)
     totals: QueueTotals = QueueTotals()
     ready_by_priority: dict[int, int] = field(default_factory=dict)
+    dead: int = 0
+    dead_letter_problem: str = ""
 
     @classmethod
     def of(cls, wire: Any) -> QueueInfo:
@@ -70,7 +76,18 @@ class QueueInfo:
             effective_arguments=values_to_dict(wire.effective_arguments),
             totals=QueueTotals.of(wire.totals),
             ready_by_priority={each.priority: each.ready for each in wire.ready_by_priority},
+            dead=wire.dead,
+            dead_letter_problem=wire.dead_letter_problem,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What became of the messages of a dead-letter queue. moved: by the queue that has them now. left: those that are
+    still where they were, by the reason."""
+
+    moved: dict[str, int]
+    left: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,6 +235,14 @@ class QueueDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesDied:
+    """Messages of these queues wait for their dead-letter target, and this node leads their group."""
+
+    group: int
+    queues: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StandingChanged:
     """This node's current standing in its cluster: one of queries.STANDINGS."""
 
@@ -266,6 +274,7 @@ Output = (
     | DisksLow
     | CatalogChanged
     | QueueDeleted
+    | MessagesDied
     | StandingChanged
     | VersionChanged
     | QueryResult

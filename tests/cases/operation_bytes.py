@@ -214,7 +214,7 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
     ),
     (
         c.ClaimDead(queue=7, begins=True),
-        "380000000000000000000000000000000000000000000000000000000000070000000000000001",
+        "38000000000000000000000000000000000000000000000000000000000007000000000000000100",
     ),
     (
         c.SettleDead(queue=7, to=9, forwarded=8, problem=""),

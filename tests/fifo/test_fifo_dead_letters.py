@@ -128,6 +128,14 @@ def test_a_worker_that_begins_has_a_higher_epoch(world: World) -> None:
     assert work(world).epoch == 2
 
 
+def test_claimed_messages_may_get_new_numbers(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 3)])
+    claim(world)
+    world.apply([(None, c.ClaimDead(1, again=True))])
+    assert claimed(world) == [(3, 1, 2, "maxlen")]
+
+
 def test_a_problem_is_kept_until_the_next_settlement(world: World) -> None:
     begin(world)
     settle_dead(world, 0, problem="no queue 'grave'" + "!" * 300)
@@ -204,7 +212,7 @@ def test_the_member_is_told_which_queues_have_new_dead_messages(world: World) ->
     world.apply([world.batch(name, 1)])
     assert not world.machine.died
     world.apply([world.batch(name, 1)])
-    assert list(world.machine.died) == [1] == world.machine.queues_with_dead()
+    assert list(world.machine.died) == [1] == list(world.machine.with_dead)
 
 
 def test_a_snapshot_keeps_dead_messages_and_claims(world: World) -> None:

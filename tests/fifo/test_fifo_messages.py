@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fifo.budgets import Entry
-from fifo.commands import QueueConfig
+from fifo.commands import ClaimDead, QueueConfig
 from fifo.limits import SMALL
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.dead_letters import CAUSES
@@ -55,7 +55,7 @@ def drop(messages: Messages, cause: str) -> None:
 
 
 def settle_dead(messages: Messages) -> None:
-    while messages.dead.claim(LATER_MS, begins=False):
+    while messages.dead.claim(LATER_MS, ClaimDead(1)):
         messages.settle_dead(messages.dead.last_number, 0)
 
 

@@ -316,7 +316,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         elif what == "delete" and queue == 3:
             command = c.DeleteQueue(queue)
         elif what == "claim":
-            command = c.ClaimDead(queue, step["begins"])
+            command = c.ClaimDead(queue, step["begins"], again=step["behind"] == 8)
         elif what == "settle_dead":
             work = queries.dead_work(self.world.machine, queue)
             to = max(0, (0 if work is None else work.last_number) - step["behind"])

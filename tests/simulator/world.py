@@ -46,6 +46,7 @@ from simulator.clients.bounded import bounded_apps, bounded_places
 from simulator.clients.bulk import Browser, Reader, Writer
 from simulator.clients.copies import PLACES, copy_apps
 from simulator.clients.hostile import hostile_apps
+from simulator.clients.mortals import Deaths, mortal_apps, mortal_places
 from simulator.clients.reads import Auditor, Tally, Teller
 from simulator.clients.singles import SingleProducer
 from simulator.clients.transactors import Transactor
@@ -78,6 +79,7 @@ WIDE_SEEDS = 0.25
 ROUTING_SEEDS = 0.4
 TRANSACTION_SEEDS = 0.4
 EXCHANGE_SEEDS = 0.3
+DEAD_LETTER_SEEDS = 0.4
 FEW_PART = 0.15
 """Of all seeds: the cluster is founded with one or two members, and grows to three."""
 LEASES_MS = (LEASE_MS, LEASE_MS, 4_000)
@@ -97,8 +99,8 @@ class Build:
     scenario: str = ""
     """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
     "leases" whose times change, "wide" batches, batches with "routing" keys, "few" founders, "singles" that are
-    gathered, "transactions", "exchanges", a queue with a consumer "alone", or "versions" that members are upgraded
-    to."""
+    gathered, "transactions", "exchanges", "deaths", a queue with a consumer "alone", or "versions" that members are
+    upgraded to."""
 
 
 class World:
@@ -177,6 +179,10 @@ class World:
         """queues that only transactions publish to"""
         is_copying = self.build.scenario == "exchanges"
         self.has_exchanges = self.random_of("exchanges").random() < EXCHANGE_SEEDS or is_copying
+        is_dying = self.build.scenario == "deaths"
+        has_dead_letters = self.random_of("deaths").random() < DEAD_LETTER_SEEDS or is_dying
+        self.mortal = mortal_places(self.random_of("mortal")) if has_dead_letters else []
+        self.deaths = Deaths()
         self.alone = alone_places(self.random_of("alone"), self.build.scenario == "alone")
         self.single_active = {
             place.name for place in self.alone if "x-single-active-consumer" in place.arguments
@@ -447,6 +453,8 @@ class World:
             ]
         if self.has_exchanges:
             self.apps += copy_apps(self)
+        if self.mortal:
+            self.apps += mortal_apps(self)
         self.apps += alone_apps(self) + bounded_apps(self) + hostile_apps(self)
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
@@ -549,7 +557,7 @@ class World:
     def queues(self) -> list[Place]:
         """Those that exist as long as the run."""
         copies = PLACES if self.has_exchanges else []
-        return self.places + self.bounded + self.outputs + self.alone + copies
+        return self.places + self.bounded + self.outputs + self.alone + self.mortal + copies
 
     @property
     def is_draining(self) -> bool:
@@ -562,6 +570,7 @@ class World:
         self.apps.append(Consumer(self, 40, self.places[2], None, 1.0))
         self.run_until(lambda: not self._left(), "the queues drain", PROGRESS_LIMIT_MS)
         self.rules.counts["queues drained"] += len(self.queues)
+        self.deaths.judge()
 
     def _left(self) -> dict[str, int]:
         found = {}

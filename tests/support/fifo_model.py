@@ -1167,11 +1167,11 @@ class ModelGroup:
                 return self.delete(queue)
             case c.Purge(queue, before):
                 return self.purge(queue, before)
-            case c.ClaimDead(queue, begins):
+            case c.ClaimDead(queue):
                 if queue not in self.queues:
                     return e.Refused("not_found", "")
                 self.dirty.add(queue)
-                return e.Ok(self.queues[queue].dead.claim(self.now_ms, begins=begins))
+                return e.Ok(self.queues[queue].dead.claim(self.now_ms, command))
             case c.SettleDead(queue):
                 if queue not in self.queues:
                     return e.Refused("not_found", "")

@@ -39,8 +39,11 @@ class ModelDead:
     def size_bytes(self) -> int:
         return sum(self.queue.size_of(each.message) for each in self.messages)
 
-    def claim(self, now_ms: int, *, begins: bool) -> int:
-        self.epoch += begins
+    def claim(self, now_ms: int, command: c.ClaimDead) -> int:
+        self.epoch += command.begins
+        if command.again:
+            for each in self.messages:
+                each.number = 0
         queue = self.queue
         blocks = sorted({queue.block_of(each.message) for each in self.messages})[: queue.rules.block_budget]
         ordered = sorted(self.messages, key=lambda each: each.message.sequence)
