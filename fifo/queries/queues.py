@@ -41,7 +41,7 @@ def info(machine: QueueMachine) -> QueueInfo:
         totals=totals(machine),
         ready_levels=tuple(sorted(levels.items(), reverse=True)),
         dead=machine.messages.dead.count,
-        dead_letter_problem=machine.messages.dead.problem,
+        dead_letter_problem=machine.messages.dead.problem if machine.messages.dead.count else "",
     )
 
 

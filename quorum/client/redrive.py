@@ -8,22 +8,39 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
+from quorum.client.consumer import Consumer
 from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import QuorumError
-from quorum.client.records import Redriven
-
-if TYPE_CHECKING:
-    from quorum.client.client import Client
-    from quorum.client.consumer import Consumer
+from quorum.client.records import QueueDescription, Redriven
+from quorum.client.values import FieldValue, Properties
 
 AT_A_TIME = 500
 CAME_FROM = "x-last-death-queue"
 NO_HISTORY = f"no property {CAME_FROM}: it is no dead letter"
 
 
-async def redrive(client: Client, queue: str, selector: str | None, limit: int | None) -> Redriven:
+class Mover(Protocol):
+    """What is needed of the client."""
+
+    async def describe(self, name: str) -> QueueDescription: ...
+
+    def consume(self, queue: str, selector: str | None = None, *, prefetch: int = 1000) -> Consumer: ...
+
+    async def publish(
+        self,
+        queue: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+    ) -> None: ...
+
+    async def settle(self, target: DeliveredMessage, *, wait: bool = False) -> None: ...
+
+
+async def redrive(client: Mover, queue: str, selector: str | None, limit: int | None) -> Redriven:
     """See Client.redrive. Messages that come to the queue meanwhile are not moved."""
     end = (await client.describe(queue)).queue.next_sequence
     moved: Counter[str] = Counter()
@@ -49,7 +66,7 @@ async def redrive(client: Client, queue: str, selector: str | None, limit: int |
     return Redriven(dict(moved), dict(left))
 
 
-async def _move(client: Client, message: DeliveredMessage) -> tuple[str, str]:
+async def _move(client: Mover, message: DeliveredMessage) -> tuple[str, str]:
     """The queue that has the message now, and why it could not be moved; empty if it was."""
     own = {name: value for name, value in message.application_properties.items() if value is not None}
     target = own.get(CAME_FROM)

@@ -30,6 +30,7 @@ from fifo.effects import Refused
 from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
+from fifo.messages.dead_letters import DeadLetters
 from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
 from fifo.number_ranges import NumberRanges
@@ -983,6 +984,20 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "limits of queues are not judged": (Embargo, "published", of_no_size),
     "priorities are lost": (embargo, "of_each", of_one_priority),
 }
+take_claims = DeadLetters.take_claims
+
+
+def one_too_many(self: DeadLetters, to: int) -> Any:
+    """A settlement takes one message more than the target has confirmed."""
+    return take_claims(self, to + 1)
+
+
+BROKEN_DEAD: dict[str, tuple[Any, str, Any]] = {
+    "nothing dies": (Messages, "has_dead_letters", property(lambda messages: False)),
+    "numbers are given twice": (DeadLetters, "_claimed", lambda dead, block: 0),
+    "one too many is settled": (DeadLetters, "take_claims", one_too_many),
+    "a purge keeps them": (Messages, "_purge_dead", lambda messages, before: 0),
+}
 MOST_EXAMPLES = 150
 
 
@@ -991,8 +1006,20 @@ def test_the_model_notices_a_broken_machine(
     owner: Any, name: str, broken: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
+    notices(TransactionsAgainstModel)
+
+
+@pytest.mark.parametrize(("owner", "name", "broken"), BROKEN_DEAD.values(), ids=BROKEN_DEAD)
+def test_the_model_notices_a_machine_with_broken_dead_letters(
+    owner: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    notices(DeadLettersAgainstModel)
+
+
+def notices(against_model: type[FifoAgainstModel]) -> None:
     only = settings(
-        TransactionsAgainstModel.TestCase.settings,
+        against_model.TestCase.settings,
         max_examples=MOST_EXAMPLES,
         stateful_step_count=25,
         phases=[Phase.generate],
@@ -1001,5 +1028,5 @@ def test_the_model_notices_a_broken_machine(
         deadline=None,
     )
     with pytest.raises(Exception) as caught:
-        run_state_machine_as_test(TransactionsAgainstModel, settings=only)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(against_model, settings=only)  # type: ignore[no-untyped-call]
     assert not isinstance(caught.value, HypothesisException), "that would be an error of the test"
