@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,6 +12,7 @@ import quorum
 from quorum.client.batch import Message
 from quorum.client.client import Client
 from quorum.client.delivery import DeliveredMessage
+from quorum.client.errors import UnavailableError, VoidDelivery
 from support.served_member import served
 
 PATIENCE_S = 20.0
@@ -27,13 +29,16 @@ def on_member(scenario: Callable[[Client], Awaitable[None]]) -> None:
 
 async def arrived(client: Client, queue: str, count: int) -> list[DeliveredMessage]:
     """So many messages of a queue, which are settled."""
-    found: list[DeliveredMessage] = []
+    found: dict[int, DeliveredMessage] = {}
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
-            found += await client.get(queue, 100, settled=True)
+            with contextlib.suppress(UnavailableError, VoidDelivery):
+                got = await client.get(queue, 100)
+                await client.settle(got, wait=True)
+                found.update({message.sequence: message for message in got})
             await asyncio.sleep(0.01)
     assert len(found) == count
-    return found
+    return [message for _, message in sorted(found.items())]
 
 
 async def until(client: Client, queue: str, condition: Callable[[Any], bool]) -> Any:

@@ -880,12 +880,25 @@ class DeadLettersAgainstModel(FifoAgainstModel):
         self.entry(entry, passed_ms)
 
     @rule(
-        step=ADMIN,
-        what=st.sampled_from(("claim", "claim", "settle_dead", "purge", "config")),
+        publish=PUBLISH,
+        steps=st.lists(
+            st.tuples(
+                ADMIN, st.sampled_from(("claim", "claim", "settle_dead", "settle_dead", "purge", "config"))
+            ),
+            min_size=1,
+            max_size=5,
+        ),
+        queue=QUEUES,
         passed_ms=PASSED_MS,
     )
-    def burials(self, step: dict[str, Any], what: str, passed_ms: int) -> None:
-        self.administration(step | {"what": what}, passed_ms)
+    def lives(
+        self, publish: dict[str, Any], steps: list[tuple[dict[str, Any], str]], queue: int, passed_ms: int
+    ) -> None:
+        """Messages are published and expire; then they get numbers and are settled."""
+        self.entry([publish | {"queue": queue, "ttl": 1, "ttls": None}], passed_ms)
+        self.world.wake(10)
+        for step, what in steps:
+            self.administration(step | {"what": what, "queue": queue}, passed_ms)
 
 
 DeadLettersAgainstModel.TestCase.settings = settings(

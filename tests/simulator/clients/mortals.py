@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 from quorum.client.client import Client
 from quorum.client.errors import UnavailableError, VoidDelivery
 from simulator.clients.apps import UNCONFIRMED, App, NumberedProducer, Place
-from simulator.rules.rules import Broken
+from simulator.rules.rules import GRAVE, MORTAL, Broken
 
 if TYPE_CHECKING:
     from simulator.world import World
 
-MORTAL, GRAVE = "mortal", "grave"
 AT_MOST = 20
 
 
