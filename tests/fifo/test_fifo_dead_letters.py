@@ -12,7 +12,7 @@ from fifo.limits import SMALL
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import DeadWork, QueueInfo
-from support.fifo_world import World, sequences
+from support.fifo_world import World, nth_number, sequences
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_a_message_dies_of_each_cause(world: World) -> None:
     name = begin(world, max_length=3, delivery_limit=0)
     world.apply([world.batch(name, 5)])  # two are above the length
     world.apply([world.op(name, c.Attach(1, "a", b"", 2))])
-    world.do(name, c.Modify(1, "a", 1, ((1, 1),), delivery_failed=True))
-    world.do(name, c.Discard(1, "a", 1, ((2, 2),)))
+    world.do(name, c.Modify(1, "a", nth_number(1), ((1, 1),), delivery_failed=True))
+    world.do(name, c.Discard(1, "a", nth_number(1), ((2, 2),)))
     world.apply([world.batch(name, 1, ttl_ms=5)])
     world.wake(10)
     assert (info(world).ready, info(world).dead, info(world).total) == (1, 5, 6)
@@ -104,9 +104,9 @@ def test_numbers_ascend_and_none_is_given_twice(world: World) -> None:
 def test_messages_that_die_late_get_higher_numbers_though_their_sequences_are_lower(world: World) -> None:
     name = begin(world)
     world.apply([world.batch(name, 4), world.op(name, c.Attach(1, "a", b"", 4))])
-    world.do(name, c.Discard(1, "a", 1, ((3, 3),)))
+    world.do(name, c.Discard(1, "a", nth_number(1), ((3, 3),)))
     claim(world)
-    world.do(name, c.Discard(1, "a", 1, ((1, 1),)))
+    world.do(name, c.Discard(1, "a", nth_number(1), ((1, 1),)))
     claim(world)
     assert claimed(world) == [(1, 3, 1, "rejected"), (2, 1, 1, "rejected")]
 
