@@ -10,7 +10,8 @@ A message that goes to a dead-letter target has these application properties:
 The service does not keep the exchange and the key that a message was published with. So `exchange` is empty and
 `routing-keys` has the queue's name: published like this, the message comes to the queue again.
 
-The time to live is taken away, because the message would expire again. A history that is no such list, because a client
+The time to live is taken away, because the message would expire again, and so is a delay or delivery time, because the
+message would be delayed again. A history that is no such list, because a client
 has written it, is replaced. If the properties would become too large with a history, the letter has none.
 """
 
@@ -62,7 +63,8 @@ def letter_of(before: pb.Properties | None, death: Death) -> Letter:
     made = pb.Properties()
     if before is not None:
         made.CopyFrom(before)
-    made.ClearField("ttl_ms")
+    for name in ("ttl_ms", "delivery_delay_ms", "delivery_time"):
+        made.ClearField(name)
     deaths = _with(_read(made), death, before)
     values = {
         DEATHS: json.dumps(deaths, ensure_ascii=False, separators=(",", ":")),

@@ -52,6 +52,13 @@ def test_a_time_to_live_is_taken_away_and_noted() -> None:
     assert letter.deaths[0]["original-expiration"] == "5"
 
 
+@pytest.mark.parametrize("name", ["delivery_delay_ms", "delivery_time"])
+def test_a_dead_letter_is_not_delayed_again(name: str) -> None:
+    before = pb.Properties(**{name: 5})
+    assert not letter_of(before, Death("a", "maxlen", 1)).properties.HasField(name)
+    assert before.HasField(name)
+
+
 @pytest.mark.parametrize("history", ["", "{", "7", "{}", "[7]", '[{"queue":1}]', "[" * 100_000])
 def test_a_history_that_is_none_is_replaced(history: str) -> None:
     letter = letter_of(properties(x_death=history), Death("a", "expired", 1))

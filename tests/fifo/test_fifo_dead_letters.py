@@ -9,6 +9,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import Ok, Refused
 from fifo.limits import SMALL
+from fifo.messages.blocks import Stored
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import DeadWork, QueueInfo
@@ -224,3 +225,82 @@ def test_a_snapshot_keeps_dead_messages_and_claims(world: World) -> None:
     again = world.restored(snapshot.encode(world.machine))
     assert queries.dead_work(again, 1) == work(world)
     assert queries.info(again, 1) == info(world)
+
+
+# ---- delayed messages, transactions and message groups
+
+
+def test_a_returned_message_that_has_expired_when_it_is_due_dies(world: World) -> None:
+    name = begin(world, delayed_retry_min_ms=100)
+    world.apply([world.batch(name, 2, ttl_ms=50)])
+    attach, _ = world.attach(name, "a", 2)
+    world.do(name, c.Return(1, "a", attach, ((1, 1),)))
+    world.wake(60)
+    assert (info(world).delayed, info(world).dead, info(world).checked_out) == (1, 0, 1)
+    world.wake(100)
+    assert (info(world).delayed, info(world).dead, info(world).total) == (0, 1, 2)
+    assert claim(world) == 1
+    assert claimed(world) == [(1, 1, 1, "expired")]
+
+
+def test_delayed_messages_above_the_length_die(world: World) -> None:
+    name = begin(world, max_length=2)
+    world.apply([world.batch(name, 5, due_times_ms=(-100,))])
+    assert (info(world).delayed, info(world).dead, info(world).total) == (2, 3, 5)
+    assert claim(world) == 3
+    assert claimed(world) == [(1, 1, 3, "maxlen")]
+
+
+def test_dead_and_delayed_messages_share_a_limit_and_a_page(world: World) -> None:
+    arguments = {"overflow": "reject_publish", "delivery_limit": 0, "max_length_bytes": 1_000}
+    name = begin(world, max_length=4, **arguments)
+    world.apply([world.batch(name, 2), world.batch(name, 2, place=1, due_times_ms=(-100,))])
+    attach, _ = world.attach(name, "a", 1)
+    world.do(name, c.Discard(1, "a", attach, ((1, 1),)))
+    assert (info(world).ready, info(world).delayed, info(world).dead) == (1, 2, 1)
+    [reply] = world.apply([world.batch(name, 1)]).replies
+    assert isinstance(reply, Refused)
+    assert reply.detail.startswith("4 messages are ready or delayed or dead, 5 would be")
+    blocks = world.machine.queues[1].messages.blocks
+    blocks.page_out(0)
+    cold = blocks.at(0)
+    assert isinstance(cold, Stored)
+    assert (cold.ready_count, cold.delayed_count, cold.dead_count) == (1, 2, 1)
+    assert (cold.delayed_bytes, cold.dead_bytes) == (200, 100)
+    again = Stored(cold.record)
+    assert (again.delayed, again.dead_count, again.dead_bytes) == (cold.delayed, 1, 100)
+    assert world.apply([(None, c.Purge(1))]).replies == (Ok(4),)
+
+
+def test_the_record_of_a_block_with_dead_messages_only_says_that_none_is_delayed(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 12)])
+    blocks = world.machine.queues[1].messages.blocks
+    blocks.page_out(0)
+    cold = blocks.at(0)
+    assert isinstance(cold, Stored)
+    for found in (cold, Stored(cold.record)):
+        assert (found.live, found.dead_count, found.delayed, found.earliest_due) == (0, 7, None, None)
+        assert found.record == cold.record
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_what_a_prepared_transaction_rejects_dies_with_its_commit(world: World, is_committed: bool) -> None:
+    name = begin(world)
+    world.apply([world.batch(name, 3)])
+    attach, _ = world.attach(name, "a", 3)
+    world.do(name, c.InTransaction(1, c.Discard(1, "a", attach, ((1, 2),))))
+    assert world.do(name, c.Prepare(1, 0, 9, 7)) == Ok()
+    assert (info(world).dead, info(world).checked_out) == (0, 3)
+    world.apply([(None, c.Finish(name, 1, is_committed))])
+    assert (info(world).dead, info(world).checked_out) == ((2, 1) if is_committed else (0, 3))
+
+
+def test_a_dead_message_of_a_group_holds_up_nobody(world: World) -> None:
+    name = begin(world, message_groups=True, delivery_limit=0)
+    world.apply([world.batch(name, 3, group_keys=(1).to_bytes(8, "little"))])
+    attach, applied = world.attach(name, "a", 1)
+    assert sequences(applied, "a") == [1]
+    assert sequences(world.attach(name, "b", 2)[1], "b") == []
+    applied = world.apply([world.op(name, c.Discard(1, "a", attach, ((1, 1),)))])
+    assert (info(world).dead, sequences(applied, "b")) == (1, [2, 3])
