@@ -33,7 +33,7 @@ class QueueTotals:
 class QueueInfo:
     """The counts of a queue. total = ready + checked_out + delayed + dead.
 
-    first_sequence: of the oldest message that is ready or checked out, next_sequence if there is none.
+    first_sequence: of the oldest message that is ready, checked out or delayed, next_sequence if there is none.
     ready_bytes: as the queue's limit on bytes counts them; without one, estimated block by block from the mean size of
     the messages published into it.
     ready_levels: (priority, number of its ready messages) where there are any, the highest first; none without
