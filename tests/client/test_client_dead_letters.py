@@ -183,3 +183,35 @@ def test_redrive_moves_letters_back_and_leaves_others() -> None:
         assert bodies == [b"0", b"1", b"2"]
 
     on_member(scenario)
+
+
+def test_delayed_messages_that_die_are_in_their_groups_at_the_target_at_once() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("grave", {"x-message-groups": True})
+        await client.declare("orders", {**TARGET, "x-max-length": 1})
+        for body in (b"1", b"2", b"3"):
+            await client.publish("orders", body, {"group-id": "g"}, delay=3_600)
+        info = await until(client, "grave", lambda info: info.ready == 2)
+        assert info.delayed == 0
+        info = await until(client, "orders", lambda info: not info.dead)
+        assert (info.delayed, info.totals.maxlen, info.totals.dead_lettered) == (1, 2, 2)
+        first = await client.get("grave", 1)
+        assert [message.properties.group_id for message in first] == ["g"]
+        assert (await client.describe("grave")).queue.held_groups == 1
+
+    on_member(scenario)
+
+
+def test_what_a_transaction_discards_dies_with_its_commit() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("grave")
+        await client.declare("orders", TARGET)
+        await client.publish("orders", b"body")
+        got = await client.get("orders", 1)
+        async with client.transaction() as tx:
+            await tx.discard(got)
+            assert (await client.describe("orders")).queue.dead == 0
+        [letter] = await arrived(client, "grave", 1)
+        assert letter.application_properties["x-last-death-reason"] == "rejected"
+
+    on_member(scenario)
