@@ -18,7 +18,7 @@ from fifo.messages.pages import decode_block, encode_block
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage
-from support.fifo_world import World, selector, sequences
+from support.fifo_world import World, nth_number, selector, sequences
 
 TEXT = "application-properties.text"
 COLOUR = "application-properties.colour"
@@ -171,7 +171,7 @@ def test_a_look_at_long_texts_stops_early_and_goes_on(is_pinned: bool) -> None:
     while start is not None:
         before = evaluated.evaluated
         if is_pinned:
-            page = queries.pinned(world.machine, 1, 1, start, 65, 100, wanted)
+            page = queries.pinned(world.machine, 1, nth_number(1), start, 65, 100, wanted)
         else:
             page = queries.browse(world.machine, 1, start, 100, wanted)
         assert isinstance(page, BrowsePage)
