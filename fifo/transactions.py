@@ -239,6 +239,8 @@ class Transactions:
                 f"{count} messages of {command.size_bytes} bytes with {len(command.ttls_ms)} TTLs; allowed: 1 message"
                 " and more, with no TTLs or one each",
             )
+        if len(command.priorities) not in (0, 1, count):
+            return Refused("bad_argument", f"{len(command.priorities)} priorities for {count} messages")
         if len(command.due_times_ms) not in (0, 1, count):
             return Refused("bad_argument", f"{len(command.due_times_ms)} due times for {count} messages")
         wrong = refuse_keys(command.group_keys, count)

@@ -10,7 +10,7 @@ If the session ends meanwhile, nothing more is done here: the leaders of the gro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,7 +175,7 @@ class SharedCommit:
     def _submit(self, group: int, command: c.Command, then: Callable[[Reply | None], None]) -> None:
         self._commands.submit(group, command, _Asked(self._commands, then))
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = asyncio.get_running_loop().create_task(work)
 
     def _tell(self, refusal: status.Status | None) -> None:

@@ -375,6 +375,7 @@ def test_a_group_without_transactions_writes_none() -> None:
         c.Enqueue(1, 0, 0, 2, 1, ttls_ms=(1,)),
         c.Enqueue(1, 0, 0, 2, 1, ttls_ms=(1, 1 << 70)),
         c.Enqueue(1, 0, 0, 2, 1, ttl_ms=1 << 70),
+        c.Enqueue(1, 0, 0, 4, 1, priorities=bytes(3)),
         c.Enqueue(1, 0, 0, 2, 1, columns=b"nonsense"),
         c.Enqueue(1, 0, 0, 2, 1, independent=True),
         c.Enqueue(0, 0, 0, 2, 1, targets=(c.Target(1, ((0, 1),)),)),

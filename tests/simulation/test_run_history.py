@@ -98,7 +98,7 @@ def test_the_rules_about_attachments_are_checked() -> None:
 
 def test_what_is_written_to_a_client_that_has_left_is_delivered_to_nobody() -> None:
     ledger = SimpleNamespace(delivery_limit=lambda queue: -1, failures_of=lambda key: 0)
-    world = SimpleNamespace(now_ms=5, ledger=ledger, single_active=(), consumer_timeouts={})
+    world = SimpleNamespace(now_ms=5, ledger=ledger, single_active=(), consumer_timeouts={}, grouped=())
     rules = Rules(world)  # type: ignore[arg-type]
     rules.sent[b"1:1:"] = None
     rules.history.confirms(rules.history.sends("q", 1, range(1, 2)))
