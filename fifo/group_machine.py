@@ -79,7 +79,6 @@ from fifo.effects import (
 )
 from fifo.group_state import GroupState, is_deleted, no_queue
 from fifo.limits import PRODUCTION, Limits
-from fifo.messages.message_groups import refuse_keys
 from fifo.messages.pages import Pages
 from fifo.outcome_hash import digest
 from fifo.producers import Producer
@@ -732,13 +731,7 @@ def _refuse_enqueue(command: Enqueue, floor: int, window: int) -> Refused | None
         return Refused(
             "bad_argument", f"{count} messages from {command.first_client_sequence}; allowed: 1 and more"
         )
-    if len(command.ttls_ms) not in (0, count):
-        return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {count} messages")
-    if len(command.priorities) not in (0, 1, count):
-        return Refused("bad_argument", f"{len(command.priorities)} priorities for {count} messages")
-    if len(command.due_times_ms) not in (0, 1, count):
-        return Refused("bad_argument", f"{len(command.due_times_ms)} due times for {count} messages")
-    refused = refuse_keys(command.group_keys, count)
+    refused = targets.refuse_lengths(command)
     if refused is not None:
         return refused
     last = command.first_client_sequence + count - 1

@@ -18,6 +18,7 @@ from operator import itemgetter
 from fifo.commands import Enqueue, Target
 from fifo.consumers.filter_fields import Rows
 from fifo.effects import Refused
+from fifo.messages.message_groups import refuse_keys
 from fifo.queue_machine import QueueMachine
 
 Ranges = Sequence[tuple[int, int]]
@@ -25,6 +26,18 @@ Ranges = Sequence[tuple[int, int]]
 _ordinal, _why = itemgetter(0), itemgetter(2)
 Part = tuple[int, int, tuple[int, ...]]
 """Neighbouring messages with the same targets: first ordinal, count, and the places of their targets, ascending."""
+
+
+def refuse_lengths(command: Enqueue) -> Refused | None:
+    """Return a refusal if the batch has values for another number of messages than it has, else None."""
+    count = command.count
+    if len(command.ttls_ms) not in (0, count):
+        return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {count} messages")
+    if len(command.priorities) not in (0, 1, count):
+        return Refused("bad_argument", f"{len(command.priorities)} priorities for {count} messages")
+    if len(command.due_times_ms) not in (0, 1, count):
+        return Refused("bad_argument", f"{len(command.due_times_ms)} due times for {count} messages")
+    return refuse_keys(command.group_keys, count)
 
 
 def refuse(command: Enqueue, allowed: int) -> Refused | None:

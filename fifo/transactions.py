@@ -36,7 +36,6 @@ from fifo.consumers.read_costs import text_factor
 from fifo.effects import Ok, Refused, Reply
 from fifo.embargo import EmbargoedBatch, Key, OfferedSettlement, Part
 from fifo.limits import Limits
-from fifo.messages.message_groups import refuse_keys
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.shares import Owned
@@ -233,17 +232,11 @@ class Transactions:
     def _batches(self, entry: Entry, operation: int, command: Enqueue) -> Parts | Refused:
         """What each queue gets of a batch."""
         count = command.count
-        if count < 1 or command.size_bytes < 0 or len(command.ttls_ms) not in (0, count):
+        if count < 1 or command.size_bytes < 0:
             return Refused(
-                "bad_argument",
-                f"{count} messages of {command.size_bytes} bytes with {len(command.ttls_ms)} TTLs; allowed: 1 message"
-                " and more, with no TTLs or one each",
+                "bad_argument", f"{count} messages of {command.size_bytes} bytes; allowed: 1 message and more"
             )
-        if len(command.priorities) not in (0, 1, count):
-            return Refused("bad_argument", f"{len(command.priorities)} priorities for {count} messages")
-        if len(command.due_times_ms) not in (0, 1, count):
-            return Refused("bad_argument", f"{len(command.due_times_ms)} due times for {count} messages")
-        wrong = refuse_keys(command.group_keys, count)
+        wrong = targets.refuse_lengths(command)
         if wrong is not None:
             return wrong
         if command.independent or command.numbers:
