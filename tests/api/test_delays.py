@@ -56,20 +56,20 @@ def test_a_delayed_message_is_counted_and_browsed_and_then_delivered() -> None:
     async def run(api: Api, cluster: Cluster) -> None:
         await publish(
             api,
-            later=pb.Properties(delivery_delay_ms=5_000),
+            later=pb.Properties(delivery_delay_ms=90_000),
             now=pb.Properties(delivery_time=1),
-            soon=pb.Properties(delivery_delay_ms=1_000),
+            soon=pb.Properties(delivery_delay_ms=30_000),
         )
         counts = await info(api)
         assert (counts.ready, counts.delayed, counts.total) == (1, 2, 3)
         assert [each.message.body for each in await browse(api)] == [b"now"]
         shown = await browse(api, delayed=True)
         assert [each.message.body for each in shown] == [b"later", b"soon"]
-        assert shown[0].due_time - shown[1].due_time == 4_000
+        assert shown[0].due_time - shown[1].due_time == 60_000
         assert await get(api) == [b"now"]
-        cluster.run(2_000)
+        cluster.run(34_000)
         assert await get(api) == [b"soon"]
-        cluster.run(5_000)
+        cluster.run(66_000)
         assert await get(api) == [b"later"]
         assert (await info(api)).total == 0
 
