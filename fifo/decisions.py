@@ -3,9 +3,10 @@
 Each group has its part of the transaction under embargo (`fifo.transactions`). One group decides: the *record's group*,
 which has the transaction's first part. The session's node asks in this order:
 
-1. Prepare, in every other group. From then on nothing but the decision changes this part: not the end of the session or
-   of a consumer, no timeout, no new policy and no age. It cannot fail later either: room in the queues is reserved, and
-   the messages that it settles belong to it, no longer to their consumers. If a queue is deleted, its part is too.
+1. Prepare, in every other group. From then on only the decision and the deletion of a queue change this part. The end
+   of the session or of a consumer, a timeout, a new policy and its age do not. It cannot fail later either: room in the
+   queues is reserved, and the messages that it settles belong to it, no longer to their consumers. The deletion of a
+   queue deletes the part of this queue.
 2. Decide, in the record's group, when all are prepared. The part of this group counts with this entry, and a record
    says that the transaction is committed and which groups have not heard of it.
 3. Finish, in every other group: the part counts.
@@ -13,8 +14,8 @@ which has the transaction's first part. The session's node asks in this order:
 
 Nothing is written for a transaction that does not commit: no record means that it is rolled back. Where a group waits
 too long for the decision, its leader asks with Resolve. That ends a transaction which is not decided: a Decide that
-arrives later is refused, so the answer never changes. If the node of the session is lost after the decision, the leader
-of the record's group does the rest.
+arrives later is refused, so the answer never changes. If the node of the session is lost after the decision, the node
+of the leader of the record's group sends Finish and Finished.
 
 Until a part is finished, its group refuses a later session of the producer. So what the client publishes after the
 commit is behind what the transaction published.

@@ -1,4 +1,5 @@
-"""The embargo of one queue: what open transactions publish to it, and what they settle in it.
+"""The embargo of one queue: what open and prepared transactions publish to it, and what
+they settle in it.
 
 A batch that names a transaction is in the log, but its messages are not in the queue: they have no sequences yet, no
 consumer gets them, and no limit counts them. `EmbargoedBatch` has what a commit needs to add them to the end of the

@@ -156,8 +156,8 @@ class Limits:
     """Messages that it publishes, counted once for each of their queues, and messages that it settles."""
     transaction_bytes: int = 64 << 20
     transaction_ranges: int = 16_384
-    """Ranges of messages: of those that it publishes, neighbours with the same queue and time to live; of those that it
-    settles, neighbouring tags. A commit takes some microseconds for each."""
+    """Ranges of messages: of those that it publishes, neighbours with the same queue, time to live and delay; of those
+    that it settles, neighbouring tags. A commit takes some microseconds for each."""
     embargoed_ranges: int = 262_144
     """The same of all open transactions of a group, some 20 bytes each in memory and in every snapshot; owners share
     them."""

@@ -1,20 +1,23 @@
-"""The numbering of sessions' commands: the rule of every group.
+"""How every Raft group checks the numbers of the commands of a session.
 
-`fifo.producers` applies it to the groups of queues, `quorum.catalog.numbering` to the system group. They differ in what
-a session holds, and in when a producer is forgotten.
+`fifo.producers` applies these rules to the groups of queues, `quorum.catalog.numbering` to the system group. The two
+kinds of groups differ in what a session keeps there (in the system group: nothing), and in when they forget a producer.
 
 A session is a producer in one epoch, and a higher epoch ends the lower ones. Its commands are numbered 1, 2, 3, ...: a
 group takes the next number, says that a lower one was done, and refuses the others.
 
-A forgotten producer leaves a *fence*, its epoch: sessions up to that epoch cannot register, because their operations
-may arrive late (a paused node sends them when it runs again). Above `Limits.max_fences` the oldest fence is dropped,
-and the group keeps the time of the youngest dropped one. A session of an unknown producer registers only if it was
-opened after that time, because a dropped fence may have been for an earlier session. Each registration says the group
-time that the node knew when the session was opened. That is never later than the true group time then, so it does not
-matter for how long a node was paused.
+A forgotten producer leaves a *fence*, its epoch. A session with that epoch or a lower one cannot register, because its
+operations may still arrive late, for example when a paused node continues.
 
-No producer is forgotten to make room for others. Above `Limits.max_producers` a new one is refused. An owner may have
-as many as are left free: a single owner has half of all, the next one half of the rest. A few owners therefore do not
+There are at most `Limits.max_fences` fences. Above this number the group drops the oldest one, and keeps the time when
+its producer was forgotten. A session of an unknown producer registers only if it was opened after that time. Otherwise
+it may be a session whose fence was dropped. Each registration says the group time that the node knew when the session
+was opened. This time is never later than the group time at the opening, so the check is safe however long the node was
+paused. Queue groups do not check the sessions of the nodes themselves.
+
+In entries of version 2 and later, no producer is forgotten to make room for others. Above `Limits.max_producers` a new
+one is refused. An *owner* is the address of a client. It may add a producer only while it has fewer than are still
+free. So a single owner can have half of all producers, and a second one half of the rest. A few owners therefore do not
 lock out the others. Sessions of the nodes themselves do not count.
 """
 
@@ -27,15 +30,15 @@ from fifo.effects import Done, Refused, Reply
 from fifo.limits import Limits
 
 DAY_MS = 24 * 3600 * 1000
-"""Group time for which a producer is remembered: after its last command at the system group, and after its session at a
-group of queues in entries of version 1."""
+"""The system group forgets a producer this long after its last command, in group time. A queue group does so this long
+after the end of its session, but only in entries of version 1 (later ones: `Limits.remembered_ms`)."""
 
 DONE = Done()
 
 
 def refuse_command(origin: Origin, epoch: int, last_n: int) -> Reply | None:
     """The answer to a command that is not the next one of a known producer; None if it is. epoch: the producer's
-    present one. last_n: the last number taken in it."""
+    present epoch. last_n: the highest number that was taken in this epoch."""
     if origin.epoch > epoch:
         return Refused("not_registered", f"{describe(origin)} is not registered; the present one: {epoch}")
     if origin.epoch < epoch:
@@ -118,8 +121,9 @@ class Fences:
         return Refused("not_registered", f"{describe(origin)} is not registered")
 
     def refuse_outdated(self, origin: Origin, heard_ms: int) -> Refused | None:
-        """The refusal of an unknown producer's session that was opened before the youngest dropped fence, else None: it
-        may have ended before. heard_ms: the group time at which it was opened."""
+        """The refusal of a session of an unknown producer that was not opened after `lost_ms`: its fence may have been
+        dropped. None for other sessions, and for a producer that still has a fence. heard_ms: the group time at which
+        the session was opened."""
         if origin.producer in self.by_name or heard_ms > self.lost_ms:
             return None
         return Refused(

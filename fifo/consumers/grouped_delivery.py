@@ -1,8 +1,9 @@
 """The handing out of messages in a queue with message groups (message_groups.py).
 
-A turn gives a consumer, one after the other, the first message that it may get then: the highest priority, and of these
-the lowest sequence. When the head of a group was handed out, the next message of that group may follow at once, because
-the consumer holds the group. All this is done a block at a time.
+A turn gives a consumer messages one after the other. Each is the first message that the consumer may get at that
+moment: the one with the lowest sequence among those of the highest priority. When the head of a group was
+handed out, the next message of that group may follow at once, because the consumer holds the group. All this is done a
+block at a time.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ becoming ready evaluates nothing.
 
 Times are group time, and compared with that of the entry, which never goes back. So a message is never ready before its
 time, whichever member leads. `QueueMachine.next_expiry` has the earliest due time, and so an entry comes when it is
-due. An entry makes messages ready in `Limits.block_budget` blocks, the earliest first; the next entry goes on.
+due. An entry makes messages ready in `Limits.block_budget` blocks, the earliest first; the next entry continues.
 
 A message does not expire while it is delayed. The time to live of a message that is published with a delay begins when
-it is due, because it is the time that consumers have to take it. That of a requeued one goes on, and a message that has
-expired meanwhile leaves the queue when it is due.
+it is due, because it is the time that consumers have to take it. The time to live of a requeued message continues,
+and a message that has expired meanwhile leaves the queue when it is due.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ group is a head by itself. So a consumer may get the heads of free groups, those
 messages without a group.
 
 Replicated: the keys (`Block.group_keys`) and `filed_to`. Ready messages below that sequence are *filed* under their
-groups, and only these are handed out. A delayed message below it is filed when its time has come. Filing goes on to the
-end of the queue each time that consumers are served, as far as the entry's budget allows. It stops while
+groups, and only these are handed out. A delayed message below it is filed when its time has come. Filing continues to
+the end of the queue each time that consumers are served, as far as the entry's budget allows. It stops while
 `Limits.filed_places` places (a group in a block) are filed. That bounds the memory, however many groups wait.
 
 The rest follows from that, from the ready messages, and from what consumers and transactions hold. After a restart it

@@ -1,7 +1,8 @@
-"""The decisions of transactions over several groups, as a node tells them to groups and asks for them.
+"""Tells groups the decisions of transactions over several groups, and asks groups for decisions.
 
-fifo/decisions.py has the protocol. The node of a session drives it (shared_commit.py). Where that node is lost, or a
-group did not answer, the leader of the group that waits goes on here: it hears of such transactions twice a second.
+fifo/decisions.py has the protocol. The node of a session drives it (shared_commit.py). If that node is lost, or a
+group did not answer, the node of the waiting group's leader continues here. Its Raft thread reports such transactions
+twice a second (`DecisionsDue`).
 """
 
 from __future__ import annotations

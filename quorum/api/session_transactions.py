@@ -1,9 +1,9 @@
 """A client's transactions at its session's node: which groups each is in, and why one can only be rolled back.
 
 A transaction begins with the first publish or disposition that names it, in the group of its queue. Each group keeps
-what belongs to it under embargo (fifo/transactions.py). Nothing of it is answered but the Commit or Rollback: a refused
-request, here or at a group, ends the transaction, and its Commit says why. A commit in one group is one command;
-shared_commit.py has those of several groups.
+what belongs to it under embargo (fifo/transactions.py). Its publishes have no answers of their own,
+and a disposition has one only if it carries a request id. A refused request, here or at a group, ends the transaction,
+and its Commit says why. A commit in one group is one command; shared_commit.py has those of several groups.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The commit of a transaction with parts in several Raft groups, as its session's node drives it (fifo/decisions.py).
 
-The first group of the transaction decides. When it has answered everything of the transaction, the others are asked to
-prepare. When all have, the first one decides; when it has, the others hear it, and then the client. Any refusal before
-the decision ends the transaction in all groups.
+The first group of the transaction decides. When this group has answered all requests of the transaction, the node asks
+the other groups to prepare. When all have prepared, the first group decides. Then the node tells the decision to the
+other groups, and then to the client. Any refusal before the decision ends the transaction in all groups.
 
-If the session ends meanwhile, nothing more is done here: the leaders of the groups end it (decision_worker.py).
+If the session ends before a group has answered its Decide or Rollback, this node does nothing more for this command,
+and the leaders of the groups end the transaction (decision_worker.py).
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 The work is counted in steps, which follow from the bytes of a request and not from a clock. In one pass of the event
 loop, at most about STEPS_OF_A_PASS are done for all clients together, so everything else that the loop serves runs in
-between. Work above LARGE_STEPS is done in a thread, one piece at a time. Work that has to wait waits in line: owners
-take turns (round robin), so an owner with many sessions delays its own work, and another owner's by one piece each.
+between. Work above LARGE_STEPS is done in a thread, one piece at a time. Other work waits, and the owners
+take turns (round robin). So an owner with many sessions delays its own work, and each piece of another owner's work by
+one piece only.
 
 An owner is the number of a client's address (owners.owner_of).
 """

@@ -21,7 +21,7 @@ bindings_app = typer.Typer(
 NameArgument = Annotated[str, typer.Argument(metavar="EXCHANGE", help="the exchange's name")]
 SourceArgument = Annotated[str, typer.Argument(metavar="EXCHANGE", help="the exchange that routes")]
 DestinationArgument = Annotated[
-    str, typer.Argument(metavar="DESTINATION", help="the queue that gets the messages")
+    str, typer.Argument(metavar="DESTINATION", help="the queue or exchange that gets the messages")
 ]
 KeyOption = Annotated[str, typer.Option("--key", "-k", help="routing key, or a pattern of a topic exchange")]
 ToExchangeOption = Annotated[

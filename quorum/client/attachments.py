@@ -1,4 +1,5 @@
-"""The consumers of a session. Each new stream attaches them again; what they held on the last one is void."""
+"""The consumers of a session. Each new stream attaches them again. The messages that they held on the last
+stream are void."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from quorum.client.errors import UsageError
 SCHEME = "quorum://"
 DEFAULT_PORT = 7400
 DEFAULT_TIMEOUT_MS = 30_000
-"""Limit of a call with all its repeats."""
+"""Maximum time of a call, including all its retries."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024  # a message is at most 16 MiB, a delivery a few of them
 
 # The client detects a dead or paused node after KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS. Servers have to permit such pings.

@@ -1,4 +1,5 @@
-"""What a session has to send beside its publishes: requests in their order, and what holders have to say.
+"""The requests of a session that wait to be sent, without its publishes: requests in their order, and the dispositions
+and credits of holders.
 
 The writer of the stream takes requests first, then dispositions and credits (merged until that moment). A settlement
 therefore never waits behind megabytes of publishes.

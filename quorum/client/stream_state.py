@@ -1,7 +1,8 @@
-"""What the parts of a session know of its stream: whether one is up, what is asked on it, and what is sent next.
+"""The state of a session's stream that its parts share: whether a stream is up, its open requests, and what it sends
+next.
 
-The session opens and ends streams, and alone says so here (`opened`, `leave`, `lost`, `fail`). The parts read, wait,
-send and ask.
+Only the session changes it, when it opens or ends a stream (`opened`, `leave`, `lost`, `fail`). The parts read it, wait
+for a stream, and send requests.
 """
 
 from __future__ import annotations

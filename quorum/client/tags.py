@@ -1,7 +1,7 @@
 """The delivery tags that a consumer holds, as sorted, disjoint ranges.
 
-Tags arrive in runs and are mostly settled from the front, so there are usually one or two ranges. A caller that settles
-every other message makes more of them; the prefetch limits their number.
+Tags arrive in runs and are mostly settled from the front, so there are usually one or two ranges. If a caller
+settles every second message, there are more ranges; the prefetch limits their number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TagRanges:
         self._lasts.clear()
 
     def add(self, first: int, last: int) -> None:
-        """Add a range. One directly above all others, the usual case, costs no search."""
+        """Add a range. In the usual case it begins directly above the highest one, and no search is needed."""
         if self._lasts and first == self._lasts[-1] + 1:
             self._lasts[-1] = last
             return
@@ -50,7 +50,8 @@ class TagRanges:
         self._lasts[low:high] = [last]
 
     def remove(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Remove the tags first..last; none if first is above last. Returns the ranges that were present, in order."""
+        """Remove the tags first..last. If first is above last, nothing is removed. Returns the ranges that were
+        present, in order."""
         low = bisect_left(self._lasts, first)
         high = bisect_right(self._firsts, last)
         if low >= high or first > last:

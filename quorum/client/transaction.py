@@ -5,7 +5,7 @@ and are not answered one by one: the commit says whether all of them count.
 
 A transaction belongs to the stream on which it began, and is lost with it: then everything of it is dropped, and every
 call raises ConnectionLost. A commit that was sent is different: if its answer is lost, the client sends it again on the
-next stream, and hears the outcome.
+next stream, and receives the outcome.
 """
 
 from __future__ import annotations

@@ -500,7 +500,7 @@ class Log:
         """Read and check about budget_bytes of the log's files; returns how many were checked, 0 at the end of a round.
 
         It continues where the last call ended, also after a restart. Afterwards `damages` has bad bodies and pages, and
-        the journals have bad snapshots; everything else waits for `mend`. Any thread, one at a time.
+        the journals have bad snapshots; everything else waits for `repair`. Any thread, one at a time.
         """
         self._writer.check()
         return self._scrubber.scrub(budget_bytes)

@@ -98,7 +98,7 @@ class Member:
         node_state: NodeState | None = None,
         background: Background | None = None,
     ) -> None:
-        """memory: this node's knowledge beside its log; without one it checks no incarnations.
+        """node_state: this node's knowledge beside its log; without one it checks no incarnations.
 
         background: runs the copying of the log's garbage and the log's self-check; immediately if not given.
         """

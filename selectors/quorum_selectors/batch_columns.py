@@ -1,20 +1,20 @@
 """The filter fields of one batch: how they are written to bytes and read.
 
-    batch       format u8, flags u8 (1: one row for all), columns u16, messages u32, then the columns
-    column      kind u8, width u8 (0x80: not in every row), key length u16, values u32, key,
+    batch       format u8, flags u8 (1: all messages share one row), columns u16, messages u32, then the columns
+    column      kind u8, width u8 (with the bit 0x80: some rows have no value), key length u16, values u32, key,
                 [mask], [dictionary], values
     mask        one bit a row, the lowest first; absent when every row has a value
-    dictionary  strings u32, bytes u32, end of each string in the bytes u32 each, the bytes (UTF-8)
+    dictionary  strings u32, bytes u32, for each string the position of its end in the bytes u32, the bytes (UTF-8)
     values      only of rows that have one: numbers of `width` bytes, booleans as bits, strings as codes of
                 `width` bytes
 
 Everything is little-endian; columns are sorted by key, then kind. Exact numbers take the narrowest of 1, 2, 4, 8 bytes
 that holds them all. A batch without any field is encoded as no bytes.
 
-Encoding makes a handful of passes per column, each in C. Reading makes a handful of numpy calls per column and none per
-message. A batch of one row, shared or not, has the same bytes but is written and read without numpy, which would cost
-more than it saves; up to FEW_ROWS rows are read without it, too, into lists. Reading checks everything: foreign bytes
-either are valid columns or raise ColumnsError.
+Encoding makes a few passes over each column; most of them run in C. Reading makes a few numpy calls for each column and
+none for each message. A batch with one row, shared or not, has the same format, but it is encoded and decoded without
+numpy, because numpy's calls would cost more than they save. A batch of at most FEW_ROWS rows is also decoded without
+numpy, into lists. `decode` checks everything: foreign bytes either are valid columns or raise ColumnsError.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _LETTERS = {1: "b", 2: "h", 4: "i", 8: "q"}
 """The letters of these widths for `struct`; in capitals they have no sign."""
 
 FEW_ROWS = 8
-"""Rows up to which columns are read into lists, and written to a block value by value: numpy's calls cost more for a
-few."""
+"""Up to this number of rows, columns are read into lists and copied to a block value by value. For so few rows, numpy's
+calls would cost more."""
 
 MAX_KEY_BYTES = 0xFFFF
 MAX_COLUMNS = 0xFFFF
@@ -71,7 +71,8 @@ Values = list[FieldValue | None]
 
 
 def estimate_size(row: Mapping[str, FieldValue]) -> int:
-    """Bytes of memory that one message's fields need, names included, if no other message shares any of them."""
+    """Bytes of memory that one message's fields need, names included, if no other message has the same names
+    or texts."""
     size = 0
     for key, value in row.items():
         if value is None:
@@ -101,7 +102,8 @@ def encode(rows: Sequence[Mapping[str, FieldValue]]) -> bytes:
 
 
 def encode_shared(row: Mapping[str, FieldValue], count: int) -> bytes:
-    """The columns of `count` messages that all have the fields of `row`, at the cost of one message."""
+    """The columns of `count` messages that all have the fields of `row`. They are encoded once, so they take the
+    time and the bytes of one message."""
     columns = [_Encoded(_encode_value(key, row[key]), True) for key in sorted(row) if row[key] is not None]
     return _join(count, SHARED if count > 1 else 0, columns)
 
@@ -311,7 +313,8 @@ class Table(Protocol):
 
 
 class Row(Mapping[str, FieldValue]):
-    """The fields of one message. A key costs a pass over its column at the first access by any row of the table."""
+    """The fields of one message. The first access to a key, by any row of the table, reads the whole column of this
+    key."""
 
     __slots__ = ("_ordinal", "_table")
 
@@ -343,7 +346,7 @@ class Row(Mapping[str, FieldValue]):
 
 
 def fill_list(out: Values, mask: Bits | None, values: list[FieldValue]) -> Values:
-    """Write values into a list: all of it, or the places in the mask."""
+    """A copy of `out` with the values written at the places in the mask, or everywhere if there is no mask."""
     if mask is None:
         return list(values)
     array = np.array(out, object)
@@ -391,8 +394,8 @@ class BatchColumns:
         return found
 
     def text_units(self, size: int) -> int:
-        """The largest number of units of `size` bytes in one message's text: for each field, the units of its longest
-        text."""
+        """An upper bound of the units of `size` bytes in the text of one message: the sum, over the fields, of the
+        units of the field's longest text in the batch."""
         found = sum([column.longest // size for column in self.listed])
         for column in self.columns:
             if column.strings is not None and len(column.strings.blob) >= size:
@@ -401,7 +404,8 @@ class BatchColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the columns use, without lists made by `values`."""
+        """Bytes of memory that the arrays of the columns use. It is 0 for listed columns, and does not count lists made
+        by `values`."""
         return sum(
             column.values.nbytes
             + (0 if column.mask is None else column.mask.nbytes)
@@ -411,8 +415,8 @@ class BatchColumns:
 
 
 def decode(data: bytes | memoryview, count: int, few_rows: int = FEW_ROWS) -> BatchColumns:
-    """The columns of a batch of `count` messages, as lists up to `few_rows` rows. Raises ColumnsError. Keeps `data`
-    alive, because arrays point into it."""
+    """The columns of a batch of `count` messages. Columns of one row, or of at most `few_rows` rows, are lists; others
+    are arrays. Arrays point into `data`, so the result keeps it alive. Raises ColumnsError."""
     if not len(data):
         return BatchColumns(count, count)
     reader = _Reader(data)
@@ -437,8 +441,8 @@ def decode(data: bytes | memoryview, count: int, few_rows: int = FEW_ROWS) -> Ba
 
 
 def value_places(data: bytes) -> list[tuple[Listed, int, int]]:
-    """Each column of a batch of one message, with the begin and end of its value in the bytes; for a string, of its
-    text. Raises ColumnsError."""
+    """Each column of a batch of one message, with the start and end positions of its value in the bytes (for a string,
+    of its text). data: bytes that `encode` has made."""
     reader = _Reader(data)
     size = reader.unpack(_BATCH)[2]
     found = []

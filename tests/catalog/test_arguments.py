@@ -41,26 +41,23 @@ def test_no_arguments_mean_a_plain_queue_without_limits() -> None:
 
 
 def test_every_supported_argument_reaches_the_configuration() -> None:
-    config = effective_config(
-        "flights",
-        {
-            "x-filter-enabled": True,
-            "x-filter-field-names": "carrier, header.priority,carrier",
-            "x-filter-max-in-memory-bytes-per-msg": 500,
-            "x-max-length": 10,
-            "x-overflow": "reject-publish",
-            "x-message-ttl": 0,
-            "x-delivery-limit": 3,
-            "x-consumer-timeout": 1_000,
-            "x-queue-mode": "lazy",
-            "x-max-length-bytes": 1_000,
-            "x-max-consumers": 2,
-            "x-expires": 60_000,
-            "x-max-priority": 9,
-            "x-message-groups": True,
-        },
-    )
-    assert config == QueueConfig(
+    flights: dict[str, ArgumentValue] = {
+        "x-filter-enabled": True,
+        "x-filter-field-names": "carrier, header.priority,carrier",
+        "x-filter-max-in-memory-bytes-per-msg": 500,
+        "x-max-length": 10,
+        "x-overflow": "reject-publish",
+        "x-message-ttl": 0,
+        "x-delivery-limit": 3,
+        "x-consumer-timeout": 1_000,
+        "x-queue-mode": "lazy",
+        "x-max-length-bytes": 1_000,
+        "x-max-consumers": 2,
+        "x-expires": 60_000,
+        "x-max-priority": 9,
+        "x-message-groups": True,
+    }
+    assert effective_config("flights", flights) == QueueConfig(
         "flights",
         True,
         ("carrier", "header.priority"),
@@ -77,8 +74,15 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
         max_priority=9,
         message_groups=True,
     )
-    single = effective_config("orders", {"x-single-active-consumer": True})
-    assert single == QueueConfig("orders", single_active_consumer=True)
+    orders: dict[str, ArgumentValue] = {
+        "x-single-active-consumer": True,
+        "x-delayed-retry-min": 1_000,
+        "x-delayed-retry-max": 60_000,
+    }
+    assert effective_config("orders", orders) == QueueConfig(
+        "orders", single_active_consumer=True, delayed_retry_min_ms=1_000, delayed_retry_max_ms=60_000
+    )
+    assert {*flights, *orders} == set(SUPPORTED)
 
 
 def test_a_single_active_consumer_and_selectors_exclude_each_other() -> None:

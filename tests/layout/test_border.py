@@ -26,12 +26,15 @@ READS_OF_THE_LOG = {"read"}
 OF_THE_MEMBER = {"incarnation_bytes"}
 """What `process` uses of the member it has made; the network asks for it, on the Raft thread."""
 NEUTRAL = (
+    "allocator",
     "catalog_view",
     "client_session",
+    "connections",
     "decision_worker",
     "deliveries",
     "exchange_view",
     "filters",
+    "health_watch",
     "hub",
     "member_requests",
     "published_state",

@@ -22,4 +22,4 @@ def test_a_kind_of_frame_has_one_owner() -> None:
     table.add(7, lambda peer, data, now_ms: None, since=3)
     assert table.since == {7: 3}
     with pytest.raises(AssertionError, match="two owners of frame kind 7"):
-        table.add(7, lambda peer, data, now_ms: None)
+        table.add(7, lambda peer, data, now_ms: None, since=3)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,22 +19,27 @@ ms = st.integers(-1, 2**53)
 tag = st.text(max_size=40)
 part = st.binary(min_size=16, max_size=16)
 ranges = st.lists(st.tuples(u64, u64), max_size=5).map(tuple)
-config = st.builds(
-    c.QueueConfig,
-    name=tag,
-    filter_enabled=st.booleans(),
-    filter_field_names=st.lists(tag, max_size=4).map(tuple),
-    filter_max_in_memory_bytes_per_msg=ms,
-    max_length=ms,
-    overflow=st.sampled_from(("drop_head", "reject_publish")),
-    message_ttl_ms=ms,
-    delivery_limit=ms,
-    queue_mode=st.sampled_from(("default", "lazy")),
-    single_active_consumer=st.booleans(),
-    consumer_timeout_ms=ms,
-    delayed_retry_min_ms=ms,
-    delayed_retry_max_ms=ms,
-)
+config_fields: dict[str, st.SearchStrategy[Any]] = {
+    "name": tag,
+    "filter_enabled": st.booleans(),
+    "filter_field_names": st.lists(tag, max_size=4).map(tuple),
+    "filter_max_in_memory_bytes_per_msg": ms,
+    "max_length": ms,
+    "overflow": st.sampled_from(("drop_head", "reject_publish")),
+    "message_ttl_ms": ms,
+    "delivery_limit": ms,
+    "queue_mode": st.sampled_from(("default", "lazy")),
+    "single_active_consumer": st.booleans(),
+    "consumer_timeout_ms": ms,
+    "max_length_bytes": ms,
+    "max_consumers": ms,
+    "expires_ms": ms,
+    "max_priority": ms,
+    "delayed_retry_min_ms": ms,
+    "delayed_retry_max_ms": ms,
+    "message_groups": st.booleans(),
+}
+config = st.builds(c.QueueConfig, **config_fields)
 settle_fields = {"queue": u64, "consumer_tag": tag, "attach": u64, "tags": ranges, "credit_to": u64}
 commands = st.one_of(
     st.builds(c.RegisterProducer, st.builds(c.Address, u32, u64, u64), u64, u64),
@@ -93,6 +99,10 @@ def entry(*operations: bytes) -> bytes:
 def test_operations_of_version_1_name_no_owner(command: c.Command) -> None:
     written = op.encode(command, None)[:-8]
     assert op.decode(memoryview(written), 0).command == command
+
+
+def test_the_strategy_of_configurations_has_every_field() -> None:
+    assert set(config_fields) == {each.name for each in fields(c.QueueConfig)}
 
 
 @given(commands, origins)

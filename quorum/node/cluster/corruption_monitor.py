@@ -1,4 +1,4 @@
-"""Passes damage on this member's disk to the healer, and hands leadership to other members while the damage lasts.
+"""Passes damage on this member's disk to the repairer, and hands leadership to other members while the damage lasts.
 
 A damaged body is fetched from another member. A *page* of a group's state exists on this member only. If its block is
 in memory, or only an older snapshot refers to it, the next snapshot is written without it. If the block itself is lost,

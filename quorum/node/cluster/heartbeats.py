@@ -62,8 +62,8 @@ class Heartbeats:
         """Facts that leases depend on may have changed."""
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_HEARTBEAT, self._heard)
-        table.add(KIND_HEARTBEAT_ANSWER, self._answered)
+        table.add(KIND_HEARTBEAT, self._heard, since=1)
+        table.add(KIND_HEARTBEAT_ANSWER, self._answered, since=1)
 
     def _heard(self, peer: str, data: Data, now_ms: int) -> None:
         heartbeat = Heartbeat.decode(data)

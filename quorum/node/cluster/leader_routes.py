@@ -25,7 +25,7 @@ class LeaderRoutes:
         self._send = send
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(forwarding.KIND_PROPOSE, self._receive)
+        table.add(forwarding.KIND_PROPOSE, self._receive, since=1)
 
     def times(self) -> Mapping[int, int]:
         """Group time of each group, as this node knows it."""

@@ -132,8 +132,8 @@ class Membership:
     # ---- incarnations
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_INCARNATION, self._told_incarnation)
-        table.add(KIND_TRANSFER, self._asked_to_transfer)
+        table.add(KIND_INCARNATION, self._told_incarnation, since=1)
+        table.add(KIND_TRANSFER, self._asked_to_transfer, since=1)
 
     def _told_incarnation(self, peer: str, data: Data, now_ms: int) -> None:
         self.confirmed(peer, bytes(data).decode("ascii", "replace"))

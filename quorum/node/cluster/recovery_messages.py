@@ -28,8 +28,8 @@ class RecoveryMessages:
         self.asking = Due(RECOVERY_MS)
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_RECOVERY_REQUEST, self._asked)
-        table.add(KIND_RECOVERY_RESPONSE, self._answered)
+        table.add(KIND_RECOVERY_REQUEST, self._asked, since=1)
+        table.add(KIND_RECOVERY_RESPONSE, self._answered, since=1)
 
     def _asked(self, peer: str, data: Data, now_ms: int) -> None:
         """Answered after the next sync. A replica in quarantine has given up its state, so its claims mean nothing."""

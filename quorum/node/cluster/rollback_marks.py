@@ -52,8 +52,8 @@ class RollbackMarks:
         self.due = Due(next_ms=NEVER)
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_MARK, self.remembered)
-        table.add(KIND_NEW_MARK, lambda peer, data, now_ms: self.told(peer, data))
+        table.add(KIND_MARK, self.remembered, since=1)
+        table.add(KIND_NEW_MARK, lambda peer, data, now_ms: self.told(peer, data), since=1)
 
     def connected(self, peer: str, now_ms: int) -> None:
         if self._node_state.incarnation:

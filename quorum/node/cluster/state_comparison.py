@@ -52,7 +52,7 @@ class StateComparison:
         self._logger = logger
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_DIGEST, self._heard)
+        table.add(KIND_DIGEST, self._heard, since=1)
 
     def _heard(self, peer: str, data: Data, now_ms: int) -> None:
         group, index, running_hash = decode_claim(data)

@@ -43,7 +43,7 @@ class StateRequests:
         self.asking = Due(ASK_MS)
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_STATE_REQUEST, self._asked)
+        table.add(KIND_STATE_REQUEST, self._asked, since=1)
 
     def ask(self, now_ms: int) -> None:
         """Asks the peers for states. A replica in quarantine is sent one anyway."""

@@ -112,8 +112,10 @@ class ReadIndexes:
     _rounds: dict[int, _Round] = field(default_factory=dict)
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_READ, lambda peer, data, now_ms: self.requested(peer, ReadRequest.decode(data)))
-        table.add(KIND_READ_INDEX, lambda peer, data, now_ms: self.answered(ReadIndex.decode(data)))
+        table.add(
+            KIND_READ, lambda peer, data, now_ms: self.requested(peer, ReadRequest.decode(data)), since=1
+        )
+        table.add(KIND_READ_INDEX, lambda peer, data, now_ms: self.answered(ReadIndex.decode(data)), since=1)
 
     def ask(self, group: int, waiter: Waiter) -> None:
         """waiter.read_index_found is called later, with the read index of a moment after this call."""

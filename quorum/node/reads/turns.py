@@ -1,6 +1,6 @@
-"""The questions that can be answered, in turns: one of each owner, and of one owner the oldest first.
+"""Turns for the questions that can be answered. Owners take turns, and each turn takes the oldest question of one.
 
-So a question waits for one question of every other owner at most, however many of them the others have asked.
+So the oldest question of an owner waits for at most one question of each other owner, however many they have asked.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class Commits(Protocol):
 
 
 class Notes(Protocol):
-    """Takes notice of damaged bodies (healer.py)."""
+    """Takes notice of damaged bodies (repairer.py)."""
 
     def note(self, group: int, index: int, term: int, reason: str) -> None: ...
 
@@ -186,7 +186,7 @@ class BodyServer:
         send: Send,
         repairer: Notes,
     ) -> None:
-        """healer: told of bodies that were found damaged while answering."""
+        """repairer: told of bodies that were found damaged while answering."""
         self._log = log
         self._commits = commits
         self._send = send
@@ -202,7 +202,7 @@ class BodyServer:
         return self._resume_ms if self._asked else NEVER
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_FETCH, lambda peer, data, now_ms: self.ask(peer, Question.decode(data)))
+        table.add(KIND_FETCH, lambda peer, data, now_ms: self.ask(peer, Question.decode(data)), since=1)
 
     def ask(self, peer: str, question: Question) -> None:
         waiting = self._asked.setdefault(peer, deque())
@@ -371,7 +371,9 @@ class BodyClient:
         return self.under_way.values()
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_BODIES, lambda peer, data, now_ms: self.take(peer, Answer.decode(data), now_ms))
+        table.add(
+            KIND_BODIES, lambda peer, data, now_ms: self.take(peer, Answer.decode(data), now_ms), since=1
+        )
 
     def fetch(
         self,

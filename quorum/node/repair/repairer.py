@@ -18,7 +18,7 @@ ROUNDS = 5
 
 
 class Reads(Protocol):
-    """The part of the node's log that the healer needs."""
+    """The part of the node's log that the repairer needs."""
 
     def read(self, group: int, index: int) -> bytes: ...
 

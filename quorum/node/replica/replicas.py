@@ -16,7 +16,7 @@ class Replicas(dict[int, Replica]):
     """group -> its replica. All of them are here once the member has started; none is ever added or removed then."""
 
     def take_frames(self, table: FrameTable) -> None:
-        table.add(KIND_RAFT, self._receive)
+        table.add(KIND_RAFT, self._receive, since=1)
 
     def _receive(self, peer: str, data: Data, now_ms: int) -> None:
         view = memoryview(data)

@@ -80,7 +80,7 @@ class FrameTable:
         self.malformed = 0
         """frames that were ignored"""
 
-    def add(self, kind: int, handler: Handler, since: int = 1) -> None:
+    def add(self, kind: int, handler: Handler, since: int) -> None:
         """since: the first wire version that has this kind (replication/network/handshake.py)."""
         assert kind not in self._handlers, f"two owners of frame kind {kind}"
         self._handlers[kind] = handler
