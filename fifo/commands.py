@@ -26,6 +26,9 @@ MAX_PRIORITY = 31
 """The highest priority that a queue may have. A message may name a higher one: its queue lowers it."""
 OVERFLOWS = ("drop_head", "reject_publish")
 """What a full queue does. Stored by number, like the words below: more are added at the end."""
+DEAD_LETTER_STRATEGIES = ("none", "at_least_once", "at_most_once")
+"""What becomes of messages that leave without having been settled. none: they are dropped, because there is no target.
+at_most_once: they are dropped if the target does not take them."""
 QUEUE_MODES = ("default", "lazy")
 """lazy: less stays in memory; it changes no reply or effect."""
 Start = Literal["earliest", "latest"]
@@ -486,6 +489,8 @@ class QueueConfig:
     attached. expires_ms: after so long without use the queue is deleted. max_priority: the highest priority of its
     messages, -1 if it has no priorities; it never changes. delayed_retry_min_ms: the delay of requeued messages for
     each of their failed deliveries. delayed_retry_max_ms: its maximum.
+    dead_letter_exchange, dead_letter_routing_key: the target of dead letters; the strategy says whether there is one.
+    An empty key stands for the queue's name.
     """
 
     name: str
@@ -506,6 +511,9 @@ class QueueConfig:
     delayed_retry_min_ms: int = -1
     delayed_retry_max_ms: int = -1
     message_groups: bool = False  # fixed when the queue is made
+    dead_letter_strategy: str = "none"  # of DEAD_LETTER_STRATEGIES
+    dead_letter_exchange: str = ""
+    dead_letter_routing_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,6 +566,43 @@ class Purge:
     before: int | None = None
 
 
+# ---- dead letters (messages/dead_letters.py)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDead:
+    """Unnumbered. Gives numbers to dead messages, as many as may have them at a time.
+
+    begins: a worker begins, and its epoch is higher than those of all before it. again: the messages that have numbers
+    get new ones. Repeats make the epoch and the numbers higher than needed, and do nothing else.
+    """
+
+    queue: int
+    begins: bool = False
+    again: bool = False
+
+
+MAX_PROBLEM = 200
+"""Characters that are kept of why a dead-letter target takes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettleDead:
+    """Unnumbered, idempotent. The dead messages that were claimed with numbers up to `to` are gone.
+
+    forwarded: how many of these the target has; the others were dropped. problem: why the target does not take the next
+    one; empty if nothing is known against it.
+    """
+
+    queue: int
+    to: int
+    forwarded: int = 0
+    problem: str = ""
+
+
+# ---- time and versions
+
+
 @dataclass(frozen=True, slots=True)
 class Wake:
     """Unnumbered. The group time `next_wake` has come: continues expiry, scans and work that a budget cut short."""
@@ -605,6 +650,8 @@ Command = (
     | DeleteQueue
     | UseQueue
     | Purge
+    | ClaimDead
+    | SettleDead
     | Wake
     | SetVersion
 )

@@ -19,7 +19,8 @@ from fifo.commands import Address
 @dataclass(frozen=True, slots=True)
 class Ok:
     """Done. count: the number of messages, where that means something. For a purge or a deletion it counts the messages
-    removed, for Stage those of the part so far, for DiscardStaged those dropped, for InTransaction those embargoed."""
+    removed, for Stage those of the part so far, for DiscardStaged those dropped, for InTransaction those embargoed, for
+    ClaimDead those that have numbers, for SettleDead those that are gone."""
 
     count: int = 0
 
@@ -198,16 +199,7 @@ class QueueExpired:
     queue: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """Says that `runs` left `queue` for `reason`. The leader will carry it out once dead-letter targets exist."""
-
-    queue: int
-    runs: tuple[Run, ...]
-    reason: Literal["expired", "rejected", "delivery_limit", "maxlen"]
-
-
-Effect = Deliver | Notify | QueueExpired | DeadLetter
+Effect = Deliver | Notify | QueueExpired
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,11 @@ from fifo import targets
 from fifo.batch_times import BatchTimes, read_times
 from fifo.budgets import Entry
 from fifo.commands import (
+    MAX_PROBLEM,
     UNKNOWN,
     Attach,
     Cancel,
+    ClaimDead,
     CloseSession,
     Command,
     Commit,
@@ -58,6 +60,7 @@ from fifo.commands import (
     Return,
     Rollback,
     Settle,
+    SettleDead,
     SettleReserved,
     SetVersion,
     Stage,
@@ -144,6 +147,8 @@ class GroupMachine(GroupState):
             DeleteQueue: self._delete_queue,
             UseQueue: self._use_queue,
             Purge: self._purge,
+            ClaimDead: self._claim_dead,
+            SettleDead: self._settle_dead,
             Wake: self._wake,
             SetVersion: self._set_version,
             Finish: self.decisions.finish,
@@ -249,6 +254,10 @@ class GroupMachine(GroupState):
             machine.unfinished = True
         if machine.unfinished:
             self.backlog.setdefault(queue)
+        if machine.messages.dead.is_new:
+            machine.messages.dead.is_new = False
+            self.died[queue] = None
+        self.note_dead(machine)
         machine.note_use(entry)
         if machine.unused_at <= entry.now_ms:
             self._remove_queue(queue)
@@ -663,6 +672,7 @@ class GroupMachine(GroupState):
                 self.selector_bytes.remove(consumer.owner, consumer.selector_bytes)
             machine.messages.blocks.clear()
             self.backlog.pop(queue, None)
+            self.with_dead.pop(queue, None)
         return machine
 
     def _purge(self, entry: Entry, command: Purge) -> Reply:
@@ -671,6 +681,22 @@ class GroupMachine(GroupState):
             return no_queue(command.queue)
         self.dirty[command.queue] = None
         return Ok(machine.purge(entry, command.before))
+
+    def _claim_dead(self, entry: Entry, command: ClaimDead) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        self.dirty[command.queue] = None
+        return Ok(machine.messages.dead.claim(entry.now_ms, command))
+
+    def _settle_dead(self, entry: Entry, command: SettleDead) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        self.dirty[command.queue] = None
+        gone = machine.messages.settle_dead(command.to, command.forwarded)
+        machine.messages.dead.problem = command.problem[:MAX_PROBLEM]
+        return Ok(gone)
 
     def _wake(self, entry: Entry, command: Wake) -> None:
         self.transactions.end_overdue(entry)

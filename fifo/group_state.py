@@ -34,6 +34,8 @@ class GroupState:
         self.touched: dict[
             int, None
         ] = {}  # local: queues that entries have touched since the member cleared it
+        self.died: dict[int, None] = {}  # local: queues where messages have died since the member cleared it
+        self.with_dead: dict[int, None] = {}  # queues with dead messages: follows from the queues
         self.queues: dict[int, QueueMachine] = {}
         self.selector_bytes = Owned()  # of attached consumers by their owners; follow from them
         self.dirty: dict[int, None] = {}  # queues that an entry has to finish
@@ -55,6 +57,13 @@ class GroupState:
     def note_expiry(self, machine: QueueMachine) -> None:
         """Files the queue under the time of its next expiry."""
         self.set_wake(machine.queue, machine.next_expiry())
+
+    def note_dead(self, machine: QueueMachine) -> None:
+        """Files the queue among those with dead messages, or not."""
+        if machine.messages.dead.count:
+            self.with_dead[machine.queue] = None
+        elif machine.queue in self.with_dead:
+            del self.with_dead[machine.queue]
 
     def wake_of(self, queue: int) -> int | None:
         """The time a queue is filed under."""

@@ -13,10 +13,11 @@ from fifo.effects import Deliver, Refused, Run
 from fifo.embargo import EmbargoedSettlement
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block, Stored
+from fifo.messages.dead_letters import CAUSES
 from fifo.messages.message_groups import MessageGroups
 from fifo.messages.ready_order import PriorityOrder
 from fifo.queue_machine import QueueMachine
-from fifo.results import BrowsePage, QueueInfo, QueueTotals
+from fifo.results import BrowsePage, ClaimedRun, DeadWork, QueueInfo, QueueTotals
 
 
 def info(machine: QueueMachine) -> QueueInfo:
@@ -45,6 +46,8 @@ def info(machine: QueueMachine) -> QueueInfo:
         totals=totals(machine),
         ready_levels=tuple(sorted(levels.items(), reverse=True)),
         held_groups=0 if machine.messages.grouped is None else machine.messages.grouped.held_count,
+        dead=machine.messages.dead.count,
+        dead_letter_problem=machine.messages.dead.problem if machine.messages.dead.count else "",
     )
 
 
@@ -57,8 +60,24 @@ def totals(machine: QueueMachine) -> QueueTotals:
         purged=messages.purged_count,
         returned=messages.returned_count,
         redelivered=messages.redelivered_count,
+        dead_lettered=messages.dead.forwarded_count,
         **messages.dropped,
     )
+
+
+def dead_work(machine: QueueMachine) -> DeadWork:
+    """What the queue's dead-letter worker has to do. The cost grows with the number of claimed messages."""
+    messages, dead = machine.messages, machine.messages.dead
+    claimed: list[ClaimedRun] = []
+    for claim in dead.claims:
+        number, runs = claim.number, list[Run]()
+        for block, members in messages.by_block([(claim.sequence, claim.count)]):
+            block.runs.clip(block.base, bitsets.first(members), claim.count, runs)
+        for run in runs:
+            claimed.append(ClaimedRun(number, run, CAUSES[claim.cause], claim.time_ms))
+            number += run.count
+    waiting = dead.count - dead.claimed_count
+    return DeadWork(messages.config, tuple(claimed), waiting, dead.last_number, dead.epoch, dead.problem)
 
 
 def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:

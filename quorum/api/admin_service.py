@@ -242,6 +242,8 @@ class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_gr
                 pb.PriorityCount(priority=priority, ready=count) for priority, count in found.ready_levels
             ],
             held_groups=found.held_groups,
+            dead=found.dead,
+            dead_letter_problem=found.dead_letter_problem,
         )
         set_arguments(info.arguments, queue.arguments)
         show_policy(info, self._hub.catalog.effective(queue))

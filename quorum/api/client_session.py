@@ -11,7 +11,7 @@ answer is turned into an outcome. Each command has a token that knows what its a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 from fifo.effects import Confirmed, Deliver, Notify, Refused, Reply
 from quorum.api import status
@@ -117,7 +117,7 @@ class ClientSession:
             self._commands.room.clear()
             await self._commands.room.wait()
 
-    async def outcomes(self, *, together: bool = True) -> AsyncIterator[list[Outcome]]:
+    async def outcomes(self, *, together: bool = True) -> AsyncGenerator[list[Outcome], None]:
         """What to tell the client, in turns. A turn is what is ready at one moment, about TURN_BYTES and TURN_RECORDS
         of it at most; without `together` it is one outcome. Send it at once: the lease for its
         deliveries was checked only for this moment.

@@ -85,6 +85,7 @@ class Hub:
             ev.StandingChanged: self.published.standing_changed,
             ev.VersionChanged: self.published.version_changed,
             ev.CatalogChanged: self.catalog.apply,
+            ev.MessagesDied: self.published.messages_died,
             ev.QueueDeleted: lambda output: self.catalog.queue_deleted(output.queue),
             ev.QueryResult: self.requests.take_result,
             ev.DecisionsDue: self.decisions.take,

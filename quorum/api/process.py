@@ -19,6 +19,7 @@ from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
+from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
 from quorum.api.server import Server
@@ -204,6 +205,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     )
     watching = asyncio.create_task(watch_health(hub, server))
     returning = asyncio.create_task(allocator.return_memory())
+    forwarding = asyncio.create_task(forward_dead_letters(hub))
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
     if watching.done():
@@ -211,6 +213,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     logger.info("stopping")
     watching.cancel()
     returning.cancel()
+    forwarding.cancel()
     await _hand_over(hub)
     await hub.stop()
     await server.stop(STOP_GRACE_S)

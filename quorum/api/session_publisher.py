@@ -350,6 +350,45 @@ class SessionPublisher:
             groups=self._hub.catalog.queue_groups,
         )
 
+    async def forward(
+        self,
+        exchange: str,
+        routing_key: str,
+        first: int,
+        batch: bytes,
+        is_barred: Callable[[int, str], bool],
+        *,
+        independent: bool,
+    ) -> int:
+        """Dead letters for an exchange, also the default one, numbered from `first` on; everything below is decided.
+        is_barred(ordinal, queue): whether a letter must not go to a queue. A letter that no queue may get is confirmed;
+        their number is returned. One that is routed to no queue is rejected."""
+        self._commands.resume()
+        count = batches.claimed_count(batch)
+        try:
+            if exchange:
+                found, missing = await self._routes_through((exchange, routing_key, ()), batch, count, True)
+                routes = found.queues
+            else:
+                routes = [(await self._hub.requests.queue(routing_key),)] * count
+                missing = {}
+            await self._look_up_kept_of({queue.id: queue for each in routes for queue in each}.values())
+        except batches.BatchError as error:
+            await self._refuse(count, first, first, None, status.of_error(error))
+            return 0
+        except status.StatusError as error:
+            if error.status.code == status.Code.UNAVAILABLE:
+                raise
+            await self._refuse(count, first, first, None, error.status)
+            return 0
+        allowed = [
+            tuple([queue for queue in queues if not is_barred(ordinal, queue.name)])
+            for ordinal, queues in enumerate(routes)
+        ]
+        groups = self._hub.catalog.queue_groups
+        await self._publish_routed(allowed, missing, first, first, batch, independent, groups=groups)
+        return sum([bool(queues) and not left for queues, left in zip(routes, allowed, strict=True)])
+
     async def _routes_through(
         self, route: tuple[str, str, Sequence[str]], batch: bytes, count: int, mandatory: bool
     ) -> tuple[routing.Routes, dict[int, status.Status]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fifo.commands import (
+    DEAD_LETTER_STRATEGIES,
     MAX_MESSAGE_TTL_MS,
     MAX_NAME_BYTES,
     MAX_PRIORITY,
@@ -49,17 +50,15 @@ MAX_ALL_ARGUMENTS_BYTES = 32 << 20
 OVERFLOW_MODES = {mode.replace("_", "-"): mode for mode in OVERFLOWS}
 """The client's name of a mode -> its name in the code."""
 
+STRATEGIES = {mode.replace("_", "-"): mode for mode in DEAD_LETTER_STRATEGIES if mode != "none"}
+"""The client's name of a dead-letter strategy -> its name in the code."""
+
 FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
 """Arguments that have an effect only if x-filter-enabled is true."""
 RETRYING = ("x-delayed-retry-min", "x-delayed-retry-max")
 """Arguments that x-message-groups excludes."""
 
-UNSUPPORTED_ARGUMENTS = (
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-initial-group-size",
-)
+UNSUPPORTED_ARGUMENTS = ("x-initial-group-size",)
 """Known arguments that this version does not support."""
 
 
@@ -117,6 +116,10 @@ def effective_config(
                     f"arguments {argument!r} and 'x-message-groups' exclude each other: later messages of a group "
                     "would be delivered before one that was returned"
                 )
+    if "x-dead-letter-exchange" in checked:
+        checked.setdefault("x-dead-letter-strategy", "at_least_once")
+    else:  # without an exchange there is no target: the strategy waits for a policy that names one
+        checked.pop("x-dead-letter-strategy", None)
     values: dict[str, Any] = {SUPPORTED[argument].attribute: value for argument, value in checked.items()}
     return QueueConfig(name, **values)
 
@@ -251,6 +254,21 @@ def _queue_mode(argument: str, value: ArgumentValue) -> _Checked:
     return value
 
 
+def _strategy(argument: str, value: ArgumentValue) -> _Checked:
+    if not isinstance(value, str) or value not in STRATEGIES:
+        raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: {', '.join(STRATEGIES)}")
+    return STRATEGIES[value]
+
+
+def _short_text(argument: str, value: ArgumentValue) -> _Checked:
+    """Check a name or key that may be empty."""
+    if not isinstance(value, str):
+        raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: a text")
+    if value:
+        check_text(f"value of {argument!r}", value, MAX_NAME_BYTES)
+    return value
+
+
 def _field_names(argument: str, value: ArgumentValue) -> _Checked:
     """Check a list of field names in one text with commas, because an argument's value is no list. Spaces around a name
     and repeats are dropped."""
@@ -300,6 +318,9 @@ SUPPORTED = {
     "x-consumer-timeout": Argument(
         "consumer_timeout_ms", _integer(MIN_CONSUMER_TIMEOUT_MS, MAX_MESSAGE_TTL_MS), _smaller, since=2
     ),
+    "x-dead-letter-exchange": Argument("dead_letter_exchange", _short_text, _own, since=2),
+    "x-dead-letter-routing-key": Argument("dead_letter_routing_key", _short_text, _own, since=2),
+    "x-dead-letter-strategy": Argument("dead_letter_strategy", _strategy, _own, since=2),
     "x-delayed-retry-max": Argument(
         "delayed_retry_max_ms", _integer(1, MAX_MESSAGE_TTL_MS), _smaller, since=2
     ),

@@ -1,4 +1,4 @@
-"""`quorum queues list|show|declare|delete|purge`."""
+"""`quorum queues list|show|declare|delete|purge|redrive`."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         *_priorities(info),
         ("checked out", f"{info.checked_out:,}"),
         *([("delayed", f"{info.delayed:,}")] if info.delayed else []),
+        *_dead(info),
         *_message_groups(info),
         ("total", f"{info.total:,}"),
         ("sequences", f"{info.first_sequence} to before {info.next_sequence}"),
@@ -129,10 +130,36 @@ def delete(queue: NameArgument, url: UrlOption = None) -> None:
 
 @app.command()
 def purge(queue: NameArgument, url: UrlOption = None) -> None:
-    """Remove the ready messages; checked-out messages stay."""
+    """Remove the ready messages and those that wait for a dead-letter target; checked-out messages stay."""
     with connect(url) as client:
         count = client.purge(queue)
     print(f"purged {count:,} message{'' if count == 1 else 's'} from {queue}")
+
+
+@app.command()
+def redrive(
+    queue: NameArgument,
+    selector: Annotated[
+        str | None, typer.Option("--selector", "-s", help="only messages that match this JMS selector")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="highest number of messages")] = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the messages of a dead-letter queue back to the queues where they died."""
+    with connect(url) as client:
+        found = client.redrive(queue, selector, limit=limit)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        for name, count in sorted(found.moved.items()):
+            print(f"moved {count:,} message{'' if count == 1 else 's'} to {printable(name)}")
+        for reason, count in sorted(found.left.items()):
+            print(f"left {count:,} message{'' if count == 1 else 's'}: {printable(reason)}")
+        if not found.moved and not found.left:
+            print("nothing to move")
+    if found.left:
+        raise typer.Exit(1)
 
 
 def selected(selector: str, encoded: bytes) -> str:
@@ -164,6 +191,7 @@ def _totals(totals: QueueTotals) -> list[tuple[str, str]]:
         ("published", f"{totals.published:,}"),
         ("left", ", ".join(f"{count:,} {cause}" for cause, count in left.items())),
         ("returned", f"{totals.returned:,}, {totals.redelivered:,} of them redelivered"),
+        *([("dead-lettered", f"{totals.dead_lettered:,}")] if totals.dead_lettered else []),
     ]
 
 
@@ -186,6 +214,14 @@ def _message_groups(info: QueueInfo) -> list[tuple[str, str]]:
     """The held groups of a queue with message groups."""
     has_groups = info.arguments.get("x-message-groups") is True
     return [("message groups held", f"{info.held_groups:,}")] if has_groups else []
+
+
+def _dead(info: QueueInfo) -> list[tuple[str, str]]:
+    """The messages that wait for the dead-letter target."""
+    if not info.dead:
+        return []
+    problem = f": {shown(info.dead_letter_problem)}" if info.dead_letter_problem else ""
+    return [("dead, waiting for their target", f"{info.dead:,}{problem}")]
 
 
 def _plain(queue: QueueInfo) -> dict[str, Any]:

@@ -44,8 +44,10 @@ from quorum.client.records import (
     MemberInfo,
     QueueDescription,
     QueueInfo,
+    Redriven,
     StorageInfo,
 )
+from quorum.client.redrive import redrive
 from quorum.client.routes import Address, Route, Through, check_name, check_names, describe
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
@@ -471,6 +473,12 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         queue = await self._look_up(name, "PurgeQueue", left_ms())
         request = admin_pb2.PurgeQueueRequest(queue=name, id=queue.id, before_sequence=queue.next_sequence)
         return int((await self._admin("PurgeQueue", request, left_ms())).message_count)
+
+    async def redrive(self, queue: str, selector: str | None = None, *, limit: int | None = None) -> Redriven:
+        """Move the messages that are ready in a dead-letter queue back to the queues where they died last. A message is
+        settled when the other queue has confirmed it: if this client ends in between, it is in both. limit: the highest
+        number of messages."""
+        return await redrive(self, queue, selector, limit)
 
     async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         """Queues whose names begin with prefix, sorted by name as the service sorts them."""

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 
 from quorum.api.calls import Gate
+from quorum.api.dead_letters import forward_dead_letters
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2_grpc, queue_pb2_grpc
 from support.cluster import Cluster
@@ -29,7 +30,7 @@ async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
     """The URL of a new cluster of this size, of which so many members are served."""
     cluster = Cluster(size)
     cluster.ready()
-    servers, addresses = [], []
+    servers, addresses, forwarding = [], [], []
     for name in cluster.names[:members]:
         api = Api(cluster, name, LIMITS)
         server = grpc.aio.server()
@@ -39,6 +40,7 @@ async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
         addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
         await server.start()
         servers.append(server)
+        forwarding.append(asyncio.create_task(forward_dead_letters(api.hub)))
 
     async def go_on() -> None:
         while True:
@@ -51,7 +53,8 @@ async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
     finally:
         for server in servers:
             await server.stop(0)
-        running.cancel()
+        for task in (*forwarding, running):
+            task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
 

@@ -53,6 +53,8 @@ class QueueAnswers:
         table.add(q.BrowsePinned, self._browse_pinned)
         table.add(q.FindTaken, self._find_taken)
         table.add(q.StagedParts, self._staged_parts)
+        table.add(q.FindDeadQueues, self._find_dead_queues)
+        table.add(q.FindDeadWork, lambda query, now_ms: queries.dead_work(self._machine(query), query.queue))
         table.add(
             q.FindSubscription,
             lambda query, now_ms: queries.subscription(self._machine(query), query.queue, query.name),
@@ -165,6 +167,16 @@ class QueueAnswers:
         staged = queries.staged(self._machine(query), query.queue)
         asked = (query.producer, query.batch)
         return tuple([each.part for each in staged if (each.producer, each.batch) == asked])
+
+    # ---- dead letters
+
+    def _find_dead_queues(self, query: q.FindDeadQueues, now_ms: int) -> q.DeadQueues:
+        groups, found = [], []
+        for number, replica in sorted(self._replicas.items()):
+            if isinstance(replica.machine, GroupMachine) and replica.leads:
+                groups.append(number)
+                found += [(number, queue) for queue in sorted(replica.machine.with_dead)]
+        return q.DeadQueues(tuple(groups), tuple(found))
 
     # ---- subscriptions
 

@@ -4,6 +4,7 @@ one promise away. A class stands in the place of its base class; a function says
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,18 @@ from typing import Any, TypeVar
 
 from fifo import targets
 from fifo.budgets import Entry
-from fifo.commands import Commit, Enqueue, Finish, NodeDown, Operation, Prepare, Reserve, Return, Settle
+from fifo.commands import (
+    Commit,
+    Enqueue,
+    Finish,
+    NodeDown,
+    Operation,
+    Prepare,
+    QueueConfig,
+    Reserve,
+    Return,
+    Settle,
+)
 from fifo.consumers.consumer import CheckedOut
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
@@ -148,6 +160,26 @@ def takes_repeats(
 async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
     """In the place of SessionPublisher._publish_through: messages for no queue are dropped, mandatory or not."""
     await _publish_through(publisher, *arguments[:-1], False)
+
+
+# ---- dead letters
+
+
+async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batch: Any) -> int:
+    """In the place of dead_letters._Session.send: the batch is on its way."""
+    key = config.dead_letter_routing_key or config.name
+    await session._session.publisher.forward(
+        config.dead_letter_exchange, key, batch.first, batch.data, batch.is_barred, independent=True
+    )
+    return len(batch.letters)
+
+
+_PRODUCERS = itertools.count()
+
+
+def another_producer_each_time(queue: int) -> bytes:
+    """In the place of dead_letters.producer_of: each session has a producer of its own."""
+    return b"%16d" % next(_PRODUCERS)
 
 
 # ---- consumers

@@ -1,0 +1,123 @@
+"""The history that a dead letter carries, in RabbitMQ's words, and what it says about cycles.
+
+A message that goes to a dead-letter target has these application properties:
+
+- `x-death`: a text, a JSON list with an object for each pair of queue and reason, the latest first: `queue`, `reason`,
+  `count`, `exchange`, `routing-keys`, `time` (ms since the epoch), and `original-expiration` (ms, a text) if the
+  message had a time to live. RabbitMQ has a list of tables; an application property here is no list.
+- `x-first-death-queue`, `-reason`, `-exchange`: of its first death; `x-last-death-...`: of its last one.
+
+The service does not keep the exchange and the key that a message was published with. So `exchange` is empty and
+`routing-keys` has the queue's name: published like this, the message comes to the queue again.
+
+The time to live is taken away, because the message would expire again, and so is a delay or delivery time, because the
+message would be delayed again. A history that is no such list, because a client
+has written it, is replaced. If the properties would become too large with a history, the letter has none.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
+from quorum.v1 import queue_pb2 as pb
+
+DEATHS = "x-death"
+FIRST, LAST = "x-first-death-", "x-last-death-"
+EXCHANGE = ""
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The death that a message has just died. time_ms: group time, about the time since the epoch."""
+
+    queue: str
+    reason: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """The properties of a dead letter, and its deaths, the latest first."""
+
+    properties: pb.Properties
+    deaths: tuple[Record, ...]
+
+    def closes_cycle(self, queue: str) -> bool:
+        """Whether the message has been in this queue and comes back by itself: no consumer has rejected it since. Such
+        a message would go round for ever."""
+        for each in self.deaths:
+            if each["reason"] == "rejected":
+                return False
+            if each["queue"] == queue:
+                return True
+        return False
+
+
+def letter_of(before: pb.Properties | None, death: Death) -> Letter:
+    """The dead letter of a message with these properties."""
+    made = pb.Properties()
+    if before is not None:
+        made.CopyFrom(before)
+    for name in ("ttl_ms", "delivery_delay_ms", "delivery_time"):
+        made.ClearField(name)
+    deaths = _with(_read(made), death, before)
+    values = {
+        DEATHS: json.dumps(deaths, ensure_ascii=False, separators=(",", ":")),
+        **{LAST + name: value for name, value in _ends(death)},
+    }
+    if FIRST + "queue" not in made.application_properties:
+        values |= {FIRST + name: value for name, value in _ends(death)}
+    for name, value in values.items():
+        made.application_properties[name].text = value
+    is_too_large = (
+        len(made.application_properties) > MAX_MESSAGE_FIELDS or made.ByteSize() > MAX_PROPERTIES_BYTES
+    )
+    if is_too_large:
+        for name in values:
+            del made.application_properties[name]
+    return Letter(made, tuple(deaths))
+
+
+def _ends(death: Death) -> list[tuple[str, str]]:
+    return [("queue", death.queue), ("reason", death.reason), ("exchange", EXCHANGE)]
+
+
+def _read(properties: pb.Properties) -> list[Record]:
+    """The deaths before this one; none if the history cannot be read."""
+    if DEATHS not in properties.application_properties:
+        return []
+    try:
+        found = json.loads(properties.application_properties[DEATHS].text)
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) and all(map(_is_record, found)) else []
+
+
+def _is_record(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("queue"), str)
+        and isinstance(value.get("reason"), str)
+        and type(value.get("count")) is int
+    )
+
+
+def _with(deaths: list[Record], death: Death, before: pb.Properties | None) -> list[Record]:
+    """The deaths with one more, the latest first."""
+    key = (death.queue, death.reason)
+    made: Record = {
+        "queue": death.queue,
+        "reason": death.reason,
+        "count": 1 + sum([each["count"] for each in deaths if (each["queue"], each["reason"]) == key]),
+        "exchange": EXCHANGE,
+        "routing-keys": [death.queue],
+        "time": death.time_ms,
+    }
+    if before is not None and before.HasField("ttl_ms"):
+        made["original-expiration"] = str(before.ttl_ms)
+    return [made, *(each for each in deaths if (each["queue"], each["reason"]) != key)]

@@ -1,0 +1,99 @@
+"""What a dead letter says of its deaths, and which of them close a cycle."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quorum.api.death_history import Death, letter_of
+from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
+from quorum.v1 import queue_pb2 as pb
+
+
+def properties(**own: Any) -> pb.Properties:
+    made = pb.Properties()
+    for name, value in own.items():
+        made.application_properties[name.replace("_", "-")].text = value
+    return made
+
+
+def died(*deaths: tuple[str, str]) -> pb.Properties:
+    """The properties after these deaths: (queue, reason), the first one first."""
+    made = pb.Properties()
+    for time_ms, (queue, reason) in enumerate(deaths, 1):
+        made = letter_of(made, Death(queue, reason, time_ms)).properties
+    return made
+
+
+def text(made: pb.Properties, name: str) -> str:
+    return str(made.application_properties[name].text)
+
+
+def test_the_latest_death_is_first_and_equal_ones_are_counted() -> None:
+    made = died(("a", "expired"), ("b", "rejected"), ("a", "expired"))
+    assert [(each["queue"], each["count"], each["time"]) for each in json.loads(text(made, "x-death"))] == [
+        ("a", 2, 3),
+        ("b", 1, 2),
+    ]
+    assert (text(made, "x-first-death-queue"), text(made, "x-last-death-queue")) == ("a", "a")
+
+
+def test_the_first_death_stays_and_the_last_one_changes() -> None:
+    made = died(("a", "expired"), ("b", "maxlen"))
+    assert (text(made, "x-first-death-queue"), text(made, "x-first-death-reason")) == ("a", "expired")
+    assert (text(made, "x-last-death-queue"), text(made, "x-last-death-reason")) == ("b", "maxlen")
+
+
+def test_a_time_to_live_is_taken_away_and_noted() -> None:
+    letter = letter_of(pb.Properties(ttl_ms=5), Death("a", "expired", 1))
+    assert not letter.properties.HasField("ttl_ms")
+    assert letter.deaths[0]["original-expiration"] == "5"
+
+
+@pytest.mark.parametrize("name", ["delivery_delay_ms", "delivery_time"])
+def test_a_dead_letter_is_not_delayed_again(name: str) -> None:
+    before = pb.Properties(**{name: 5})
+    assert not letter_of(before, Death("a", "maxlen", 1)).properties.HasField(name)
+    assert before.HasField(name)
+
+
+@pytest.mark.parametrize("history", ["", "{", "7", "{}", "[7]", '[{"queue":1}]', "[" * 100_000])
+def test_a_history_that_is_none_is_replaced(history: str) -> None:
+    letter = letter_of(properties(x_death=history), Death("a", "expired", 1))
+    assert [each["queue"] for each in letter.deaths] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("deaths", "queue", "is_cycle"),
+    [
+        ((("a", "expired"),), "b", False),
+        ((("a", "expired"),), "a", True),
+        ((("a", "rejected"),), "a", False),
+        ((("a", "expired"), ("b", "expired")), "a", True),
+        ((("a", "rejected"), ("b", "expired")), "a", False),
+        ((("a", "expired"), ("b", "rejected")), "a", False),
+        ((("c", "rejected"), ("a", "expired"), ("b", "expired")), "a", True),
+    ],
+)
+def test_a_cycle_without_a_rejection_is_noticed(
+    deaths: tuple[tuple[str, str], ...], queue: str, is_cycle: bool
+) -> None:
+    letter = letter_of(died(*deaths[:-1]), Death(*deaths[-1], 9))
+    assert letter.closes_cycle(queue) is is_cycle
+
+
+def test_a_history_that_does_not_fit_is_left_out_and_still_says_what_closes_a_cycle() -> None:
+    many = properties(**{f"p{n}": "" for n in range(MAX_MESSAGE_FIELDS - 3)})
+    large = properties(p="x" * (MAX_PROPERTIES_BYTES - 100))
+    for before in (many, large):
+        letter = letter_of(before, Death("a", "expired", 1))
+        assert letter.properties == before
+        assert letter.closes_cycle("a")
+
+
+def test_the_message_itself_is_not_changed() -> None:
+    before = pb.Properties(ttl_ms=5)
+    letter_of(before, Death("a", "expired", 1))
+    assert before == pb.Properties(ttl_ms=5)

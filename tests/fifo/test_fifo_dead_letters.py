@@ -1,0 +1,306 @@
+"""Dead messages: which messages die, how they get numbers, and when they are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import Ok, Refused
+from fifo.limits import SMALL
+from fifo.messages.blocks import Stored
+from fifo.persistence import snapshot
+from fifo.queries import group as queries
+from fifo.results import DeadWork, QueueInfo
+from support.fifo_world import World, nth_number, sequences
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(SMALL, has_model=True)
+    made.twin = made.empty()
+    return made
+
+
+def begin(world: World, **arguments: Any) -> bytes:
+    world.queue(1, **{"dead_letter_strategy": "at_least_once", **arguments})
+    return world.session()
+
+
+def info(world: World) -> QueueInfo:
+    found = queries.info(world.machine, 1)
+    assert found is not None
+    return found
+
+
+def work(world: World) -> DeadWork:
+    found = queries.dead_work(world.machine, 1)
+    assert found is not None
+    return found
+
+
+def claim(world: World, *, begins: bool = False) -> int:
+    [reply] = world.apply([(None, c.ClaimDead(1, begins))]).replies
+    assert isinstance(reply, Ok)
+    return reply.count
+
+
+def settle_dead(world: World, to: int, forwarded: int = 0, problem: str = "") -> int:
+    [reply] = world.apply([(None, c.SettleDead(1, to, forwarded, problem))]).replies
+    assert isinstance(reply, Ok)
+    return reply.count
+
+
+def claimed(world: World) -> list[tuple[int, int, int, str]]:
+    """Number, sequence, count and cause of each run."""
+    return [
+        (each.number, each.run.first_sequence, each.run.count, each.cause) for each in work(world).claimed
+    ]
+
+
+def test_a_message_dies_of_each_cause(world: World) -> None:
+    name = begin(world, max_length=3, delivery_limit=0)
+    world.apply([world.batch(name, 5)])  # two are above the length
+    world.apply([world.op(name, c.Attach(1, "a", b"", 2))])
+    world.do(name, c.Modify(1, "a", nth_number(1), ((1, 1),), delivery_failed=True))
+    world.do(name, c.Discard(1, "a", nth_number(1), ((2, 2),)))
+    world.apply([world.batch(name, 1, ttl_ms=5)])
+    world.wake(10)
+    assert (info(world).ready, info(world).dead, info(world).total) == (1, 5, 6)
+    assert claim(world) == 5
+    assert claimed(world) == [
+        (1, 1, 2, "maxlen"),
+        (3, 3, 1, "delivery_limit"),
+        (4, 4, 1, "rejected"),
+        (5, 6, 1, "expired"),
+    ]
+
+
+def test_a_dead_message_counts_for_its_cause_when_it_is_gone(world: World) -> None:
+    name = begin(world, max_length=2)
+    world.apply([world.batch(name, 5)])
+    assert info(world).totals.maxlen == 0
+    claim(world)
+    assert settle_dead(world, 2, forwarded=2) == 2
+    assert (info(world).dead, info(world).totals.maxlen, info(world).totals.dead_lettered) == (1, 2, 2)
+    assert settle_dead(world, 3, forwarded=0) == 1
+    assert (info(world).dead, info(world).totals.maxlen, info(world).totals.dead_lettered) == (0, 3, 2)
+
+
+def test_numbers_ascend_and_none_is_given_twice(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 5)])
+    assert claim(world) == 4
+    assert claim(world) == 4
+    world.apply([world.batch(name, 6)])
+    assert claim(world) == SMALL.max_claimed
+    assert [number for number, *_ in claimed(world)] == [1, 5]
+    assert settle_dead(world, 5) == 5
+    assert settle_dead(world, 5) == 0
+    assert claim(world) == 5
+    assert work(world).last_number == 10
+
+
+def test_messages_that_die_late_get_higher_numbers_though_their_sequences_are_lower(world: World) -> None:
+    name = begin(world)
+    world.apply([world.batch(name, 4), world.op(name, c.Attach(1, "a", b"", 4))])
+    world.do(name, c.Discard(1, "a", nth_number(1), ((3, 3),)))
+    claim(world)
+    world.do(name, c.Discard(1, "a", nth_number(1), ((1, 1),)))
+    claim(world)
+    assert claimed(world) == [(1, 3, 1, "rejected"), (2, 1, 1, "rejected")]
+
+
+def test_a_part_of_a_claim_can_be_settled(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 5)])
+    claim(world)
+    settle_dead(world, 1)
+    assert claimed(world) == [(2, 2, 3, "maxlen")]
+    assert info(world).dead == 3
+
+
+def test_a_worker_that_begins_has_a_higher_epoch(world: World) -> None:
+    begin(world)
+    claim(world, begins=True)
+    claim(world)
+    claim(world, begins=True)
+    assert work(world).epoch == 2
+
+
+def test_claimed_messages_may_get_new_numbers(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 3)])
+    claim(world)
+    world.apply([(None, c.ClaimDead(1, again=True))])
+    assert claimed(world) == [(3, 1, 2, "maxlen")]
+
+
+def test_a_problem_is_kept_until_the_next_settlement(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 2)])
+    settle_dead(world, 0, problem="no queue 'grave'" + "!" * 300)
+    assert info(world).dead_letter_problem.startswith("no queue 'grave'!")
+    assert len(info(world).dead_letter_problem) == 200
+    settle_dead(world, 0)
+    assert (info(world).dead, info(world).dead_letter_problem) == (1, "")
+
+
+def test_dead_messages_hold_back_publishes_and_do_not_make_room(world: World) -> None:
+    name = begin(world, max_length=3, overflow="reject_publish")
+    world.apply([world.batch(name, 3, ttl_ms=5)])
+    world.wake(10)
+    assert info(world).dead == 3
+    [reply] = world.apply([world.batch(name, 1)]).replies
+    assert isinstance(reply, Refused) and "3 messages are ready or dead" in reply.detail
+    claim(world)
+    settle_dead(world, 3)
+    [reply] = world.apply([world.batch(name, 1)]).replies
+    assert not isinstance(reply, Refused)
+
+
+def test_their_bytes_count_under_a_limit_that_comes_later(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 5, size=30)])
+    limited = c.QueueConfig(
+        "queue-1", overflow="reject_publish", max_length_bytes=180, dead_letter_strategy="at_least_once"
+    )
+    world.apply([(None, c.UpdateConfig(1, limited))])
+    [reply] = world.apply([world.batch(name, 2, size=30)]).replies
+    assert isinstance(reply, Refused) and "150 bytes" in reply.detail
+    world.apply([world.batch(name, 1, size=30)])
+
+
+def test_consumers_do_not_see_dead_messages(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 5)])
+    applied = world.apply([world.op(name, c.Attach(1, "a", b"", 9))])
+    assert sequences(applied) == [5]
+
+
+def test_a_purge_takes_dead_messages_and_their_claims_along(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 5)])
+    claim(world)
+    assert world.apply([(None, c.Purge(1, 3))]).replies == (Ok(2),)
+    assert claimed(world) == [(3, 3, 2, "maxlen")]
+    assert world.apply([(None, c.Purge(1))]).replies == (Ok(3),)
+    assert (info(world).total, info(world).totals.purged) == (0, 5)
+    assert settle_dead(world, 4) == 0
+
+
+def test_what_waits_when_the_target_is_taken_away_waits_on(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 3)])
+    world.apply([(None, c.UpdateConfig(1, c.QueueConfig("queue-1", max_length=1)))])
+    world.apply([world.batch(name, 2)])
+    assert (info(world).dead, info(world).totals.maxlen) == (2, 2)
+
+
+def test_a_queue_with_dead_messages_does_not_expire(world: World) -> None:
+    name = begin(world, max_length=1, expires_ms=50)
+    world.apply([world.batch(name, 3)])
+    world.wake(100)
+    assert world.machine.has_queue(1)
+    claim(world)
+    settle_dead(world, 2)
+    world.wake(100)
+    assert not world.machine.has_queue(1)
+
+
+def test_the_member_is_told_which_queues_have_new_dead_messages(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 1)])
+    assert not world.machine.died
+    world.apply([world.batch(name, 1)])
+    assert list(world.machine.died) == [1] == list(world.machine.with_dead)
+
+
+def test_a_snapshot_keeps_dead_messages_and_claims(world: World) -> None:
+    name = begin(world, max_length=2)
+    world.apply([world.batch(name, 20)])
+    claim(world, begins=True)
+    settle_dead(world, 2, forwarded=1, problem="full")
+    again = world.restored(snapshot.encode(world.machine))
+    assert queries.dead_work(again, 1) == work(world)
+    assert queries.info(again, 1) == info(world)
+
+
+# ---- delayed messages, transactions and message groups
+
+
+def test_a_returned_message_that_has_expired_when_it_is_due_dies(world: World) -> None:
+    name = begin(world, delayed_retry_min_ms=100)
+    world.apply([world.batch(name, 2, ttl_ms=50)])
+    attach, _ = world.attach(name, "a", 2)
+    world.do(name, c.Return(1, "a", attach, ((1, 1),)))
+    world.wake(60)
+    assert (info(world).delayed, info(world).dead, info(world).checked_out) == (1, 0, 1)
+    world.wake(100)
+    assert (info(world).delayed, info(world).dead, info(world).total) == (0, 1, 2)
+    assert claim(world) == 1
+    assert claimed(world) == [(1, 1, 1, "expired")]
+
+
+def test_delayed_messages_above_the_length_die(world: World) -> None:
+    name = begin(world, max_length=2)
+    world.apply([world.batch(name, 5, due_times_ms=(-100,))])
+    assert (info(world).delayed, info(world).dead, info(world).total) == (2, 3, 5)
+    assert claim(world) == 3
+    assert claimed(world) == [(1, 1, 3, "maxlen")]
+
+
+def test_dead_and_delayed_messages_share_a_limit_and_a_page(world: World) -> None:
+    arguments = {"overflow": "reject_publish", "delivery_limit": 0, "max_length_bytes": 1_000}
+    name = begin(world, max_length=4, **arguments)
+    world.apply([world.batch(name, 2), world.batch(name, 2, place=1, due_times_ms=(-100,))])
+    attach, _ = world.attach(name, "a", 1)
+    world.do(name, c.Discard(1, "a", attach, ((1, 1),)))
+    assert (info(world).ready, info(world).delayed, info(world).dead) == (1, 2, 1)
+    [reply] = world.apply([world.batch(name, 1)]).replies
+    assert isinstance(reply, Refused)
+    assert reply.detail.startswith("4 messages are ready or delayed or dead, 5 would be")
+    blocks = world.machine.queues[1].messages.blocks
+    blocks.page_out(0)
+    cold = blocks.at(0)
+    assert isinstance(cold, Stored)
+    assert (cold.ready_count, cold.delayed_count, cold.dead_count) == (1, 2, 1)
+    assert (cold.delayed_bytes, cold.dead_bytes) == (200, 100)
+    again = Stored(cold.record)
+    assert (again.delayed, again.dead_count, again.dead_bytes) == (cold.delayed, 1, 100)
+    assert world.apply([(None, c.Purge(1))]).replies == (Ok(4),)
+
+
+def test_the_record_of_a_block_with_dead_messages_only_says_that_none_is_delayed(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 12)])
+    blocks = world.machine.queues[1].messages.blocks
+    blocks.page_out(0)
+    cold = blocks.at(0)
+    assert isinstance(cold, Stored)
+    for found in (cold, Stored(cold.record)):
+        assert (found.live, found.dead_count, found.delayed, found.earliest_due) == (0, 7, None, None)
+        assert found.record == cold.record
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_what_a_prepared_transaction_rejects_dies_with_its_commit(world: World, is_committed: bool) -> None:
+    name = begin(world)
+    world.apply([world.batch(name, 3)])
+    attach, _ = world.attach(name, "a", 3)
+    world.do(name, c.InTransaction(1, c.Discard(1, "a", attach, ((1, 2),))))
+    assert world.do(name, c.Prepare(1, 0, 9, 7)) == Ok()
+    assert (info(world).dead, info(world).checked_out) == (0, 3)
+    world.apply([(None, c.Finish(name, 1, is_committed))])
+    assert (info(world).dead, info(world).checked_out) == ((2, 1) if is_committed else (0, 3))
+
+
+def test_a_dead_message_of_a_group_holds_up_nobody(world: World) -> None:
+    name = begin(world, message_groups=True, delivery_limit=0)
+    world.apply([world.batch(name, 3, group_keys=(1).to_bytes(8, "little"))])
+    attach, applied = world.attach(name, "a", 1)
+    assert sequences(applied, "a") == [1]
+    assert sequences(world.attach(name, "b", 2)[1], "b") == []
+    applied = world.apply([world.op(name, c.Discard(1, "a", attach, ((1, 1),)))])
+    assert (info(world).dead, sequences(applied, "b")) == (1, [2, 3])
