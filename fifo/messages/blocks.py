@@ -435,14 +435,19 @@ class Block:
         return found
 
     @property
+    def selectable(self) -> int:
+        """The messages that a selector may have to look at. Dead ones are none of them."""
+        return self.present | self.pinned
+
+    @property
     def kept(self) -> int:
         """The messages whose bodies are needed."""
-        return self.present | self.pinned | self.dead
+        return self.selectable | self.dead
 
     @property
     def has_fields(self) -> bool:
-        """Whether the fields of all messages whose bodies are needed are in memory."""
-        return self.columns is not None and not self.kept & ~self.columns.filled
+        """Whether the fields of all selectable messages are in memory."""
+        return self.columns is not None and not self.selectable & ~self.columns.filled
 
     @property
     def ready_count(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fifo import commands as c
+from fifo.consumers.filter_fields import Fields
 from fifo.effects import Ok, Refused
 from fifo.limits import SMALL
 from fifo.messages.blocks import Stored
@@ -177,6 +178,28 @@ def test_consumers_do_not_see_dead_messages(world: World) -> None:
     world.apply([world.batch(name, 5)])
     applied = world.apply([world.op(name, c.Attach(1, "a", b"", 9))])
     assert sequences(applied) == [5]
+
+
+def test_no_fields_of_dead_messages_are_read(world: World) -> None:
+    name = begin(world, filter_enabled=True)
+    world.apply([world.batch(name, 2, [{"n": place}] * 2, place=place) for place in range(3)])
+    attach, _ = world.attach(name, "a", 4)
+    world.do(name, c.Discard(1, "a", attach, ((3, 4),)))
+    assert info(world).dead == 2
+    machine = world.machine.queues[1]
+    block = machine.messages.blocks.get(0)
+    block.columns = None
+    read: list[int] = []
+    fetch = world.log.columns
+
+    def columns(index: int, operation: int, queue: int) -> Any:
+        read.append(operation)
+        return fetch(index, operation, queue)
+
+    world.log.columns = columns  # type: ignore[method-assign]
+    Fields(world.log, machine.messages.blocks).columns(block, block.present)
+    assert read == [0, 2]
+    assert block.has_fields
 
 
 def test_a_purge_takes_dead_messages_and_their_claims_along(world: World) -> None:
