@@ -559,44 +559,52 @@ class UseQueue:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Drops ready messages; checked-out messages stay. before: only messages with a lower sequence, None for all. The
-    caller names the queue's next sequence, so a purge that arrives late drops nothing that was published since."""
+    """Drops ready, delayed and dead messages; checked-out messages stay. before: only messages with a lower sequence,
+    None for all. The caller names the queue's next sequence, so a purge that arrives late drops nothing that was
+    published since. dead_only: ready and delayed messages stay, too."""
 
     queue: int
     before: int | None = None
+    dead_only: bool = False
 
 
 # ---- dead letters (messages/dead_letters.py)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimDead:
-    """Unnumbered. Gives numbers to dead messages, as many as may have them at a time.
-
-    begins: a worker begins, and its epoch is higher than those of all before it. again: the messages that have numbers
-    get new ones. Repeats make the epoch and the numbers higher than needed, and do nothing else.
-    """
-
-    queue: int
-    begins: bool = False
-    again: bool = False
-
-
+PRODUCER_BYTES = 16
+"""Bytes of a producer's name."""
 MAX_PROBLEM = 200
 """Characters that are kept of why a dead-letter target takes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class SettleDead:
-    """Unnumbered, idempotent. The dead messages that were claimed with numbers up to `to` are gone.
+class ClaimDead:
+    """Unnumbered. A worker begins to bring a queue's dead messages to their target. Some of them get numbers.
 
-    forwarded: how many of these the target has; the others were dropped. problem: why the target does not take the next
-    one; empty if nothing is known against it.
+    epoch: of the worker, higher than those of all before it; refused otherwise, so only one worker has an epoch.
+    producer: PRODUCER_BYTES random bytes, which become the name of the queue's producer if it has none yet.
     """
 
     queue: int
-    to: int
+    epoch: int
+    producer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SettleDead:
+    """Unnumbered, idempotent. The dead messages with numbers up to `to` are gone, and others get numbers. Refused if a
+    later worker has begun.
+
+    epoch: of the worker. again: first the messages that have numbers get new ones. forwarded: how many of those that
+    are gone the target has; the others were dropped. problem: why the target does not take the next one; empty if
+    nothing is known against it.
+    """
+
+    queue: int
+    epoch: int
+    to: int = 0
     forwarded: int = 0
+    again: bool = False
     problem: str = ""
 
 

@@ -49,11 +49,11 @@ class Refused:
     not_found, fenced (a higher epoch exists, or the session has ended), gap (n or a chunk too high), not_registered,
     expired (producer forgotten), outdated (the session was opened too long ago to register), not_attached,
     wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit, wrong_generation (a subscription was opened
-    again), settled, released (what became of an offset), not_given (an offset that was never given out), published
-    (a chunk of a batch that is done), missing_part (not staged, or with other messages than said), refused_earlier
-    (a message below the highest one taken of its producer, and not taken itself), not_checked_out (a settlement in a
-    transaction names other messages, or some that another transaction settles), rolled_back (the transaction is not
-    open, and was not committed)
+    again, or another dead-letter worker has begun), settled, released (what became of an offset), not_given (an offset
+    that was never given out), published (a chunk of a batch that is done), missing_part (not staged, or with other
+    messages than said), refused_earlier (a message below the highest one taken of its producer, and not taken itself),
+    not_checked_out (a settlement in a transaction names other messages, or some that another transaction settles),
+    rolled_back (the transaction is not open, and was not committed)
     """
 
     reason: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedList, SortedSet
 
 from fifo.commands import QueueConfig
 from fifo.consumers.consumer import Consumer
@@ -34,8 +34,10 @@ class GroupState:
         self.touched: dict[
             int, None
         ] = {}  # local: queues that entries have touched since the member cleared it
-        self.died: dict[int, None] = {}  # local: queues where messages have died since the member cleared it
-        self.with_dead: dict[int, None] = {}  # queues with dead messages: follows from the queues
+        self.died: dict[
+            int, None
+        ] = {}  # local: queues that have got their first dead message since the member cleared it
+        self.with_dead: SortedSet[int] = SortedSet()  # queues with dead messages: follows from the queues
         self.queues: dict[int, QueueMachine] = {}
         self.selector_bytes = Owned()  # of attached consumers by their owners; follow from them
         self.dirty: dict[int, None] = {}  # queues that an entry has to finish
@@ -60,10 +62,13 @@ class GroupState:
 
     def note_dead(self, machine: QueueMachine) -> None:
         """Files the queue among those with dead messages, or not."""
-        if machine.messages.dead.count:
-            self.with_dead[machine.queue] = None
-        elif machine.queue in self.with_dead:
-            del self.with_dead[machine.queue]
+        has_dead = machine.messages.dead.count > 0
+        if has_dead != (machine.queue in self.with_dead):
+            if has_dead:
+                self.with_dead.add(machine.queue)
+                self.died[machine.queue] = None
+            else:
+                self.with_dead.remove(machine.queue)
 
     def wake_of(self, queue: int) -> int | None:
         """The time a queue is filed under."""

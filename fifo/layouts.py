@@ -154,9 +154,25 @@ COMMANDS: tuple[Record, ...] = (
     Record(c.Finished, (Field("producer", BYTES), Field("tx", U64)), since=2),
     _only(c.DeleteQueue),
     Record(c.UseQueue, (), since=2),
-    Record(c.Purge, (Field("before", OPTIONAL, since=2, default=None),)),
-    Record(c.ClaimDead, (Field("begins", FLAG), Field("again", FLAG)), since=2),
-    Record(c.SettleDead, (Field("to", U64), Field("forwarded", U64), Field("problem", OPEN_TEXT)), since=2),
+    Record(
+        c.Purge,
+        (
+            Field("dead_only", FLAG, since=2, default=False),
+            Field("before", OPTIONAL, since=2, default=None),
+        ),
+    ),
+    Record(c.ClaimDead, (Field("epoch", U64), Field("producer", BYTES)), since=2),
+    Record(
+        c.SettleDead,
+        (
+            Field("epoch", U64),
+            Field("to", U64),
+            Field("forwarded", U64),
+            Field("again", FLAG),
+            Field("problem", OPEN_TEXT),
+        ),
+        since=2,
+    ),
     _only(c.Wake),
     _only(c.SetVersion, version=U64),
     _only(c.Configured, revision=U64, mark=U64),

@@ -752,10 +752,12 @@ class QueueMachine:
         heard_ms = max([each.last_seen_ms + each.timeout_ms for each in readers], default=0)
         return max(self.used_ms, heard_ms) + self.messages.config.expires_ms
 
-    def purge(self, entry: Entry, before: int | None) -> int:
+    def purge(self, entry: Entry, before: int | None, *, dead_only: bool = False) -> int:
         """Removes the ready, delayed and dead messages with a sequence below `before`, or all for None. Returns their
-        number."""
+        number. dead_only: only the dead ones."""
         before = self.messages.next_sequence if before is None else before
         cause = "purged" if entry.version >= COUNTED_MOVES else "settled"
-        purged = self.messages.purge(before, self.pins.reaches, cause)
+        purged = self.messages.purge(before, self.pins.reaches, cause, dead_only=dead_only)
+        if dead_only:
+            return purged
         return purged + delays.purge(self.messages, before, self.pins.reaches, cause)

@@ -67,24 +67,26 @@ class QueueInfo:
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
     """Neighbouring dead messages with numbers, of one batch. number: of the first one. cause: of their death. time_ms:
-    group time of the claim."""
+    group time of the claim. epoch: of the worker that began last before it."""
 
     number: int
     run: Run
     cause: str
     time_ms: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeadWork:
-    """What the dead-letter worker of a queue has to do. claimed: ascending by number. waiting: dead messages without a
-    number. epoch: of the last worker that has begun."""
+    """What the dead-letter worker of a queue has to do. claimed: ascending by number; some numbers may be missing.
+    waiting: dead messages without a number. epoch: of the last worker that has begun. producer: its session's, empty
+    before the first one; no client may learn it."""
 
     config: QueueConfig
     claimed: tuple[ClaimedRun, ...]
     waiting: int
-    last_number: int
     epoch: int
+    producer: bytes
     problem: str
 
 

@@ -170,7 +170,6 @@ class Messages:
         """of the messages that prepared transactions publish"""
         self.blocks = BlockStore(queue, memory)
         self.dead = DeadLetters(self.blocks, memory.limits)
-        self.dead.counts_bytes = self.counts_bytes
         self.order: ReadyOrder = order_of(config)
         self.grouped: MessageGroups | None = None
         if config.message_groups:
@@ -276,7 +275,8 @@ class Messages:
             counted = self.blocks.values() if self.counts_bytes else ()
             self.delays.size_bytes = sum(block.delayed_bytes for block in counted)
         if was_counted != self.counts_bytes:
-            self.dead.count_bytes(counts_bytes=self.counts_bytes)
+            counted = [self.blocks.at(number) for number in self.dead.numbers] if self.counts_bytes else []
+            self.dead.size_bytes = sum([block.dead_bytes for block in counted])
 
     def room(self, size: int) -> int:
         """The number of messages of `size` bytes each that the queue accepts until it is full. Dead messages count, so
@@ -590,61 +590,75 @@ class Messages:
         total = 0
         for block, members in self.by_block(self.dead.take_claims(to)):
             total += members.bit_count()
-            self._forget_dead(block, self.dead.remove(block, members))
+            self._forget_dead(block, members)
         self.dead.forwarded_count += min(forwarded, total)
         return total
 
-    def _purge_dead(self, before: int) -> int:
-        """Removes dead messages with a sequence below `before`. Returns their number."""
-        was_dead = self.dead.count
-        self.dead.drop_claims(before)
-        for number in list(self.dead.numbers):
-            slots = min(before - (number << self.limits.block_bits), self.limits.block_size)
-            if slots <= 0:
-                break
-            block = self.blocks.get(number)
-            members = block.dead & ((1 << slots) - 1)
-            if members:
-                self.dead.remove(block, members)
-                self._forget_dead(block, [("purged", members)])
-        return was_dead - self.dead.count
-
-    def _forget_dead(self, block: Block, parts: Sequence[tuple[str, int]]) -> None:
-        """Dead messages of a block are gone, given by the causes for which they count."""
-        for cause, members in parts:
-            self._count(cause, members.bit_count())
+    def _forget_dead(self, block: Block, members: int, cause: str = "") -> None:
+        """Dead messages of a block are gone. They count for this cause, or for those of their deaths."""
+        if self.counts_bytes:
+            self.dead.size_bytes -= block.bytes_of(members)
+        for own, some in self.dead.remove(block, members):
+            self._count(cause or own, some.bit_count())
         self.release_block(block)
 
-    def purge(self, before: int, is_pinned: Callable[[int], bool], cause: str = "purged") -> int:
-        """Removes ready and dead messages with a sequence below `before`. Returns their number. It takes a constant
-        number of steps a block. A cold block with ready messages only is not read, unless a pin reaches into it."""
-        return self._purge_dead(before) + self._purge_ready(before, is_pinned, cause)
+    def restore_dead(self, block: Block | Stored) -> None:
+        """Counts the dead messages of a block of a snapshot or checkpoint."""
+        if block.dead_count:
+            self.dead.restored(block)
+            if self.counts_bytes:
+                self.dead.size_bytes += block.dead_bytes
 
-    def _purge_ready(self, before: int, is_pinned: Callable[[int], bool], cause: str) -> int:
-        was_ready = self.ready_count
+    def purge(
+        self,
+        before: int,
+        is_pinned: Callable[[int], bool],
+        cause: str = "purged",
+        *,
+        dead_only: bool = False,
+    ) -> int:
+        """Removes dead messages with a sequence below `before`, and ready ones if not `dead_only`. Returns their
+        number. It takes a constant number of steps a block. A cold block with no other messages is not read, unless a
+        pin reaches into it."""
+        before_count = self.ready_count + self.dead.count
+        self.dead.drop_claims(before)
+        numbers = [] if dead_only else list(self.order.by_sequence.numbers)
+        if self.dead.count:
+            numbers = sorted({*numbers, *self.dead.numbers})
         block_bits, block_size = self.limits.block_bits, self.limits.block_size
-        for number in list(self.order.by_sequence.numbers):
-            found = self.blocks.at(number)
+        for number in numbers:
             slots = min(before - (number << block_bits), block_size)
             if slots <= 0:
                 continue
+            found = self.blocks.at(number)
             is_whole = slots == block_size and number != self.tail and not is_pinned(number)
-            has_ready_only = found.live == found.ready_count and not found.dead_count
-            if is_whole and not isinstance(found, Block) and has_ready_only:
-                if found.earliest != NEVER:
-                    self.expiries.remove((found.earliest, number))
-                self.ready_count -= found.live
-                if self.counts_bytes:
-                    self.ready_bytes -= found.ready_bytes
-                self._count(cause, found.live)
-                self.order.block_left(found)
-                self._forget_block(number)
+            is_all = found.live == (0 if dead_only else found.ready_count)
+            if is_whole and is_all and not isinstance(found, Block):
+                self._forget_cold(found, cause)
                 continue
-            block = self.blocks.get(number)
-            members = block.ready & ((1 << slots) - 1)
-            if members:
-                self.drop(block, members, cause)
-        return was_ready - self.ready_count
+            block, below = self.blocks.get(number), (1 << slots) - 1
+            if not dead_only and block.ready & below:
+                self.drop(block, block.ready & below, cause)
+            if block.deaths and block.dead & below:
+                self._forget_dead(block, block.dead & below, "purged")
+        return before_count - self.ready_count - self.dead.count
+
+    def _forget_cold(self, block: Stored, cause: str) -> None:
+        """Removes a cold block, of which all messages are ready or dead, from the queue."""
+        if block.earliest != NEVER:
+            self.expiries.remove((block.earliest, block.number))
+        if block.ready_count:
+            self.ready_count -= block.ready_count
+            if self.counts_bytes:
+                self.ready_bytes -= block.ready_bytes
+            self._count(cause, block.ready_count)
+            self.order.block_left(block)
+        if block.dead_count:
+            if self.counts_bytes:
+                self.dead.size_bytes -= block.dead_bytes
+            self._count("purged", block.dead_count)
+            self.dead.forget(block)
+        self._forget_block(block.number)
 
     def _departed(self, block: Block, *parts: tuple[str, int]) -> int:
         """Books messages of a block, given by causes, as dead or gone. Returns their number. They are in no place's set
@@ -653,6 +667,8 @@ class Messages:
         for cause, some in parts:
             if some and cause in CAUSES and self.has_dead_letters:
                 self.dead.add(block, cause, some)
+                if self.counts_bytes:
+                    self.dead.size_bytes += block.bytes_of(some)
             else:
                 self._count(cause, some.bit_count())
             members |= some

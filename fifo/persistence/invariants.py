@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container
 
-from fifo.commands import NODE
+from fifo.commands import NODE, PRODUCER_BYTES
 from fifo.consumers.consumer import CheckedOut, Consumer, Embargoed, SelectorGroup
 from fifo.consumers.match_cache import EVICTED
 from fifo.consumers.shared_scan import CAUGHT_UP
@@ -324,7 +324,6 @@ def _check_dead(machine: QueueMachine) -> None:
     _expect(
         dead.size_bytes == (size if messages.counts_bytes else 0), "their bytes are counted under a limit"
     )
-    _expect(dead.counts_bytes == messages.counts_bytes, "the limit on bytes is the configured one")
     for block in blocks:
         _expect(all(0 <= cause < len(CAUSES) for cause in block.deaths), "causes of death are known")
         counts = [members.bit_count() for members in block.deaths.values()]
@@ -334,16 +333,21 @@ def _check_dead(machine: QueueMachine) -> None:
     for claim in dead.claims:
         _expect(claim.number > bound and claim.count > 0, "claims ascend by number")
         bound = claim.number + claim.count - 1
+        _expect(claim.epoch <= dead.epoch, "the last worker has the highest epoch")
         block = messages.blocks.view(claim.sequence >> machine.limits.block_bits)
         members = bitsets.span(claim.sequence - block.base, claim.count)
         _expect(
-            members & block.deaths.get(claim.cause, 0) == members, "what is claimed has died of its cause"
+            any(members & dead == members for dead in block.deaths.values()),
+            "what is claimed has died of one cause",
         )
         _expect(not members & claimed.get(block.number, 0), "a message is claimed once")
         claimed[block.number] = claimed.get(block.number, 0) | members
     _expect(bound <= dead.last_number, "numbers of claims come from the counter")
     _expect(dead.claimed_count <= machine.limits.max_claimed, "claims are limited")
-    _expect(not dead.is_new, "an entry has told of its dead messages")
+    _expect(
+        len(dead.producer) == (PRODUCER_BYTES if dead.epoch else 0), "the first worker has named the producer"
+    )
+    _expect(bool(dead.count) or not dead.problem, "a target is at fault only while messages wait for it")
 
 
 def _check_pins(machine: QueueMachine) -> None:

@@ -178,8 +178,8 @@ CLAIM = Record(
         Field("number", U64),
         Field("sequence", U64),
         Field("count", U64),
-        Field("cause", U64),
         Field("time_ms", U64),
+        Field("epoch", U64),
     ),
 )
 QUEUE = Record(
@@ -200,6 +200,7 @@ QUEUE = Record(
         Field("messages.dead.forwarded_count", U64, since=2, default=0),
         Field("messages.dead.problem", TEXT, since=2, default=""),
         Field("messages.dead.claims", Many(CLAIM, tuple), since=2, default=()),
+        Field("messages.dead.producer", BYTES, since=2, default=b""),
     ),
 )
 CONSUMER = Record(

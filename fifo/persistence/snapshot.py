@@ -296,7 +296,7 @@ def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     if block.earliest_due is not None:
         machine.messages.restore_delayed(block)
     machine.messages.order.restored(block)
-    machine.messages.dead.restored(block)
+    machine.messages.restore_dead(block)
     if block.earliest != NEVER:
         machine.messages.expiries.add((block.earliest, block.number))
 

@@ -66,18 +66,20 @@ def totals(machine: QueueMachine) -> QueueTotals:
 
 
 def dead_work(machine: QueueMachine) -> DeadWork:
-    """What the queue's dead-letter worker has to do. The cost grows with the number of claimed messages."""
+    """What the queue's dead-letter worker has to do. The cost grows with the number of claims."""
     messages, dead = machine.messages, machine.messages.dead
     claimed: list[ClaimedRun] = []
     for claim in dead.claims:
+        block = messages.blocks.get(claim.sequence >> machine.limits.block_bits)
+        slot = claim.sequence - block.base
+        cause = next(cause for cause, members in block.deaths.items() if members >> slot & 1)
         number, runs = claim.number, list[Run]()
-        for block, members in messages.by_block([(claim.sequence, claim.count)]):
-            block.runs.clip(block.base, bitsets.first(members), claim.count, runs)
+        block.runs.clip(block.base, slot, claim.count, runs)
         for run in runs:
-            claimed.append(ClaimedRun(number, run, CAUSES[claim.cause], claim.time_ms))
+            claimed.append(ClaimedRun(number, run, CAUSES[cause], claim.time_ms, claim.epoch))
             number += run.count
     waiting = dead.count - dead.claimed_count
-    return DeadWork(messages.config, tuple(claimed), waiting, dead.last_number, dead.epoch, dead.problem)
+    return DeadWork(messages.config, tuple(claimed), waiting, dead.epoch, dead.producer, dead.problem)
 
 
 def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:

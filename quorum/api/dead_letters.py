@@ -1,106 +1,94 @@
 """Brings dead letters to their targets: on the node that leads the group of their queue.
 
-The group's machine keeps the dead messages of a queue, and gives them numbers (fifo/messages/dead_letters.py). A worker
-publishes them in the order of their numbers through a session of its own, as a client would, and says what the target
-has confirmed. One batch is under way at a time.
+The group's machine keeps the dead messages of a queue, and gives them numbers (fifo/messages/dead_letters.py). The
+node's worker for the queue publishes them in the order of their numbers through a session of its own, as a client
+would, and says what the target has confirmed. One batch is under way at a time. dead_queues.py decides when a queue has
+its turn.
 
 Why a letter is neither lost nor doubled in its target:
 - It is dead in its queue until the target has confirmed it.
 - The session's producer is that of the queue, and a letter's number is its client sequence. So a repeat is dropped,
-  also if the next leader's worker sends it. Each worker has a higher epoch, which fences the ones before it.
+  also if the next leader's worker sends it. Each worker has a higher epoch, which fences the ones before it, at the
+  target and in the queue.
+- A worker has one session. The target's groups remember it as long as it lives. Only if no letter is in doubt does it
+  end cleanly, so that the groups forget it.
 - A batch is taken as a whole by each group, or not at all. While one group refuses it, no later number goes to another
   one: so the same numbers can be sent again, and none is refused for being late.
+- No batch is sent while an earlier one has no answer.
 
-A target that is missing or full holds up the letters of its queue. A refused batch is halved, so that what fits gets
-through; a letter that is refused alone waits, for longer each time. What the target says is a state of the queue
-(`SettleDead.problem`), so that every node shows it.
+A target that is missing or full holds up the letters of its queue. Nothing is written while this node knows no route. A
+batch that a full target refuses is halved, so that what fits gets through; a letter that is refused alone waits. The
+reason for a refusal is part of the queue's state (`SettleDead.problem`), so that every node shows it.
 
-Under at-most-once nothing waits: each letter is taken or dropped.
+Under at-most-once no letter waits for a missing or full target: each is taken or dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from fifo import commands as c
 from fifo.limits import PRODUCTION
-from fifo.results import DeadWork
-from quorum.api import status
-from quorum.api.client_session import PRODUCER_BYTES, ClientSession
-from quorum.api.death_history import Death, Letter, letter_of
+from fifo.results import ClaimedRun, DeadWork
+from quorum.api import routing, status
+from quorum.api.client_session import ClientSession
+from quorum.api.dead_queues import DeadQueues, Key, Place
+from quorum.api.death_history import DEATHS, FIRST, LAST, Death, Letter, letter_of
+from quorum.api.deliveries import BodyReader
 from quorum.api.hub import Hub
-from quorum.api.outcomes import Confirms
+from quorum.api.outcomes import Confirms, Outcome
 from quorum.api.owners import owner_of
-from quorum.node.queries import FindDeadQueues, FindDeadWork
+from quorum.node.errors import BodyUnreadable
+from quorum.node.queries import FindDeadWork
+from quorum.node.wire.batches import FRAME_BYTES, BatchLimits, StoredBatch
 from quorum.v1 import queue_pb2 as pb
 
-LOOK_S = 2.0
-"""Interval between two looks at which groups this node leads. New dead messages need no look."""
 BATCH_BYTES = 1 << 20
 """Approximate maximum bytes of a batch, or one message."""
-LETTERS_AT_A_TIME = 64
-"""Letters after which the other tasks of the event loop have their turn: they take about a millisecond."""
+KEPT_BYTES = 1 << 20
+"""Maximum bytes of stored batches that a worker keeps to read on; larger ones are read again."""
+PATIENCE_S = 1.0
+"""A worker whose batch has no answer after this time leaves its place to another queue."""
 ANSWER_S = 30.0
-"""Time after which an unanswered batch counts as a problem, and is sent again."""
-PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Waiting times while the target does not take the next letter, one after the other; the last one stays."""
-PLACES = 32
-"""Workers of a node that are at work at a time. One that waits for its target takes no place."""
+"""Time after which an unanswered batch counts as a problem. The worker waits on: the letters are in doubt."""
 BATCHES_A_TURN = 64
 """Batches after which a worker lets another one have its place."""
+FAILURES = 3
+"""Failed attempts in a row after which the queue says why, whatever the reason."""
 OWNER = owner_of("dead letters")
-"""Whose share of a group's producers the workers' sessions count towards: they are remembered like those of clients."""
+"""The workers of all nodes share a group's places for producers as one client address would. A session that ends
+cleanly gives its place back."""
+LETTER_LIMITS = BatchLimits(PRODUCTION.max_claimed, FRAME_BYTES, FRAME_BYTES)
+"""A letter has been accepted before, so the present settings for clients do not count for it."""
+TOO_LARGE = ("metadata_too_large", "message_too_large", "batch_too_large")
+DIVISIBLE = ("queue_full", "unroutable", *TOO_LARGE)
+"""Reasons for which a part of a refused batch may be taken."""
 NO_TARGET = status.make(
-    status.Code.FAILED_PRECONDITION, "no_target", "the queue has no dead-letter target any more"
+    status.Code.FAILED_PRECONDITION,
+    "no_target",
+    "the queue has no dead-letter target any more; set x-dead-letter-exchange again, or purge the queue",
 )
 NO_ANSWER = status.make(status.Code.DEADLINE_EXCEEDED, "no_answer", f"no answer for {ANSWER_S:g} s")
 
-Key = tuple[int, int]
-"""A queue: its group, its id."""
-
-
-def producer_of(queue: int) -> bytes:
-    """The producer of a queue's dead letters. A queue's id is never used again."""
-    return hashlib.blake2b(b"dead letters of queue %d" % queue, digest_size=PRODUCER_BYTES).digest()
-
 
 async def forward_dead_letters(hub: Hub) -> None:
-    """Keep a worker for each queue that needs one, until cancelled."""
-    workers: dict[Key, _Worker] = {}
-    places = asyncio.Semaphore(PLACES)
+    """Forward the dead letters of all queues whose groups this node leads, until cancelled."""
 
-    def begin(queues: Iterable[Key]) -> None:
-        for key in queues:
-            if key not in workers or workers[key].task.done():
-                workers[key] = _Worker(hub, *key, places)
-            workers[key].has_news = True
+    async def forward(queues: DeadQueues, key: Key, place: Place) -> Hashable:
+        return await _Worker(hub, queues, key, place).run()
 
-    try:
-        while True:
-            found = await hub.requests.query_at_leisure(FindDeadQueues())
-            for key, worker in list(workers.items()):
-                if worker.task.done():
-                    del workers[key]
-                elif key[0] not in found.groups:
-                    worker.task.cancel()
-            begin(found.queues)
-            next_look_s = hub.loop.time() + LOOK_S
-            while (left_s := next_look_s - hub.loop.time()) > 0:
-                begin(await hub.published.new_dead_queues(left_s))
-    finally:
-        for worker in workers.values():
-            worker.task.cancel()
+    await DeadQueues(hub, forward).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Dead letters that are published together. first: the number of the first one."""
+    """Dead letters that are published together. first: the number of the first one; the others follow without a gap."""
 
     first: int
     letters: Sequence[Letter]
@@ -115,189 +103,379 @@ class _Batch:
         return self.letters[ordinal].closes_cycle(queue)
 
 
-class _Refused(Exception):
-    """The target does not take `count` letters together."""
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What became of a batch. taken: its first letters that are confirmed, up to the first one that is not. forwarded:
+    those of them that are in a queue. confirmed, forwarded_in_all: the same of all letters. why: the refusal of the
+    first one that is refused, None if all are confirmed."""
 
-    def __init__(self, why: status.Status, count: int) -> None:
-        super().__init__(why.message)
+    taken: int
+    forwarded: int
+    confirmed: int
+    forwarded_in_all: int
+    why: status.Status | None
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a group may have taken a letter that is not settled now."""
+        return self.confirmed > self.taken or (
+            self.why is not None and any(key == status.MAY_BE_IN for key, _ in self.why.metadata)
+        )
+
+
+class _Waits(Exception):
+    """The queue has to wait for its target. why: None if it is known already."""
+
+    def __init__(self, target: Hashable, why: status.Status | None = None) -> None:
+        super().__init__(target)
+        self.target = target
         self.why = why
-        self.count = count
 
 
 class _Worker:
     """Brings the dead letters of one queue to their target, until there are none."""
 
-    def __init__(self, hub: Hub, group: int, queue: int, places: asyncio.Semaphore) -> None:
+    def __init__(self, hub: Hub, queues: DeadQueues, key: Key, place: Place) -> None:
         self._hub = hub
-        self._group = group
-        self._queue = queue
-        self._places = places
+        self._queues = queues
+        self._key = key
+        self._group, self._queue = key
+        self._place = place
+        self._reader = hub.body_reader(KEPT_BYTES)
+        self._session: _Session | None = None
+        self._epoch = 0
+        """0 until the worker has begun"""
         self._most = PRODUCTION.max_claimed
         """letters of the next batch"""
-        self._pauses = 0
-        """in a row"""
-        self._logger = structlog.get_logger().bind(node=hub.node, group=group, queue=queue)
-        self.has_news = False
-        """messages have died since the last look"""
-        self.task = asyncio.create_task(self._run())
+        self._bare = 0
+        """the number of a letter that the target does not take with its history"""
+        self._taken_to = self._settled_to = 0
+        """The highest numbers that a group may have taken, and that are settled. Nothing is in doubt if all of the
+        first are among the second."""
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                async with self._places:
-                    self.has_news = False
-                    is_done = await self._turn()
-                if is_done and not self.has_news:
-                    return
-                continue
-            except _Refused as error:
-                if error.count > 1:
-                    self._most = error.count // 2
-                    continue
-                await self._tell(error.why)
-            except status.StatusError as error:
-                if error.status.code not in (status.Code.UNAVAILABLE, status.Code.ABORTED):
-                    await self._tell(error.status)
-            except Exception as error:  # a defect; the letters stay where they are
-                self._logger.critical("dead letters cannot be forwarded", exc_info=error)
-            await asyncio.sleep(PAUSES_S[min(self._pauses, len(PAUSES_S) - 1)])
-            self._pauses += 1
-
-    async def _turn(self) -> bool:
-        """Forward some batches. Return whether nothing is left."""
-        work = await self._work()
-        if work is None:
-            return True
-        if work.config.dead_letter_strategy == "none":
-            raise _Refused(NO_TARGET, 1)
-        await self._call(c.ClaimDead(self._queue, begins=True))
-        session: _Session | None = None
-        is_clean = False
+    async def run(self) -> Hashable:
+        """Forward letters until there are none. Return what the queue has to wait for otherwise."""
         try:
-            for _ in range(BATCHES_A_TURN):
-                work = await self._work()
-                if work is None:
-                    break
-                if not work.claimed:
-                    await self._call(c.ClaimDead(self._queue))
-                    continue
-                if session is None:
-                    session = _Session(self._hub, producer_of(self._queue), work.epoch)
-                batch = await self._batch(work)
-                await self._settle(batch, await session.send(work.config, batch))
-            is_clean = True
+            await self._work_off()
+            return None
+        except _Waits as waits:
+            await self._tell(waits.why)
+            return waits.target
+        except status.StatusError as error:
+            failed = error.status
+        except Exception as error:  # a defect; the letters stay where they are
+            failed = status.make(status.Code.INTERNAL, "failed", f"{type(error).__name__}: {error}")
+            if self._queues.may_log(self._key, failed.reason):
+                self._logger().critical("dead letters cannot be forwarded", exc_info=error)
         finally:
-            if session is not None:
-                await session.close(is_clean=is_clean)
-        return work is None
+            await self._close()
+        if self._queues.pauses(self._key) >= FAILURES - 1:
+            await self._tell(failed)
+        return self._key
+
+    async def _work_off(self) -> None:
+        batches = 0
+        while (work := await self._work()) is not None:
+            target, why = await self._target(work.config)
+            if why is not None or not self._queues.may_try(target, self._key):
+                await self._wait(_Waits(target, why))
+                continue
+            if self._session is None:
+                await self._begin(work, target)
+                continue
+            if not work.claimed:
+                await self._settle(0)
+                continue
+            batch = await self._batch(work)
+            waits = await self._decided(batch, await self._send(work.config, batch), work.config, target)
+            if waits is not None:
+                await self._wait(waits)
+            batches += 1
+            if batches % BATCHES_A_TURN == 0:
+                await self._place.let_others()
 
     async def _work(self) -> DeadWork | None:
         """What there is to do; None if there is nothing."""
         work = await self._hub.requests.query(FindDeadWork(self._group, self._queue))
         return work if work is not None and (work.claimed or work.waiting) else None
 
-    async def _call(self, command: c.Command) -> None:
-        await self._hub.own_session.call(self._group, command)
+    async def _target(self, config: c.QueueConfig) -> tuple[Hashable, status.Status | None]:
+        """What the letters of the queue wait for if they have to; and why they have to, if this node knows no route."""
+        if config.dead_letter_strategy == "none":
+            return NO_TARGET.reason, NO_TARGET
+        route = config.dead_letter_exchange, config.dead_letter_routing_key or config.name
+        why = None
+        if config.dead_letter_strategy == "at_least_once":
+            why = routing.no_route(self._hub.catalog, *route)
+            if why is not None and not self._queues.pauses(
+                route
+            ):  # this node may have been started a moment ago
+                why = routing.no_route(await self._hub.requests.current_catalog(), *route)
+        return route, why
+
+    async def _wait(self, waits: _Waits) -> None:
+        """Wait for the target: with the session if letters are in doubt, otherwise without (raises _Waits)."""
+        if self._taken_to <= self._settled_to:
+            raise waits
+        await self._tell(waits.why)
+        self._reader.drop()
+        await self._queues.wait(waits.target, self._key, self._place)
+        self._most = 1
+
+    async def _begin(self, work: DeadWork, target: Hashable) -> None:
+        epoch = work.epoch + 1
+        await self._call(c.ClaimDead(self._queue, epoch, self._hub.random_bytes(c.PRODUCER_BYTES)))
+        self._epoch = epoch
+        begun = await self._work()
+        if begun is None:
+            return
+        if begun.epoch != epoch:
+            raise status.of_ended("fenced")
+        if (
+            self._queues.clean_epochs.pop(self._key, None) != work.epoch
+        ):  # an earlier worker may have sent some
+            earlier = [each.number + each.run.count - 1 for each in begun.claimed if each.epoch < epoch]
+            self._taken_to = max(earlier, default=0)
+        if self._queues.is_slow(target):
+            self._most = 1
+        self._session = _Session(self._hub, begun.producer, epoch)
+
+    # ---- a batch
 
     async def _batch(self, work: DeadWork) -> _Batch:
         """The next letters, as many as a batch may have."""
-        most = min(self._most, self._hub.limits.max_messages)
-        letters: list[Letter] = []
-        bodies: list[bytes] = []
-        ends: list[int] = []
-        size = end = 0
-        for claimed in work.claimed:
-            death = Death(work.config.name, claimed.cause, claimed.time_ms)
-            parts = self._hub.reader.parts(self._group, claimed.run)
-            async for stored, first, count in self._hub.requests.readable(parts):
-                for ordinal in range(first, first + count):
-                    body = stored.bodies[stored.start(ordinal) : stored.ends[ordinal]]
-                    letter = letter_of(stored.each[ordinal] if stored.each else stored.shared, death)
-                    size += len(body) + letter.properties.ByteSize()
-                    if letters and (len(letters) >= most or size > BATCH_BYTES):
-                        return _made(work, letters, bodies, ends)
-                    end += len(body)
-                    letters.append(letter)
-                    bodies.append(body)
-                    ends.append(end)
-                    if len(letters) % LETTERS_AT_A_TIME == 0:
-                        await asyncio.sleep(0)
-        return _made(work, letters, bodies, ends)
-
-    async def _settle(self, batch: _Batch, forwarded: int) -> None:
-        """The batch is decided: its messages are gone, and others get numbers."""
-        self._pauses = 0
-        self._most = min(2 * self._most, PRODUCTION.max_claimed)
-        await asyncio.gather(
-            self._call(c.SettleDead(self._queue, batch.last, forwarded)), self._call(c.ClaimDead(self._queue))
+        is_bare = work.claimed[0].number == self._bare
+        make = partial(
+            _next_batch,
+            self._reader,
+            self._group,
+            work.config.name,
+            work.claimed,
+            1 if is_bare else self._most,
+            is_bare,
         )
+        while True:
+            try:
+                return await self._hub.workers.read(make)
+            except BodyUnreadable as error:
+                await self._hub.requests.repair(error)
 
-    async def _tell(self, why: status.Status) -> None:
+    async def _send(self, config: c.QueueConfig, batch: _Batch) -> _Result:
+        """Publish a batch, and wait for the answers of its groups: without a place if that takes long."""
+        assert self._session is not None
+        before, self._taken_to = self._taken_to, max(self._taken_to, batch.last)
+        sending = asyncio.ensure_future(self._session.send(config, batch))
+        try:
+            await asyncio.wait({sending}, timeout=PATIENCE_S)
+            if not sending.done():
+                self._place.leave()
+                await asyncio.wait({sending}, timeout=ANSWER_S - PATIENCE_S)
+            if not sending.done():
+                await self._tell(NO_ANSWER)
+                await asyncio.wait({sending})
+            await self._place.retake()
+            result = sending.result()
+        finally:
+            sending.cancel()
+        if not result.confirmed and not result.is_in_doubt:
+            self._taken_to = before
+        return result
+
+    async def _decided(
+        self, batch: _Batch, result: _Result, config: c.QueueConfig, target: Hashable
+    ) -> _Waits | None:
+        """The batch is decided: what the target has is gone. Return why the next letter has to wait, if it has to."""
+        count, why = len(batch.letters), result.why
+        is_dropping = config.dead_letter_strategy == "at_most_once"
+        if why is None or (is_dropping and not (why.reason in TOO_LARGE and count > 1)):
+            await self._settle(batch.last, result.forwarded_in_all)
+            self._most = min(2 * self._most, PRODUCTION.max_claimed)
+            self._queues.takes(target, self._key)
+            return None
+        last = batch.first + result.taken - 1
+        if why.reason == "refused_earlier":
+            # It was routed to other groups before, and one of them has taken a later letter meanwhile.
+            await self._settle(last if result.taken else 0, result.forwarded, again=True)
+            self._settled_to = self._taken_to  # the old numbers are never sent again
+            return None
+        if result.taken:
+            await self._settle(last, result.forwarded)
+            return None
+        if count > 1 and why.reason in DIVISIBLE:
+            self._most = count // 2
+            return None
+        if count == 1 and why.reason in TOO_LARGE and self._bare != batch.first:
+            self._bare = batch.first
+            return None
+        return _Waits(target, why)
+
+    async def _settle(self, to: int, forwarded: int = 0, *, again: bool = False) -> None:
+        """These messages are gone, and others get numbers."""
+        await self._call(c.SettleDead(self._queue, self._epoch, to, forwarded, again))
+        self._settled_to = max(self._settled_to, to)
+
+    async def _call(self, command: c.Command) -> None:
+        await self._hub.own_session.call(self._group, command)
+
+    # ---- its end, and what it says
+
+    async def _close(self) -> None:
+        is_clean = self._taken_to <= self._settled_to
+        if self._session is not None:
+            await self._session.close(is_clean=is_clean)
+        if is_clean and self._epoch:
+            self._queues.clean_epochs[self._key] = self._epoch
+
+    def _logger(self) -> structlog.stdlib.BoundLogger:
+        logger: structlog.stdlib.BoundLogger = structlog.get_logger()
+        return logger.bind(node=self._hub.node, group=self._group, queue=self._queue)
+
+    async def _tell(self, why: status.Status | None) -> None:
         """Say why the next letter waits: in the log of this node, and in the state of the queue."""
-        problem = f"{why.reason.upper()}: {why.message}"[: c.MAX_PROBLEM]
+        if why is None:
+            return
+        reason = why.reason.upper()
+        problem = f"{reason}: {why.message}"[: c.MAX_PROBLEM]
         with contextlib.suppress(status.StatusError):
             work = await self._work()
-            if why.reason == "refused_earlier":
-                # It was routed to other groups before, and one of them has taken a later letter meanwhile.
-                await self._call(c.ClaimDead(self._queue, begins=True, again=True))
-            elif work is not None and work.problem != problem:
-                name = work.config.name
-                self._logger.warning("dead letters wait for their target", name=name, problem=problem)
-                await self._call(c.SettleDead(self._queue, 0, 0, problem))
+            if work is None:
+                return
+            if self._queues.may_log(self._key, reason):
+                self._logger().warning(
+                    "dead letters wait for their target", name=work.config.name, problem=problem
+                )
+            if work.problem.partition(":")[0] != reason:
+                await self._call(c.SettleDead(self._queue, work.epoch, problem=problem))
 
 
-def _made(work: DeadWork, letters: list[Letter], bodies: list[bytes], ends: list[int]) -> _Batch:
-    message = pb.MessageBatch(count=len(letters), bodies=b"".join(bodies), body_ends=ends)
-    message.properties.extend([letter.properties for letter in letters])
-    return _Batch(work.claimed[0].number, letters, message.SerializeToString(deterministic=True))
+def _next_batch(
+    reader: BodyReader, group: int, queue: str, claimed: Sequence[ClaimedRun], most: int, is_bare: bool
+) -> _Batch:
+    """Read the first claimed messages, and make letters of them. Raises BodyUnreadable. A batch has no gap in its
+    numbers. Letters that share their properties are published like this, because those of a large batch would be many
+    times as large if each had its own."""
+    building = _Building(claimed[0].number, most)
+    shared: tuple[StoredBatch, Death, Letter] | None = None
+    for each in claimed:
+        if each.number != building.next_number:
+            break
+        death = Death(queue, each.cause, each.time_ms)
+        for part in reader.parts(group, each.run):
+            if isinstance(part, BodyUnreadable):
+                raise part
+            stored, first, count = part
+            if not stored.each and (shared is None or (shared[0], shared[1]) != (stored, death)):
+                shared = stored, death, _letter(stored.shared, death, is_bare)
+            for ordinal in range(first, first + count):
+                if stored.each:
+                    letter = _letter(stored.each[ordinal], death, is_bare)
+                else:
+                    assert shared is not None
+                    letter = shared[2]
+                if not building.add(stored.bodies[stored.start(ordinal) : stored.ends[ordinal]], letter):
+                    return building.made()
+    return building.made()
+
+
+def _letter(before: pb.Properties | None, death: Death, is_bare: bool) -> Letter:
+    """is_bare: the letter carries no history."""
+    letter = letter_of(before, death)
+    if is_bare:
+        own = letter.properties.application_properties
+        for name in [name for name in own if name == DEATHS or name.startswith((FIRST, LAST))]:
+            del own[name]
+    return letter
+
+
+class _Building:
+    """A batch that is being built."""
+
+    def __init__(self, first: int, most: int) -> None:
+        self._first = first
+        self._most = most
+        self._letters: list[Letter] = []
+        self._bodies: list[bytes] = []
+        self._ends: list[int] = []
+        self._end = 0
+        self._sizes = 0
+        """bytes of the properties of all letters, if each has its own"""
+        self._is_shared = True
+
+    @property
+    def next_number(self) -> int:
+        return self._first + len(self._letters)
+
+    def add(self, body: bytes, letter: Letter) -> bool:
+        """Add a letter, unless the batch is full. The first one always fits."""
+        size = letter.properties.ByteSize()
+        is_shared = self._is_shared and (not self._letters or letter is self._letters[0])
+        whole = self._end + len(body) + size + (0 if is_shared else self._sizes)
+        if self._letters and (len(self._letters) >= self._most or whole > BATCH_BYTES):
+            return False
+        self._is_shared = is_shared
+        self._sizes += size
+        self._end += len(body)
+        self._letters.append(letter)
+        self._bodies.append(body)
+        self._ends.append(self._end)
+        return True
+
+    def made(self) -> _Batch:
+        batch = pb.MessageBatch(count=len(self._letters), bodies=b"".join(self._bodies), body_ends=self._ends)
+        if self._is_shared:
+            batch.shared_properties.CopyFrom(self._letters[0].properties)
+        else:
+            batch.properties.extend([letter.properties for letter in self._letters])
+        return _Batch(self._first, self._letters, batch.SerializeToString(deterministic=True))
 
 
 class _Session:
     """The session of one worker. One batch is under way at a time."""
 
     def __init__(self, hub: Hub, producer: bytes, epoch: int) -> None:
-        self._session = ClientSession(hub)
+        self._session = ClientSession(hub, LETTER_LIMITS)
         self._session.open(producer, epoch, OWNER)
         self._turns = self._session.outcomes()
 
-    async def send(self, config: c.QueueConfig, batch: _Batch) -> int:
-        """Publish a batch. Return how many of its letters the target has; the others were dropped. Raises _Refused if
-        they have to wait."""
-        is_dropped = config.dead_letter_strategy == "at_most_once"
-        key = config.dead_letter_routing_key or config.name
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                barred = await self._session.publisher.forward(
-                    config.dead_letter_exchange,
-                    key,
-                    batch.first,
-                    batch.data,
-                    batch.is_barred,
-                    independent=is_dropped,
-                )
-                confirmed, why = await self._outcome(len(batch.letters))
-        except TimeoutError:
-            raise _Refused(NO_ANSWER, 1) from None
-        if why is not None and not is_dropped:
-            raise _Refused(why, len(batch.letters))
-        return confirmed - barred
-
-    async def _outcome(self, count: int) -> tuple[int, status.Status | None]:
-        """The number of confirmed letters, and why the first of the others is refused."""
-        confirmed = refused = 0
-        why: status.Status | None = None
-        while confirmed + refused < count:
+    async def send(self, config: c.QueueConfig, batch: _Batch) -> _Result:
+        """Publish a batch, and wait until each of its groups has answered. StatusError if the session ends."""
+        barred = await self._session.publisher.forward(
+            config.dead_letter_exchange,
+            config.dead_letter_routing_key or config.name,
+            batch.first,
+            batch.data,
+            batch.is_barred,
+            independent=config.dead_letter_strategy == "at_most_once",
+        )
+        decided: dict[int, status.Status | None] = {}
+        while len(decided) < len(batch.letters):
             for outcome in await anext(self._turns):
-                assert isinstance(outcome, Confirms)
-                confirmed += sum([span.last - span.first + 1 for span in outcome.confirmed])
-                for each in outcome.rejected:
-                    refused += each.span.last - each.span.first + 1
-                    why = why or each.why
-        return confirmed, why
+                _note(decided, outcome, batch.first)
+        confirmed = [ordinal for ordinal, why in decided.items() if why is None]
+        refused = sorted([ordinal for ordinal, why in decided.items() if why is not None])
+        taken = refused[0] if refused else len(decided)
+        forwarded = [ordinal for ordinal in confirmed if ordinal not in barred]
+        return _Result(
+            taken,
+            len([ordinal for ordinal in forwarded if ordinal < taken]),
+            len(confirmed),
+            len(forwarded),
+            decided[refused[0]] if refused else None,
+        )
 
     async def close(self, *, is_clean: bool) -> None:
         """is_clean: everything is decided and settled, so the groups need not remember the producer."""
         if is_clean:
             self._session.client_closes()
         self._session.release()
-        await self._turns.aclose()
+        with contextlib.suppress(RuntimeError):  # a batch was on its way
+            await self._turns.aclose()
+
+
+def _note(decided: dict[int, status.Status | None], outcome: Outcome, first: int) -> None:
+    """Note the letters that an outcome decides, by their ordinals, and why they are refused."""
+    assert isinstance(outcome, Confirms)
+    for span in outcome.confirmed:
+        decided.update(dict.fromkeys(range(span.first - first, span.last - first + 1)))
+    for each in outcome.rejected:
+        decided.update(dict.fromkeys(range(each.span.first - first, each.span.last - first + 1), each.why))

@@ -53,6 +53,7 @@ class Hub:
     ) -> None:
         """node: the id of this node's member. clock_s: the member's clock, as its driver reads it."""
         self.node = node
+        self.random_bytes = random_bytes
         self.limits = limits
         self.session_window = session_window
         self.loop = asyncio.get_running_loop()

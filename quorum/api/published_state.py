@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 
 from fifo import commands as c
@@ -52,12 +51,10 @@ class PublishedState:
 
     # ---- questions
 
-    async def new_dead_queues(self, wait_s: float) -> list[tuple[int, int]]:
-        """The queues (group, id) where messages have died since the last call, as soon as there is one; none after
-        `wait_s`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._has_died.wait()
+    async def new_dead_queues(self) -> list[tuple[int, int]]:
+        """The queues (group, id) that have got their first dead message since the last call, as soon as there is
+        one."""
+        await self._has_died.wait()
         self._has_died.clear()
         found = list(self._died)
         self._died.clear()

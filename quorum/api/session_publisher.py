@@ -24,7 +24,7 @@ from quorum.api.session_commands import SessionCommands
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
-from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, CheckedBatch
+from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, BatchLimits, CheckedBatch
 from quorum.node.wire.operations import MAX_RANGES
 from quorum_selectors.known_fields import KeptFields
 
@@ -33,6 +33,18 @@ T = TypeVar("T")
 MAX_UINT64 = (1 << 64) - 1
 MAX_KNOWN = 8_192
 """Queues of which a session remembers something; above it, it forgets them all."""
+
+
+BARRED_AT_A_TIME = 512
+"""Queues that are looked up in the histories of dead letters, until other tasks have their turn: a few milliseconds."""
+
+
+def _too_many_copies(count: int, copies: int) -> batches.BatchError:
+    return batches.BatchError(
+        "batch_too_large",
+        f"a batch of {count} messages that counts as {copies}, once for each of their queues; at most "
+        f"{PRODUCTION.max_targeted}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +83,10 @@ class _Registering:
 class SessionPublisher:
     """The producer of one session."""
 
-    def __init__(self, hub: Hub, commands: SessionCommands) -> None:
+    def __init__(self, hub: Hub, commands: SessionCommands, limits: BatchLimits) -> None:
         self._hub = hub
+        self._limits = limits
+        """of its batches"""
         self._commands = commands
         self._outbox = commands.outbox
         self._kept: dict[int, tuple[KeptFields | None, int]] = {}
@@ -152,7 +166,7 @@ class SessionPublisher:
                 partial(
                     check,
                     batch,
-                    self._hub.limits,
+                    self._limits,
                     kept,
                     max_bytes,
                     **ordered_by([queue]),
@@ -359,10 +373,11 @@ class SessionPublisher:
         is_barred: Callable[[int, str], bool],
         *,
         independent: bool,
-    ) -> int:
-        """Dead letters for an exchange, also the default one, numbered from `first` on; everything below is decided.
-        is_barred(ordinal, queue): whether a letter must not go to a queue. A letter that no queue may get is confirmed;
-        their number is returned. One that is routed to no queue is rejected."""
+    ) -> set[int]:
+        """Dead letters for an exchange, also the default one, numbered from `first` on; everything below is decided,
+        and so is what this session has sent before. is_barred(ordinal, queue): whether a letter must not go to a queue.
+        A letter that no queue may get is confirmed; the ordinals of these are returned. One that is routed to no queue
+        is rejected. Letters may be sent again under the same numbers after they were rejected."""
         self._commands.resume()
         count = batches.claimed_count(batch)
         try:
@@ -370,24 +385,30 @@ class SessionPublisher:
                 found, missing = await self._routes_through((exchange, routing_key, ()), batch, count, True)
                 routes = found.queues
             else:
-                routes = [(await self._hub.requests.queue(routing_key),)] * count
-                missing = {}
+                routes, missing = [(await self._hub.requests.queue(routing_key),)] * count, {}
+            if (copies := sum(map(len, routes))) > PRODUCTION.max_targeted:
+                raise _too_many_copies(count, copies)
             await self._look_up_kept_of({queue.id: queue for each in routes for queue in each}.values())
-        except batches.BatchError as error:
-            await self._refuse(count, first, first, None, status.of_error(error))
-            return 0
-        except status.StatusError as error:
-            if error.status.code == status.Code.UNAVAILABLE:
+        except (batches.BatchError, status.StatusError) as error:
+            why = status.of_error(error) if isinstance(error, batches.BatchError) else error.status
+            if why.code == status.Code.UNAVAILABLE:
                 raise
-            await self._refuse(count, first, first, None, error.status)
-            return 0
-        allowed = [
-            tuple([queue for queue in queues if not is_barred(ordinal, queue.name)])
-            for ordinal, queues in enumerate(routes)
-        ]
-        groups = self._hub.catalog.queue_groups
-        await self._publish_routed(allowed, missing, first, first, batch, independent, groups=groups)
-        return sum([bool(queues) and not left for queues, left in zip(routes, allowed, strict=True)])
+            self._outbox.reject(first, first + count - 1, why)
+            self._commands.work.set()
+            return set()
+        allowed: list[routing.Queues] = []
+        looked = 0
+        for ordinal, queues in enumerate(routes):
+            allowed.append(tuple([queue for queue in queues if not is_barred(ordinal, queue.name)]))
+            looked += len(queues)
+            if looked > BARRED_AT_A_TIME:
+                looked = 0
+                await asyncio.sleep(0)
+        refused = await self._send_routed(allowed, missing, first, first, batch, independent)
+        for begin, last, why in routing.neighbours(refused):
+            self._outbox.reject(first + begin, first + last, why)
+        self._commands.work.set()
+        return {ordinal for ordinal, queues in enumerate(routes) if queues and not allowed[ordinal]}
 
     async def _routes_through(
         self, route: tuple[str, str, Sequence[str]], batch: bytes, count: int, mandatory: bool
@@ -422,7 +443,7 @@ class SessionPublisher:
             self._is_current = True
 
         async def read() -> batches.StoredBatch:
-            return await self._in_turn(batch, partial(batches.read_each, batch, self._hub.limits))
+            return await self._in_turn(batch, partial(batches.read_each, batch, self._limits))
 
         while True:
             while self._routed_by != (revision := self._hub.catalog.routes.revision):
@@ -464,6 +485,24 @@ class SessionPublisher:
             await self._refuse(count, first, lowest_unconfirmed, None, error.status)
             return
         self._numbers.use(first + count - 1)
+        refused = await self._send_routed(
+            routes, missing, first, lowest_unconfirmed, batch, independent, is_alike=is_alike
+        )
+        await self._refuse_each(refused, routes, first, groups)
+
+    async def _send_routed(
+        self,
+        routes: Sequence[routing.Queues],
+        missing: dict[int, status.Status],
+        first: int,
+        lowest_unconfirmed: int,
+        batch: bytes,
+        independent: bool,
+        *,
+        is_alike: bool = False,
+    ) -> dict[int, status.Status]:
+        """Send the parts of a batch to their groups, as `_publish_routed` says. Return the messages that are refused
+        here, by ordinal."""
         parts, refused = (await self._alike(routes, batch), missing) if is_alike else ([], missing)
         if not parts:
             parts, refused = await self._route(routes, missing, batch, independent)
@@ -474,7 +513,7 @@ class SessionPublisher:
             dropped = [place for place, queues in enumerate(routes) if not queues and place not in refused]
             for number, some in routing.numbers_of(first, dropped):
                 self._outbox.confirm(number, number + some - 1)
-        await self._refuse_each(refused, routes, first, groups)
+        return refused
 
     async def _queues_of(self, keys: Sequence[str]) -> dict[str, CatalogQueue | None]:
         """The queues by name, None for an unknown one, after one look at the current catalog if one is unknown. The
@@ -508,7 +547,7 @@ class SessionPublisher:
         try:
             checked = await self._in_turn(
                 batch,
-                partial(batches.check, batch, self._hub.limits, None, -1, **ordered_by(queues)),
+                partial(batches.check, batch, self._limits, None, -1, **ordered_by(queues)),
             )
             for group in routing.groups_of(queues):
                 self._hub.published.check_disks(group)
@@ -529,7 +568,7 @@ class SessionPublisher:
         batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
         independent batch, what exceeds a limit together is halved until it fits."""
         await asyncio.sleep(0)  # other sessions have their turn
-        limits = self._hub.limits
+        limits = self._limits
         try:
             whole = replace(limits, max_batch_bytes=FRAME_BYTES) if independent else limits
             kept = [[self._kept[queue.id] for queue in queues] for queues in routes]
@@ -540,11 +579,7 @@ class SessionPublisher:
 
             stored, wrong = await self._in_turn(batch, read)
             if not independent and sum(map(len, routes)) > PRODUCTION.max_targeted:
-                raise batches.BatchError(
-                    "batch_too_large",
-                    f"a batch of {len(routes)} messages that counts as {sum(map(len, routes))}, once for each of "
-                    f"their queues; at most {PRODUCTION.max_targeted}",
-                )
+                raise _too_many_copies(len(routes), sum(map(len, routes)))
         except batches.BatchError as error:
             return [], dict.fromkeys(range(len(routes)), status.of_error(error))
         refused = missing | {ordinal: status.of_error(error) for ordinal, error in wrong.items()}
@@ -574,7 +609,7 @@ class SessionPublisher:
         independent: bool,
     ) -> tuple[list[routing.Part], dict[int, status.Status]]:
         """The parts with the accepted messages, and those of them that exceed a limit."""
-        limits = self._hub.limits
+        limits = self._limits
         parts: list[routing.Part] = []
         refused: dict[int, status.Status] = {}
         for group, ordinals in routing.by_group(routes, accepted).items():
@@ -646,7 +681,7 @@ class SessionPublisher:
         kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
         checked = await self._in_turn(
             batch,
-            partial(batches.check, batch, self._hub.limits, kept, max_bytes, **ordered_by([queue])),
+            partial(batches.check, batch, self._limits, kept, max_bytes, **ordered_by([queue])),
         )
         self._hub.published.check_disks(queue.group)
         target = c.Target(queue.id, ((0, checked.count),), checked.columns)

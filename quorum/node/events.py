@@ -250,7 +250,7 @@ class DecisionsDue:
 
 @dataclass(frozen=True, slots=True)
 class MessagesDied:
-    """Messages of these queues wait for their dead-letter target, and this node leads their group."""
+    """These queues have got their first dead message, and this node leads their group."""
 
     group: int
     queues: tuple[int, ...]

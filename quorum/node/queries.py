@@ -220,7 +220,7 @@ class StagedParts(QueueQuery[tuple[bytes, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class DeadQueues:
-    """groups: those that this node leads. queues: (group, id) of the queues there with dead messages, ascending."""
+    """groups: those that this node leads. queues: (group, id) of queues there with dead messages, ascending."""
 
     groups: tuple[int, ...]
     queues: tuple[tuple[int, int], ...]
@@ -228,7 +228,10 @@ class DeadQueues:
 
 @dataclass(frozen=True, slots=True)
 class FindDeadQueues(Query[DeadQueues]):
-    """The queues whose dead messages this node has to bring to their targets."""
+    """The first `most` queues above `after` whose dead messages this node has to bring to their targets."""
+
+    after: tuple[int, int]
+    most: int
 
 
 @dataclass(frozen=True, slots=True)

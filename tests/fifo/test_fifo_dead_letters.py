@@ -41,14 +41,25 @@ def work(world: World) -> DeadWork:
     return found
 
 
-def claim(world: World, *, begins: bool = False) -> int:
-    [reply] = world.apply([(None, c.ClaimDead(1, begins))]).replies
+PRODUCER = b"p" * 16
+
+
+def refused(world: World, command: c.Command) -> str:
+    [reply] = world.apply([(None, command)]).replies
+    assert isinstance(reply, Refused)
+    return reply.reason
+
+
+def claim(world: World, producer: bytes = PRODUCER) -> int:
+    """A new worker begins. Returns how many messages have numbers then."""
+    [reply] = world.apply([(None, c.ClaimDead(1, work(world).epoch + 1, producer))]).replies
     assert isinstance(reply, Ok)
     return reply.count
 
 
-def settle_dead(world: World, to: int, forwarded: int = 0, problem: str = "") -> int:
-    [reply] = world.apply([(None, c.SettleDead(1, to, forwarded, problem))]).replies
+def settle_dead(world: World, to: int, forwarded: int = 0, problem: str = "", *, again: bool = False) -> int:
+    command = c.SettleDead(1, work(world).epoch, to, forwarded, again, problem)
+    [reply] = world.apply([(None, command)]).replies
     assert isinstance(reply, Ok)
     return reply.count
 
@@ -98,9 +109,10 @@ def test_numbers_ascend_and_none_is_given_twice(world: World) -> None:
     assert claim(world) == SMALL.max_claimed
     assert [number for number, *_ in claimed(world)] == [1, 5]
     assert settle_dead(world, 5) == 5
+    assert [(number, count) for number, _, count, _ in claimed(world)] == [(6, 2), (8, 3)]
     assert settle_dead(world, 5) == 0
     assert claim(world) == 5
-    assert work(world).last_number == 10
+    assert [(number, count) for number, _, count, _ in claimed(world)] == [(6, 2), (8, 3)]
 
 
 def test_messages_that_die_late_get_higher_numbers_though_their_sequences_are_lower(world: World) -> None:
@@ -122,20 +134,46 @@ def test_a_part_of_a_claim_can_be_settled(world: World) -> None:
     assert info(world).dead == 3
 
 
-def test_a_worker_that_begins_has_a_higher_epoch(world: World) -> None:
+def test_the_first_worker_names_the_producer_for_ever(world: World) -> None:
     begin(world)
-    claim(world, begins=True)
-    claim(world)
-    claim(world, begins=True)
-    assert work(world).epoch == 2
+    assert (work(world).epoch, work(world).producer) == (0, b"")
+    claim(world, b"a" * 16)
+    claim(world, b"b" * 16)
+    assert (work(world).epoch, work(world).producer) == (2, b"a" * 16)
+    assert refused(world, c.ClaimDead(1, 3, b"short")) == "bad_argument"
+    again = world.restored(snapshot.encode(world.machine))
+    found = queries.dead_work(again, 1)
+    assert found is not None and found.producer == b"a" * 16
 
 
-def test_claimed_messages_may_get_new_numbers(world: World) -> None:
+def test_only_one_worker_has_an_epoch_and_those_before_it_settle_nothing(world: World) -> None:
     name = begin(world, max_length=1)
     world.apply([world.batch(name, 3)])
     claim(world)
-    world.apply([(None, c.ClaimDead(1, again=True))])
-    assert claimed(world) == [(3, 1, 2, "maxlen")]
+    assert refused(world, c.ClaimDead(1, 1, PRODUCER)) == "wrong_generation"
+    claim(world)
+    assert refused(world, c.SettleDead(1, 1, 2, 2)) == "wrong_generation"
+    assert refused(world, c.SettleDead(1, 3, 2, 2)) == "wrong_generation"
+    assert (info(world).dead, info(world).totals.dead_lettered) == (2, 0)
+
+
+def test_what_is_confirmed_is_settled_before_the_others_get_new_numbers(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 4)])
+    claim(world)
+    assert settle_dead(world, 1, again=True) == 1
+    assert claimed(world) == [(4, 2, 2, "maxlen")]
+
+
+def test_no_cold_block_is_read_whose_dead_messages_have_numbers(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 6)])
+    claim(world)
+    messages = world.machine.queues[1].messages
+    messages.blocks.page_out(0)
+    before = world.machine.memory.loads
+    assert messages.dead.claim(world.now_ms) == 5
+    assert world.machine.memory.loads == before
 
 
 def test_a_problem_is_kept_until_the_next_settlement(world: World) -> None:
@@ -146,6 +184,16 @@ def test_a_problem_is_kept_until_the_next_settlement(world: World) -> None:
     assert len(info(world).dead_letter_problem) == 200
     settle_dead(world, 0)
     assert (info(world).dead, info(world).dead_letter_problem) == (1, "")
+
+
+def test_no_problem_is_left_when_no_dead_message_is(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 2)])
+    settle_dead(world, 0, problem="full")
+    world.apply([(None, c.Purge(1))])
+    assert work(world).problem == ""
+    settle_dead(world, 0, problem="full")
+    assert work(world).problem == ""
 
 
 def test_dead_messages_hold_back_publishes_and_do_not_make_room(world: World) -> None:
@@ -213,6 +261,29 @@ def test_a_purge_takes_dead_messages_and_their_claims_along(world: World) -> Non
     assert settle_dead(world, 4) == 0
 
 
+def test_a_purge_of_the_dead_ones_leaves_the_others(world: World) -> None:
+    name = begin(world, max_length=3)
+    world.apply([world.batch(name, 5), world.batch(name, 2, place=1, due_times_ms=(-100,))])
+    found = info(world)
+    assert world.apply([(None, c.Purge(1, dead_only=True))]).replies == (Ok(found.dead),)
+    assert (info(world).ready, info(world).delayed, info(world).dead) == (found.ready, found.delayed, 0)
+
+
+@pytest.mark.parametrize(("dead_only", "left"), [(False, 0), (True, 4)])
+def test_a_purge_reads_no_cold_block_that_it_empties(world: World, dead_only: bool, left: int) -> None:
+    name = begin(world, max_length=4)
+    world.apply([world.batch(name, 20)])
+    claim(world)
+    blocks = world.machine.queues[1].messages.blocks
+    *numbers, _ = blocks.numbers()
+    for number in numbers:
+        blocks.page_out(number)
+    before = world.machine.memory.loads
+    world.apply([(None, c.Purge(1, dead_only=dead_only))])
+    assert (info(world).ready, info(world).dead, info(world).totals.purged) == (left, 0, 20 - left)
+    assert world.machine.memory.loads == before
+
+
 def test_what_waits_when_the_target_is_taken_away_waits_on(world: World) -> None:
     name = begin(world, max_length=1)
     world.apply([world.batch(name, 3)])
@@ -238,12 +309,15 @@ def test_the_member_is_told_which_queues_have_new_dead_messages(world: World) ->
     assert not world.machine.died
     world.apply([world.batch(name, 1)])
     assert list(world.machine.died) == [1] == list(world.machine.with_dead)
+    world.machine.died.clear()
+    world.apply([world.batch(name, 1)])
+    assert not world.machine.died  # the member knows of it
 
 
 def test_a_snapshot_keeps_dead_messages_and_claims(world: World) -> None:
     name = begin(world, max_length=2)
     world.apply([world.batch(name, 20)])
-    claim(world, begins=True)
+    claim(world)
     settle_dead(world, 2, forwarded=1, problem="full")
     again = world.restored(snapshot.encode(world.machine))
     assert queries.dead_work(again, 1) == work(world)

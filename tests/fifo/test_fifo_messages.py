@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fifo.budgets import Entry
-from fifo.commands import ClaimDead, QueueConfig
+from fifo.commands import QueueConfig
 from fifo.limits import SMALL
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import Stored
@@ -84,7 +84,7 @@ def forget_delayed(messages: Messages) -> None:
 
 
 def settle_dead(messages: Messages) -> None:
-    while messages.dead.claim(LATER_MS, ClaimDead(1)):
+    while messages.dead.claim(LATER_MS):
         messages.settle_dead(messages.dead.last_number, 0)
 
 

@@ -222,6 +222,8 @@ ADMIN = st.fixed_dictionaries(
         "strategy": st.sampled_from(("none", "at_least_once", "at_most_once")),
         "begins": st.booleans(),
         "behind": st.integers(-3, 8),
+        "later": st.sampled_from((1, 1, 1, 1, 0, 2)),
+        "dead_only": st.sampled_from((False, False, True)),
         "forwarded": st.integers(0, 6),
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
@@ -336,7 +338,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
             info = queries.info(self.world.machine, queue)
             ended = info.next_sequence if info is not None else 0
             spared = step["spared"]
-            command = c.Purge(queue, None if spared is None else max(0, ended - spared))
+            before = None if spared is None else max(0, ended - spared)
+            command = c.Purge(queue, before, dead_only=step["dead_only"])
         elif what == "config":
             command = c.UpdateConfig(queue, config)
         elif what == "configured":
@@ -344,16 +347,26 @@ class FifoAgainstModel(RuleBasedStateMachine):
         elif what == "delete" and queue == 3:
             command = c.DeleteQueue(queue)
         elif what == "claim":
-            command = c.ClaimDead(queue, step["begins"], again=step["behind"] == 8)
+            command = c.ClaimDead(
+                queue, self.epoch_of(queue) + step["later"], bytes([step["behind"] % 7] * 16)
+            )
         elif what == "settle_dead":
-            work = queries.dead_work(self.world.machine, queue)
-            to = max(0, (0 if work is None else work.last_number) - step["behind"])
-            command = c.SettleDead(queue, to, step["forwarded"], "full" * step["begins"])
+            machine = self.world.machine.queues.get(queue)
+            to = max(0, (0 if machine is None else machine.messages.dead.last_number) - step["behind"])
+            epoch = self.epoch_of(queue) - (step["later"] - 1)
+            command = c.SettleDead(
+                queue, max(0, epoch), to, step["forwarded"], step["behind"] == 8, "full" * step["begins"]
+            )
         elif what == "use":
             command = c.UseQueue(queue)
         elif what == "create":
             command = c.CreateQueue(queue, config)
         self.world.apply([(None, command)], passed_ms)
+
+    def epoch_of(self, queue: int) -> int:
+        """Of the last dead-letter worker."""
+        machine = self.world.machine.queues.get(queue)
+        return 0 if machine is None else machine.messages.dead.epoch
 
     @rule(step=SESSIONS)
     def sessions(self, step: dict[str, Any]) -> None:
@@ -1303,7 +1316,7 @@ BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
     "purge leaves delayed ones": (delays, "purge", not_purged),
 }
 """Of which the machine with delays is to notice each."""
-take_claims = DeadLetters.take_claims
+take_claims, purge_messages = DeadLetters.take_claims, Messages.purge
 
 
 def one_too_many(self: DeadLetters, to: int) -> Any:
@@ -1311,11 +1324,20 @@ def one_too_many(self: DeadLetters, to: int) -> Any:
     return take_claims(self, to + 1)
 
 
+def purged_alive(self: Messages, *arguments: Any, dead_only: bool = False) -> int:
+    """A purge takes no dead message."""
+    dead, self.dead = self.dead, DeadLetters(self.blocks, self.limits)
+    try:
+        return 0 if dead_only else purge_messages(self, *arguments)
+    finally:
+        self.dead = dead
+
+
 BROKEN_DEAD: dict[str, tuple[Any, str, Any]] = {
     "nothing dies": (Messages, "has_dead_letters", property(lambda messages: False)),
-    "numbers are given twice": (DeadLetters, "_claimed", lambda dead, block: 0),
+    "numbers are given twice": (DeadLetters, "_claimed", lambda dead: {}),
     "one too many is settled": (DeadLetters, "take_claims", one_too_many),
-    "a purge keeps them": (Messages, "_purge_dead", lambda messages, before: 0),
+    "a purge keeps them": (Messages, "purge", purged_alive),
 }
 MOST_EXAMPLES = 1_000
 

@@ -80,9 +80,9 @@ commands = st.one_of(
     st.builds(c.UpdateConfig, u64, config),
     st.builds(c.Configured, u64, u64),
     st.builds(c.DeleteQueue, u64),
-    st.builds(c.Purge, u64, st.none() | u64),
-    st.builds(c.ClaimDead, u64, st.booleans(), st.booleans()),
-    st.builds(c.SettleDead, u64, u64, u64, tag),
+    st.builds(c.Purge, u64, st.none() | u64, st.booleans()),
+    st.builds(c.ClaimDead, u64, u64, st.binary(max_size=16)),
+    st.builds(c.SettleDead, u64, u64, u64, u64, st.booleans(), tag),
     st.builds(c.Wake),
     st.builds(c.SetVersion, u64),
 )

@@ -1294,18 +1294,24 @@ class ModelGroup:
                 return e.Ok()
             case c.DeleteQueue(queue):
                 return self.delete(queue)
-            case c.Purge(queue, before):
-                return self.purge(queue, before)
-            case c.ClaimDead(queue):
+            case c.Purge(queue, before, dead_only):
+                return self.purge(queue, before, dead_only)
+            case c.ClaimDead(queue, epoch):
                 if queue not in self.queues:
                     return e.Refused("not_found", "")
+                if len(command.producer) != 16:
+                    return e.Refused("bad_argument", "")
+                if epoch <= self.queues[queue].dead.epoch:
+                    return e.Refused("wrong_generation", "")
                 self.dirty.add(queue)
-                return e.Ok(self.queues[queue].dead.claim(self.now_ms, command))
-            case c.SettleDead(queue):
+                return e.Ok(self.queues[queue].dead.begin(self.now_ms, command))
+            case c.SettleDead(queue, epoch):
                 if queue not in self.queues:
                     return e.Refused("not_found", "")
+                if epoch != self.queues[queue].dead.epoch:
+                    return e.Refused("wrong_generation", "")
                 self.dirty.add(queue)
-                return e.Ok(self.queues[queue].dead.settle(command))
+                return e.Ok(self.queues[queue].dead.settle(self.now_ms, command))
         raise AssertionError(command)
 
     def delete(self, queue: int) -> e.Reply:
@@ -1320,11 +1326,12 @@ class ModelGroup:
                 self.effects.append(("notify", x.address, queue, x.tag, x.attach, "queue_deleted", 0))
         return e.Ok(len(machine.messages) + len(machine.dead.messages))
 
-    def purge(self, queue: int, before: int | None) -> e.Reply:
+    def purge(self, queue: int, before: int | None, dead_only: bool) -> e.Reply:
         if queue not in self.queues:
             return e.Refused("not_found", "")
         machine = self.queues[queue]
-        waiting = [each for each in machine.waiting() if before is None or each.sequence < before]
+        waiting = [] if dead_only else machine.waiting()
+        waiting = [each for each in waiting if before is None or each.sequence < before]
         for message in waiting:
             machine.gone(message, "purged")
         self.dirty.add(queue)

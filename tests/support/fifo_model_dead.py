@@ -20,6 +20,7 @@ class Dead:
     cause: str
     number: int = 0
     time_ms: int = 0
+    epoch: int = 0
 
 
 class ModelDead:
@@ -28,6 +29,7 @@ class ModelDead:
         self.messages: list[Dead] = []
         self.last_number = 0
         self.epoch = 0
+        self.producer = b""
         self.problem = ""
 
     def takes(self, cause: str) -> bool:
@@ -39,27 +41,33 @@ class ModelDead:
     def size_bytes(self) -> int:
         return sum(self.queue.size_of(each.message) for each in self.messages)
 
-    def claim(self, now_ms: int, command: c.ClaimDead) -> int:
-        self.epoch += command.begins
-        if command.again:
-            for each in self.messages:
-                each.number = 0
+    def begin(self, now_ms: int, command: c.ClaimDead) -> int:
+        self.epoch = command.epoch
+        self.producer = self.producer or command.producer
+        return self.claim(now_ms)
+
+    def claim(self, now_ms: int) -> int:
         queue = self.queue
-        blocks = sorted({queue.block_of(each.message) for each in self.messages})[: queue.rules.block_budget]
-        ordered = sorted(self.messages, key=lambda each: each.message.sequence)
-        for each in ordered:
-            is_near = queue.block_of(each.message) in blocks
-            if is_near and not each.number and len(self.claimed()) < queue.rules.max_claimed:
+        unclaimed = sorted(
+            [each for each in self.messages if not each.number], key=lambda each: each.message.sequence
+        )
+        blocks = list(dict.fromkeys([queue.block_of(each.message) for each in unclaimed]))
+        for each in unclaimed:
+            is_near = queue.block_of(each.message) in blocks[: queue.rules.block_budget]
+            if is_near and len(self.claimed()) < queue.rules.max_claimed:
                 self.last_number += 1
-                each.number, each.time_ms = self.last_number, now_ms
+                each.number, each.time_ms, each.epoch = self.last_number, now_ms, self.epoch
         return len(self.claimed())
 
-    def settle(self, command: c.SettleDead) -> int:
+    def settle(self, now_ms: int, command: c.SettleDead) -> int:
         gone = [each for each in self.claimed() if each.number <= command.to]
         for each in gone:
             self.remove(each, each.cause)
         self.queue.counts["dead_lettered"] += min(command.forwarded, len(gone))
-        self.problem = command.problem[:200]
+        for each in self.messages:
+            each.number *= not command.again
+        self.claim(now_ms)
+        self.problem = command.problem[:200] if self.messages else ""
         return len(gone)
 
     def purge(self, before: int | None) -> int:
@@ -72,3 +80,5 @@ class ModelDead:
         self.queue.counts[cause] += 1
         self.messages.remove(dead)
         self.queue.forget_sizes(self.queue.block_of(dead.message))
+        if not self.messages:
+            self.problem = ""

@@ -145,13 +145,21 @@ class World:
                 work = queries.dead_work(self.machine, queue)
                 assert work is not None
                 assert claims_of(work) == [
-                    (each.number, each.message.sequence, *each.message.body, each.cause, each.time_ms)
+                    (
+                        each.number,
+                        each.message.sequence,
+                        *each.message.body,
+                        each.cause,
+                        each.time_ms,
+                        each.epoch,
+                    )
                     for each in model.dead.claimed()
                 ]
-                assert (info.dead, work.last_number, work.epoch, work.problem) == (
+                assert self.machine.queues[queue].messages.dead.last_number == model.dead.last_number
+                assert (info.dead, work.epoch, work.producer, work.problem) == (
                     len(model.dead.messages),
-                    model.dead.last_number,
                     model.dead.epoch,
+                    model.dead.producer,
                     model.dead.problem,
                 )
                 counts = asdict(info.totals)
@@ -388,10 +396,10 @@ def bodies_of(runs: Sequence[effects.Run]) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def claims_of(work: DeadWork) -> list[tuple[int, int, int, int, int, str, int]]:
-    """Number, sequence, index, operation, ordinal, cause and time of each claimed message."""
+def claims_of(work: DeadWork) -> list[tuple[int, int, int, int, int, str, int, int]]:
+    """Number, sequence, index, operation, ordinal, cause, time and epoch of each claimed message."""
     return [
-        (each.number + place, *body, each.cause, each.time_ms)
+        (each.number + place, *body, each.cause, each.time_ms, each.epoch)
         for each in work.claimed
         for place, body in enumerate(bodies_of([each.run]))
     ]

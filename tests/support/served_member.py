@@ -28,11 +28,20 @@ STEP_MS = 5
 @contextlib.asynccontextmanager
 async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
     """The URL of a new cluster of this size, of which so many members are served."""
+    async with serving(size, members) as (url, _):
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def serving(size: int = 1, members: int = 1) -> AsyncIterator[tuple[str, list[Api]]]:
+    """The same with the services of these members."""
     cluster = Cluster(size)
     cluster.ready()
+    apis = []
     servers, addresses, forwarding = [], [], []
     for name in cluster.names[:members]:
         api = Api(cluster, name, LIMITS)
+        apis.append(api)
         server = grpc.aio.server()
         gate = Gate(server, api.hub.limits, api.hub.received)
         queue_pb2_grpc.add_QueueServicer_to_server(api.queues, gate)
@@ -49,7 +58,7 @@ async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
 
     running = asyncio.create_task(go_on())
     try:
-        yield "quorum://" + ",".join(addresses)
+        yield "quorum://" + ",".join(addresses), apis
     finally:
         for server in servers:
             await server.stop(0)

@@ -6,6 +6,7 @@ Every answer is frozen. Data that a machine changes in place (consumers, lists) 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from fifo.consumers.consumer import Consumer
@@ -171,11 +172,15 @@ class QueueAnswers:
     # ---- dead letters
 
     def _find_dead_queues(self, query: q.FindDeadQueues, now_ms: int) -> q.DeadQueues:
-        groups, found = [], []
+        group, queue = query.after
+        groups: list[int] = []
+        found: list[tuple[int, int]] = []
         for number, replica in sorted(self._replicas.items()):
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 groups.append(number)
-                found += [(number, queue) for queue in sorted(replica.machine.with_dead)]
+                if number >= group:
+                    above = replica.machine.with_dead.irange(queue + 1 if number == group else None)
+                    found += [(number, each) for each in islice(above, query.most - len(found))]
         return q.DeadQueues(tuple(groups), tuple(found))
 
     # ---- subscriptions

@@ -313,7 +313,7 @@ CANARIES: tuple[Canary, ...] = (
         "dead letters of anybody",
         "a dead letter that is sent again is in its target once",
         scenario="deaths",
-        quorum__api__dead_letters__producer_of=broken.another_producer_each_time,
+        fifo__group_machine__GroupMachine___claim_dead=broken.another_producer_each_time,
     ),
     # ---- consumers
     _patched(

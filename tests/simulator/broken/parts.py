@@ -4,7 +4,6 @@ one promise away. A class stands in the place of its base class; a function says
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from fifo import targets
 from fifo.budgets import Entry
 from fifo.commands import (
+    ClaimDead,
     Commit,
     Enqueue,
     Finish,
@@ -44,6 +44,7 @@ from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription, Subscriptions
 from quorum.api import status
+from quorum.api.dead_letters import _Result
 from quorum.api.hub import Hub
 from quorum.api.member_requests import MemberRequests
 from quorum.api.published_state import PublishedState
@@ -165,21 +166,25 @@ async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
 # ---- dead letters
 
 
-async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batch: Any) -> int:
+async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batch: Any) -> _Result:
     """In the place of dead_letters._Session.send: the batch is on its way."""
     key = config.dead_letter_routing_key or config.name
     await session._session.publisher.forward(
         config.dead_letter_exchange, key, batch.first, batch.data, batch.is_barred, independent=True
     )
-    return len(batch.letters)
+    count = len(batch.letters)
+    return _Result(count, count, count, count, None)
 
 
-_PRODUCERS = itertools.count()
+_claim_dead = GroupMachine._claim_dead
 
 
-def another_producer_each_time(queue: int) -> bytes:
-    """In the place of dead_letters.producer_of: each session has a producer of its own."""
-    return b"%16d" % next(_PRODUCERS)
+def another_producer_each_time(group: GroupMachine, entry: Entry, command: ClaimDead) -> Reply:
+    """In the place of GroupMachine._claim_dead: each worker names the producer."""
+    machine = group.queues.get(command.queue)
+    if machine is not None and command.epoch > machine.messages.dead.epoch:
+        machine.messages.dead.producer = b""
+    return _claim_dead(group, entry, command)
 
 
 # ---- consumers
