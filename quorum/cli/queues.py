@@ -129,10 +129,16 @@ def delete(queue: NameArgument, url: UrlOption = None) -> None:
 
 
 @app.command()
-def purge(queue: NameArgument, url: UrlOption = None) -> None:
-    """Remove the ready messages and those that wait for a dead-letter target; checked-out messages stay."""
+def purge(
+    queue: NameArgument,
+    dead: Annotated[
+        bool, typer.Option("--dead", help="only those that wait for a dead-letter target; all others stay")
+    ] = False,
+    url: UrlOption = None,
+) -> None:
+    """Remove the messages that are ready, delayed, or wait for a dead-letter target; checked-out messages stay."""
     with connect(url) as client:
-        count = client.purge(queue)
+        count = client.purge(queue, dead_only=dead)
     print(f"purged {count:,} message{'' if count == 1 else 's'} from {queue}")
 
 

@@ -466,12 +466,15 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         request = admin_pb2.DeleteQueueRequest(queue=name, id=queue.id)
         return int((await self._admin("DeleteQueue", request, left_ms())).message_count)
 
-    async def purge(self, name: str, *, timeout_ms: int | None = None) -> int:
-        """Remove the ready messages; checked-out ones stay. Returns the number of removed messages (fewer if an earlier
-        try removed some). Messages that are published after the call began may stay; a repeat never removes them."""
+    async def purge(self, name: str, *, dead_only: bool = False, timeout_ms: int | None = None) -> int:
+        """Remove the ready, delayed and dead messages; checked-out ones stay. Returns the number of removed messages
+        (fewer if an earlier try removed some). Messages that are published after the call began may stay; a repeat
+        never removes them. dead_only: remove only those that wait for a dead-letter target."""
         left_ms = self._time_left(timeout_ms)
         queue = await self._look_up(name, "PurgeQueue", left_ms())
-        request = admin_pb2.PurgeQueueRequest(queue=name, id=queue.id, before_sequence=queue.next_sequence)
+        request = admin_pb2.PurgeQueueRequest(
+            queue=name, id=queue.id, before_sequence=queue.next_sequence, dead_only=dead_only
+        )
         return int((await self._admin("PurgeQueue", request, left_ms())).message_count)
 
     async def redrive(self, queue: str, selector: str | None = None, *, limit: int | None = None) -> Redriven:

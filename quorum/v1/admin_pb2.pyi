@@ -44,14 +44,16 @@ class DeleteQueueResponse(_message.Message):
     def __init__(self, message_count: _Optional[int] = ...) -> None: ...
 
 class PurgeQueueRequest(_message.Message):
-    __slots__ = ("queue", "id", "before_sequence")
+    __slots__ = ("queue", "id", "before_sequence", "dead_only")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     BEFORE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DEAD_ONLY_FIELD_NUMBER: _ClassVar[int]
     queue: str
     id: int
     before_sequence: int
-    def __init__(self, queue: _Optional[str] = ..., id: _Optional[int] = ..., before_sequence: _Optional[int] = ...) -> None: ...
+    dead_only: bool
+    def __init__(self, queue: _Optional[str] = ..., id: _Optional[int] = ..., before_sequence: _Optional[int] = ..., dead_only: _Optional[bool] = ...) -> None: ...
 
 class PurgeQueueResponse(_message.Message):
     __slots__ = ("message_count",)

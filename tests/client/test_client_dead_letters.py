@@ -130,6 +130,19 @@ def test_a_full_target_takes_what_fits_and_the_rest_waits() -> None:
     on_member(scenario)
 
 
+def test_dead_messages_alone_can_be_purged() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("orders", TARGET)
+        await client.publish_batch("orders", [b"1", b"2", b"3"])
+        await discard(client, "orders", 2)
+        await until(client, "orders", lambda info: info.dead_letter_problem)
+        assert await client.purge("orders", dead_only=True) == 2
+        info = (await client.describe("orders")).queue
+        assert (info.ready, info.dead, info.dead_letter_problem, info.totals.purged) == (1, 0, "", 2)
+
+    on_member(scenario)
+
+
 def test_at_most_once_drops_what_the_target_does_not_take() -> None:
     async def scenario(client: Client) -> None:
         await client.declare("grave", {"x-max-length": 3, "x-overflow": "reject-publish"})
