@@ -8,14 +8,17 @@ import random
 import re
 import subprocess
 import sys
+import threading
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from quorum.api.turns import LARGE_STEPS, Turns
 from quorum.node.errors import PageUnreadable
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from simulator import runner, world
@@ -23,6 +26,7 @@ from simulator.broken import parts
 from simulator.broken.canaries import CANARIES, QUICK_SEEDS, Canary
 from simulator.changes import PART as CHANGES_PART
 from simulator.faults import LANDABLE
+from simulator.machines.loop import SimLoop
 from simulator.machines.node import Node
 from simulator.report import MANY, Outcome, Report
 from simulator.rules.rules import Broken
@@ -315,6 +319,14 @@ def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
         with pytest.raises(Broken, match="an empty proof: nothing was confirmed"):
             idle.rules.judge()
         idle.bury()
+
+
+def test_a_large_batch_is_checked_in_the_simulations_only_thread() -> None:
+    loop = SimLoop(SimpleNamespace(ms=lambda: 0, s=lambda: 0.0), pytest.fail)  # type: ignore[arg-type]
+    checked = loop.create_task(Turns().run(1, LARGE_STEPS + 1, threading.get_ident))
+    loop.run_now()
+    assert checked.done() and checked.result() == threading.get_ident()
+    loop.close()
 
 
 # ---- what it reaches
