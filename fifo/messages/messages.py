@@ -275,8 +275,8 @@ class Messages:
             counted = self.blocks.values() if self.counts_bytes else ()
             self.delays.size_bytes = sum(block.delayed_bytes for block in counted)
         if was_counted != self.counts_bytes:
-            counted = [self.blocks.at(number) for number in self.dead.numbers] if self.counts_bytes else []
-            self.dead.size_bytes = sum([block.dead_bytes for block in counted])
+            numbers = self.dead.numbers if self.counts_bytes else ()
+            self.dead.size_bytes = sum([self.blocks.at(number).dead_bytes for number in numbers])
 
     def room(self, size: int) -> int:
         """The number of messages of `size` bytes each that the queue accepts until it is full. Dead messages count, so
