@@ -195,7 +195,7 @@ class _Worker:
                 await self._place.let_others()
 
     async def _work(self) -> DeadWork | None:
-        """What there is to do; None if there is nothing."""
+        """What there is to do; None if there is nothing, or if this node does not lead the group."""
         work = await self._hub.requests.query(FindDeadWork(self._group, self._queue))
         return work if work is not None and (work.claimed or work.waiting) else None
 
@@ -203,14 +203,13 @@ class _Worker:
         """What the letters of the queue wait for if they have to; and why they have to, if this node knows no route."""
         if config.dead_letter_strategy == "none":
             return NO_TARGET.reason, NO_TARGET
+        if config.dead_letter_strategy == "at_most_once":
+            return self._key, None
         route = config.dead_letter_exchange, config.dead_letter_routing_key or config.name
-        why = None
-        if config.dead_letter_strategy == "at_least_once":
-            why = routing.no_route(self._hub.catalog, *route)
-            if why is not None and not self._queues.pauses(
-                route
-            ):  # this node may have been started a moment ago
-                why = routing.no_route(await self._hub.requests.current_catalog(), *route)
+        why = routing.no_route(self._hub.catalog, *route)
+        if why is not None and not self._queues.pauses(route):
+            # this node may have been started a moment ago
+            why = routing.no_route(await self._hub.requests.current_catalog(), *route)
         return route, why
 
     async def _wait(self, waits: _Waits) -> None:

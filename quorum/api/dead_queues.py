@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 from quorum.api.hub import Hub
 from quorum.node.queries import FindDeadQueues
 
@@ -156,6 +158,9 @@ class DeadQueues:
         target: Hashable = None
         try:
             target = await self._forward(self, key, place)
+        except Exception as error:  # a defect holds up its own queue only
+            structlog.get_logger().critical("dead letters cannot be forwarded", queue=key, exc_info=error)
+            target = key
         finally:
             place.leave()
             del self._working[key]

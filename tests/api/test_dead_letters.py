@@ -344,6 +344,38 @@ def test_at_most_once_drops_the_letters_of_a_missing_target() -> None:
     on_node(scenario)
 
 
+def test_at_most_once_does_not_wait_with_others_for_a_full_target() -> None:
+    async def scenario(node: Node) -> None:
+        await node.client.declare("grave", {"x-max-length": 1, **SMALL})
+        await node.client.publish("grave", b"0")
+        await node.client.declare("orders", TARGET)
+        await node.client.declare("bills", {**TARGET, "x-dead-letter-strategy": "at-most-once"})
+        await node.die("orders", [b"1"])
+        await node.until("orders", lambda info: info.dead_letter_problem)
+        await asyncio.sleep(1.0)  # the pauses are longer by now
+        await node.die("bills", [b"2"])
+        await node.until("bills", lambda info: info.totals.rejected == 1, 1.5)
+
+    on_node(scenario)
+
+
+def test_only_the_leaders_node_has_work() -> None:
+    async def run() -> None:
+        async with serving(3, 3) as (url, apis), quorum.connect(url) as client:
+            await client.declare("orders", TARGET)
+            await Node(url, apis[0], client).die("orders", [b"1"])
+            async with asyncio.timeout(PATIENCE_S):
+                while not (await client.describe("orders")).queue.dead_letter_problem:
+                    await asyncio.sleep(0.05)
+            found = apis[0].hub.catalog.queue("orders")
+            assert found is not None
+            query = FindDeadWork(found.group, found.id)
+            works = [await api.hub.requests.query(query) for api in apis]
+            assert len([work for work in works if work is not None]) == 1
+
+    asyncio.run(run())
+
+
 def test_letters_that_close_a_cycle_do_not_count_as_forwarded_if_their_batch_is_refused() -> None:
     class Publisher:
         async def forward(self, *_: object, **__: object) -> set[int]:

@@ -14,7 +14,7 @@ from fifo.effects import Refused, Run
 from fifo.group_machine import GroupMachine
 from fifo.persistence.state_crc import StateCrc
 from fifo.queries import group as queries
-from fifo.results import BrowsePage, ReservationPage
+from fifo.results import BrowsePage, DeadWork, ReservationPage
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.log.record import crc32c
@@ -55,7 +55,7 @@ class QueueAnswers:
         table.add(q.FindTaken, self._find_taken)
         table.add(q.StagedParts, self._staged_parts)
         table.add(q.FindDeadQueues, self._find_dead_queues)
-        table.add(q.FindDeadWork, lambda query, now_ms: queries.dead_work(self._machine(query), query.queue))
+        table.add(q.FindDeadWork, self._find_dead_work)
         table.add(
             q.FindSubscription,
             lambda query, now_ms: queries.subscription(self._machine(query), query.queue, query.name),
@@ -182,6 +182,10 @@ class QueueAnswers:
                     above = replica.machine.with_dead.irange(queue + 1 if number == group else None)
                     found += [(number, each) for each in islice(above, query.most - len(found))]
         return q.DeadQueues(tuple(groups), tuple(found))
+
+    def _find_dead_work(self, query: q.FindDeadWork, now_ms: int) -> DeadWork | None:
+        machine = self._machine(query)
+        return queries.dead_work(machine, query.queue) if self._replicas[query.group].leads else None
 
     # ---- subscriptions
 
