@@ -15,8 +15,10 @@ import pytest
 import quorum
 from fifo.effects import Run
 from fifo.group_machine import GroupMachine
+from fifo.limits import PRODUCTION
 from fifo.results import ClaimedRun, DeadWork
-from quorum.api import dead_letters, dead_queues, process, status
+from quorum.api import dead_letters, dead_queues, process, routing, status
+from quorum.api.client_session import ClientSession
 from quorum.api.death_history import Death, letter_of
 from quorum.api.outcomes import Confirms, Rejection, Span
 from quorum.client.batch import Message
@@ -158,6 +160,52 @@ def test_a_reason_is_written_once_whatever_counts_it_tells(monkeypatch: pytest.M
         await node.client.set_policy("less", "grave", {"x-max-length": 1})
         await asyncio.sleep(1.0)
         assert len(problems) == 1, problems
+
+    on_node(scenario)
+
+
+def test_a_queue_that_waits_for_a_full_target_takes_no_place_of_a_producer_there() -> None:
+    async def scenario(node: Node) -> None:
+        await node.client.declare("grave", {"x-max-length": 3, **SMALL})
+        await node.client.declare("orders", TARGET)
+        await node.die("orders", [b"%d" % n for n in range(5)])
+        await node.until("orders", lambda info: info.dead_letter_problem)
+        replica = node.api.cluster.members[node.api.name].replicas[node.key("grave")[0]]
+        assert isinstance(replica.machine, GroupMachine)
+        async with asyncio.timeout(5.0):
+            while dead_letters.OWNER in replica.machine.sessions.owned:
+                await asyncio.sleep(0.01)
+
+    on_node(scenario)
+
+
+def test_no_history_is_searched_for_letters_with_too_many_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(node: Node) -> None:
+        await node.client.declare("grave")
+        queue = node.api.hub.catalog.queue("grave")
+        copies = (queue,) * (PRODUCTION.max_targeted + 1)
+        session = ClientSession(node.api.hub)
+        session.open(b"p" * 16, 1, 9)
+
+        async def routed(*_: object) -> Any:
+            return routing.Routes([copies], {}, False), {}
+
+        searched: list[str] = []
+        monkeypatch.setattr(session.publisher, "_routes_through", routed)
+        data = stored(1).SerializeToString()
+        await session.publisher.forward(
+            "dead",
+            "",
+            1,
+            data,
+            lambda _, name: bool(searched.append(name)),  # type: ignore[func-returns-value]
+            independent=True,
+        )
+        [outcome] = await anext(session.outcomes())
+        assert isinstance(outcome, Confirms)
+        assert [each.why.reason for each in outcome.rejected] == ["batch_too_large"]
+        assert not searched
+        session.release()
 
     on_node(scenario)
 
