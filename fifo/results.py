@@ -67,25 +67,26 @@ class QueueInfo:
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
     """Neighbouring dead messages with numbers, of one batch. number: of the first one. cause: of their death. time_ms:
-    group time of the claim. epoch: of the worker that began last before it."""
+    group time of the claim."""
 
     number: int
     run: Run
     cause: str
     time_ms: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeadWork:
-    """What the dead-letter worker of a queue has to do. claimed: ascending by number; some numbers may be missing.
-    waiting: dead messages without a number. epoch: of the last worker that has begun. producer: its session's, empty
-    before the first one; no client may learn it."""
+    """What the dead-letter worker of a queue has to do. claimed: as many as were asked for, ascending by number; some
+    numbers may be missing. waiting: dead messages without a number. epoch: of the last worker that has begun.
+    inherited_to: the highest number that messages have got before it, 0 if none of these is left. producer: its
+    session's, empty before the first one; no client may learn it."""
 
     config: QueueConfig
     claimed: tuple[ClaimedRun, ...]
     waiting: int
     epoch: int
+    inherited_to: int
     producer: bytes
     problem: str
 

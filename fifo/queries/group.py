@@ -25,10 +25,10 @@ def info(group: GroupMachine, queue: int) -> QueueInfo | None:
     return None if machine is None else queues.info(machine)
 
 
-def dead_work(group: GroupMachine, queue: int) -> DeadWork | None:
-    """What a queue's dead-letter worker has to do; None if there is no such queue."""
+def dead_work(group: GroupMachine, queue: int, most: int) -> DeadWork | None:
+    """What a queue's dead-letter worker has to do; None if there is no such queue. most: as in queues.dead_work."""
     machine = group.queues.get(queue)
-    return None if machine is None else queues.dead_work(machine)
+    return None if machine is None else queues.dead_work(machine, most)
 
 
 def held_by(group: GroupMachine, node: int, boot: int) -> tuple[Deliver, ...]:

@@ -65,21 +65,33 @@ def totals(machine: QueueMachine) -> QueueTotals:
     )
 
 
-def dead_work(machine: QueueMachine) -> DeadWork:
-    """What the queue's dead-letter worker has to do. The cost grows with the number of claims."""
+def dead_work(machine: QueueMachine, most: int) -> DeadWork:
+    """What the queue's dead-letter worker has to do. most: claimed messages to name; only their blocks are read."""
     messages, dead = machine.messages, machine.messages.dead
     claimed: list[ClaimedRun] = []
+    left = most
     for claim in dead.claims:
+        if left <= 0:
+            break
         block = messages.blocks.get(claim.sequence >> machine.limits.block_bits)
         slot = claim.sequence - block.base
         cause = next(cause for cause, members in block.deaths.items() if members >> slot & 1)
         number, runs = claim.number, list[Run]()
-        block.runs.clip(block.base, slot, claim.count, runs)
+        block.runs.clip(block.base, slot, min(claim.count, left), runs)
         for run in runs:
-            claimed.append(ClaimedRun(number, run, CAUSES[cause], claim.time_ms, claim.epoch))
+            claimed.append(ClaimedRun(number, run, CAUSES[cause], claim.time_ms))
             number += run.count
-    waiting = dead.count - dead.claimed_count
-    return DeadWork(messages.config, tuple(claimed), waiting, dead.epoch, dead.producer, dead.problem)
+        left -= claim.count
+    earlier = [claim.number + claim.count - 1 for claim in dead.claims if claim.epoch < dead.epoch]
+    return DeadWork(
+        config=messages.config,
+        claimed=tuple(claimed),
+        waiting=dead.count - dead.claimed_count,
+        epoch=dead.epoch,
+        inherited_to=max(earlier, default=0),
+        producer=dead.producer,
+        problem=dead.problem,
+    )
 
 
 def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:

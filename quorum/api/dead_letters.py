@@ -196,7 +196,7 @@ class _Worker:
 
     async def _work(self) -> DeadWork | None:
         """What there is to do; None if there is nothing, or if this node does not lead the group."""
-        work = await self._hub.requests.query(FindDeadWork(self._group, self._queue))
+        work = await self._hub.requests.query(FindDeadWork(self._group, self._queue, self._most))
         return work if work is not None and (work.claimed or work.waiting) else None
 
     async def _target(self, config: c.QueueConfig) -> tuple[Hashable, status.Status | None]:
@@ -233,8 +233,7 @@ class _Worker:
         if (
             self._queues.clean_epochs.pop(self._key, None) != work.epoch
         ):  # an earlier worker may have sent some
-            earlier = [each.number + each.run.count - 1 for each in begun.claimed if each.epoch < epoch]
-            self._taken_to = max(earlier, default=0)
+            self._taken_to = begun.inherited_to
         if self._queues.is_slow(target):
             self._most = 1
         self._session = _Session(self._hub, begun.producer, epoch)

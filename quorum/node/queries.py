@@ -236,7 +236,10 @@ class FindDeadQueues(Query[DeadQueues]):
 
 @dataclass(frozen=True, slots=True)
 class FindDeadWork(QueueQuery[DeadWork | None]):
-    """What the worker of a queue has to do; None if the group has no such queue, or if this node does not lead it."""
+    """What the worker of a queue has to do, with so many claimed messages; None if the group has no such queue, or if
+    this node does not lead it."""
+
+    most: int
 
 
 # ---- subscriptions

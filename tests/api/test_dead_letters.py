@@ -59,7 +59,7 @@ class Node:
         return found.group, found.id
 
     async def work(self, queue: str) -> DeadWork:
-        found = await self.api.hub.requests.query(FindDeadWork(*self.key(queue)))
+        found = await self.api.hub.requests.query(FindDeadWork(*self.key(queue), 1))
         assert found is not None
         return found
 
@@ -417,7 +417,7 @@ def test_only_the_leaders_node_has_work() -> None:
                     await asyncio.sleep(0.05)
             found = apis[0].hub.catalog.queue("orders")
             assert found is not None
-            query = FindDeadWork(found.group, found.id)
+            query = FindDeadWork(found.group, found.id, 1)
             works = [await api.hub.requests.query(query) for api in apis]
             assert len([work for work in works if work is not None]) == 1
 
@@ -465,7 +465,7 @@ class Reader:
 def next_batch(batch: pb.MessageBatch, claims: list[tuple[int, int, int]], most: int = 512) -> Any:
     """claims: number, ordinal and count of each."""
     claimed = [
-        ClaimedRun(number, Run(1 + ordinal, count, 1, 0, ordinal), "rejected", 5, 1)
+        ClaimedRun(number, Run(1 + ordinal, count, 1, 0, ordinal), "rejected", 5)
         for number, ordinal, count in claims
     ]
     return dead_letters._next_batch(Reader(batch), 1, "orders", claimed, most, False)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def info(world: World) -> QueueInfo:
 
 
 def work(world: World) -> DeadWork:
-    found = queries.dead_work(world.machine, 1)
+    found = queries.dead_work(world.machine, 1, SMALL.max_claimed)
     assert found is not None
     return found
 
@@ -142,7 +142,7 @@ def test_the_first_worker_names_the_producer_for_ever(world: World) -> None:
     assert (work(world).epoch, work(world).producer) == (2, b"a" * 16)
     assert refused(world, c.ClaimDead(1, 3, b"short")) == "bad_argument"
     again = world.restored(snapshot.encode(world.machine))
-    found = queries.dead_work(again, 1)
+    found = queries.dead_work(again, 1, 0)
     assert found is not None and found.producer == b"a" * 16
 
 
@@ -163,6 +163,35 @@ def test_what_is_confirmed_is_settled_before_the_others_get_new_numbers(world: W
     claim(world)
     assert settle_dead(world, 1, again=True) == 1
     assert claimed(world) == [(4, 2, 2, "maxlen")]
+
+
+def test_a_worker_learns_which_numbers_an_earlier_one_may_have_sent(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 4)])
+    claim(world)
+    assert work(world).inherited_to == 0
+    claim(world)
+    assert work(world).inherited_to == 3
+    world.apply([world.batch(name, 2)])
+    settle_dead(world, 2)
+    assert (claimed(world)[-1][0], work(world).inherited_to) == (5, 3)
+    settle_dead(world, 3)
+    assert work(world).inherited_to == 0
+
+
+def test_only_the_blocks_of_the_messages_that_are_asked_for_are_read(world: World) -> None:
+    name = begin(world)
+    world.apply([world.batch(name, 16), world.op(name, c.Attach(1, "a", b"", 16))])
+    world.do(name, c.Discard(1, "a", nth_number(1), ((1, 1), (15, 15))))
+    claim(world)
+    blocks = world.machine.queues[1].messages.blocks
+    for number in blocks.numbers()[:-1]:
+        blocks.page_out(number)
+    before = world.machine.memory.loads
+    found = queries.dead_work(world.machine, 1, 1)
+    assert found is not None
+    assert [each.run.first_sequence for each in found.claimed] == [1]
+    assert world.machine.memory.loads == before + 1
 
 
 def test_no_cold_block_is_read_whose_dead_messages_have_numbers(world: World) -> None:
@@ -320,7 +349,7 @@ def test_a_snapshot_keeps_dead_messages_and_claims(world: World) -> None:
     claim(world)
     settle_dead(world, 2, forwarded=1, problem="full")
     again = world.restored(snapshot.encode(world.machine))
-    assert queries.dead_work(again, 1) == work(world)
+    assert queries.dead_work(again, 1, SMALL.max_claimed) == work(world)
     assert queries.info(again, 1) == info(world)
 
 

@@ -38,6 +38,9 @@ class ModelDead:
     def claimed(self) -> list[Dead]:
         return sorted([each for each in self.messages if each.number], key=lambda each: each.number)
 
+    def inherited_to(self) -> int:
+        return max([each.number for each in self.claimed() if each.epoch < self.epoch], default=0)
+
     def size_bytes(self) -> int:
         return sum(self.queue.size_of(each.message) for each in self.messages)
 

@@ -142,23 +142,17 @@ class World:
                 assert info.ready == len(model.ready())
                 assert info.delayed == len(model.delayed())
                 assert info.total == len(model.messages) + len(model.dead.messages)
-                work = queries.dead_work(self.machine, queue)
+                work = queries.dead_work(self.machine, queue, self.limits.max_claimed)
                 assert work is not None
                 assert claims_of(work) == [
-                    (
-                        each.number,
-                        each.message.sequence,
-                        *each.message.body,
-                        each.cause,
-                        each.time_ms,
-                        each.epoch,
-                    )
+                    (each.number, each.message.sequence, *each.message.body, each.cause, each.time_ms)
                     for each in model.dead.claimed()
                 ]
                 assert self.machine.queues[queue].messages.dead.last_number == model.dead.last_number
-                assert (info.dead, work.epoch, work.producer, work.problem) == (
+                assert (info.dead, work.epoch, work.inherited_to, work.producer, work.problem) == (
                     len(model.dead.messages),
                     model.dead.epoch,
+                    model.dead.inherited_to(),
                     model.dead.producer,
                     model.dead.problem,
                 )
@@ -396,10 +390,10 @@ def bodies_of(runs: Sequence[effects.Run]) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def claims_of(work: DeadWork) -> list[tuple[int, int, int, int, int, str, int, int]]:
-    """Number, sequence, index, operation, ordinal, cause, time and epoch of each claimed message."""
+def claims_of(work: DeadWork) -> list[tuple[int, int, int, int, int, str, int]]:
+    """Number, sequence, index, operation, ordinal, cause and time of each claimed message."""
     return [
-        (each.number + place, *body, each.cause, each.time_ms, each.epoch)
+        (each.number + place, *body, each.cause, each.time_ms)
         for each in work.claimed
         for place, body in enumerate(bodies_of([each.run]))
     ]

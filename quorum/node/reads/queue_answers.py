@@ -184,8 +184,8 @@ class QueueAnswers:
         return q.DeadQueues(tuple(groups), tuple(found))
 
     def _find_dead_work(self, query: q.FindDeadWork, now_ms: int) -> DeadWork | None:
-        machine = self._machine(query)
-        return queries.dead_work(machine, query.queue) if self._replicas[query.group].leads else None
+        machine, leads = self._machine(query), self._replicas[query.group].leads
+        return queries.dead_work(machine, query.queue, query.most) if leads else None
 
     # ---- subscriptions
 
