@@ -116,14 +116,16 @@ class DeadQueues:
                 self._working[key] = tasks.create_task(self._work(key))
 
     async def _find(self) -> None:
+        """Look at one page after the other: at once where there is something new, otherwise after a while."""
         after = (0, 0)
         while True:
             found = await self._hub.requests.query_at_leisure(FindDeadQueues(after, PAGE))
-            self._lead(found.groups)
-            self._add(found.queues)
-            is_last = len(found.queues) < PAGE
-            after = (0, 0) if is_last else found.queues[-1]
-            if is_last or len(self._ready) > PAGE:
+            begun = self._lead(found.groups)
+            has_new = self._add(found.queues)
+            after = (0, 0) if len(found.queues) < PAGE else found.queues[-1]
+            if begun:
+                after = (min(begun), 0)
+            elif not has_new or len(self._ready) > PAGE:
                 self._forget_logged()
                 await asyncio.sleep(LOOK_S)
 
@@ -131,18 +133,22 @@ class DeadQueues:
         while True:
             self._add(await self._hub.published.new_dead_queues())
 
-    def _add(self, keys: Iterable[Key]) -> None:
+    def _add(self, keys: Iterable[Key]) -> bool:
+        """These queues have dead messages. Return whether one of them was not known."""
+        before = len(self._ready)
         for key in keys:
             if key in self._working:
                 self._renewed.add(key)
             elif key not in self._target_of and key[0] in self._groups:
                 self._ready[key] = None
         self._has_ready.set()
+        return len(self._ready) > before
 
-    def _lead(self, groups: tuple[int, ...]) -> None:
-        """This node leads these groups now, and no others."""
+    def _lead(self, groups: tuple[int, ...]) -> set[int]:
+        """This node leads these groups now, and no others. Return those that are new."""
+        begun = {*groups} - {*self._groups}
         if groups == self._groups:
-            return
+            return begun
         self._groups = groups
         for key in [each for each in [*self._ready, *self._target_of] if each[0] not in groups]:
             self._ready.pop(key, None)
@@ -152,6 +158,7 @@ class DeadQueues:
         for key, task in self._working.items():
             if key[0] not in groups:
                 task.cancel()
+        return begun
 
     async def _work(self, key: Key) -> None:
         place = Place(self._places)

@@ -319,6 +319,51 @@ def test_a_full_target_is_tried_by_one_of_its_queues_after_a_pause() -> None:
     asyncio.run(run())
 
 
+def test_known_queues_are_looked_at_one_page_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_queues, "PAGE", 4)
+    monkeypatch.setattr(dead_queues, "LOOK_S", 0.1)
+
+    async def run() -> None:
+        keys = [(group, number) for group in (1, 2) for number in range(1, 21)]
+        groups: tuple[int, ...] = (1,)
+        asked: list[dead_queues.Key] = []
+
+        async def forward(queues: dead_queues.DeadQueues, key: dead_queues.Key, place: Any) -> Any:
+            return key  # it waits
+
+        async def found(query: FindDeadQueues) -> Any:
+            await asyncio.sleep(0.001)
+            asked.append(query.after)
+            here = [key for key in keys if key[0] in groups and key > query.after]
+            return SimpleNamespace(groups=groups, queues=here[:4])
+
+        async def never() -> Any:
+            await asyncio.sleep(1_000)
+
+        hub = SimpleNamespace(
+            loop=asyncio.get_running_loop(),
+            catalog=SimpleNamespace(changes=0, revision=0, routes=SimpleNamespace(revision=0)),
+            requests=SimpleNamespace(query_at_leisure=found),
+            published=SimpleNamespace(new_dead_queues=never),
+        )
+        queues = dead_queues.DeadQueues(hub, forward)  # type: ignore[arg-type]
+        running = asyncio.create_task(queues.run())
+        await asyncio.sleep(0.15)
+        assert len(queues._target_of) + len(queues._ready) + len(queues._working) == 20
+        asked.clear()
+        await asyncio.sleep(0.5)
+        assert len(asked) <= 6
+        groups = (1, 2)  # those of a new group are found before the next round
+        await asyncio.sleep(0.3)
+        known = {*queues._target_of, *queues._ready, *queues._working}
+        assert {key for key in keys if key[0] == 2} <= known
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(run())
+
+
 def test_whatever_stops_a_queue_is_told_after_three_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Any:
         raise ValueError("no letter")
