@@ -48,7 +48,7 @@ from simulator.clients.bulk import Browser, Reader, Writer
 from simulator.clients.copies import PLACES, copy_apps
 from simulator.clients.grouped import grouped_apps, grouped_places
 from simulator.clients.hostile import hostile_apps
-from simulator.clients.mortals import Deaths, mortal_apps, mortal_places
+from simulator.clients.mortals import Deaths, mortal_apps
 from simulator.clients.reads import Auditor, Tally, Teller
 from simulator.clients.singles import SingleProducer
 from simulator.clients.transactors import Transactor
@@ -184,8 +184,9 @@ class World:
         self.has_exchanges = self.random_of("exchanges").random() < EXCHANGE_SEEDS or is_copying
         is_dying = self.build.scenario == "deaths"
         has_dead_letters = self.random_of("deaths").random() < DEAD_LETTER_SEEDS or is_dying
-        self.mortal = mortal_places(self.random_of("mortal")) if has_dead_letters else []
-        self.deaths = Deaths()
+        chance = self.random_of("mortal")
+        self.deaths = Deaths.of(chance) if has_dead_letters else Deaths()
+        self.mortal = self.deaths.places(chance)
         self.alone = alone_places(self.random_of("alone"), self.build.scenario == "alone")
         self.grouped = grouped_places(self.random_of("grouped"), self.build.scenario == "grouped")
         self.single_active = {

@@ -315,6 +315,12 @@ CANARIES: tuple[Canary, ...] = (
         scenario="deaths",
         fifo__group_machine__GroupMachine___claim_dead=broken.another_producer_each_time,
     ),
+    _patched(
+        "dead letters of a known producer",
+        "no client can take the place of the node that forwards dead letters",
+        scenario="deaths",
+        fifo__group_machine__GroupMachine___claim_dead=broken.producer_that_clients_know,
+    ),
     # ---- consumers
     _patched(
         "everybody is active",

@@ -43,8 +43,7 @@ from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription, Subscriptions
-from quorum.api import status
-from quorum.api.dead_letters import _Result
+from quorum.api import dead_letters, status
 from quorum.api.hub import Hub
 from quorum.api.member_requests import MemberRequests
 from quorum.api.published_state import PublishedState
@@ -71,6 +70,7 @@ from quorum.replication import codec
 from quorum.replication.configuration import State
 from quorum.replication.group import Group
 from quorum.replication.outbox import Outbox
+from simulator.clients.mortals import guessed_producer
 
 T = TypeVar("T")
 _enqueue_rest = GroupMachine._enqueue_rest
@@ -166,14 +166,14 @@ async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
 # ---- dead letters
 
 
-async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batch: Any) -> _Result:
+async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batch: Any) -> Any:
     """In the place of dead_letters._Session.send: the batch is on its way."""
     key = config.dead_letter_routing_key or config.name
     await session._session.publisher.forward(
         config.dead_letter_exchange, key, batch.first, batch.data, batch.is_barred, independent=True
     )
     count = len(batch.letters)
-    return _Result(count, count, count, count, None)
+    return dead_letters._Result(count, count, count, count, None)
 
 
 _claim_dead = GroupMachine._claim_dead
@@ -185,6 +185,11 @@ def another_producer_each_time(group: GroupMachine, entry: Entry, command: Claim
     if machine is not None and command.epoch > machine.messages.dead.epoch:
         machine.messages.dead.producer = b""
     return _claim_dead(group, entry, command)
+
+
+def producer_that_clients_know(group: GroupMachine, entry: Entry, command: ClaimDead) -> Reply:
+    """In the place of GroupMachine._claim_dead: the producer's name follows from the queue's id."""
+    return _claim_dead(group, entry, replace(command, producer=guessed_producer(command.queue)))
 
 
 # ---- consumers

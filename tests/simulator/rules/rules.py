@@ -71,7 +71,7 @@ def message_group(n: int) -> str:
     return f"group-{n % 4}" if n % 4 else ""
 
 
-MORTAL, GRAVE = "mortal", "grave"
+MORTAL, GRAVE, TOMB = "mortal", "grave", "tomb"
 """The queues whose messages clients/mortals.py judges: the history does not know them."""
 COPIES = "copy-"
 """So begin the names of queues that may have copies of one message, before their numbers."""
@@ -243,7 +243,7 @@ class Rules:
         found = call.node.member.catalog.queue(queue)
         if found is None or queue == STRANGE:
             return  # deleted meanwhile: nothing of it can be with another one
-        if queue in (MORTAL, GRAVE):
+        if queue in (MORTAL, GRAVE, TOMB):
             return
         group = found.group
         reader = BatchReader(wire.batch, wire.count)
