@@ -11,22 +11,29 @@ The service does not keep the exchange and the key that a message was published 
 `routing-keys` has the queue's name: published like this, the message comes to the queue again.
 
 The time to live is taken away, because the message would expire again, and so is a delay or delivery time, because the
-message would be delayed again. A history that is no such list, because a client
-has written it, is replaced. If the properties would become too large with a history, the letter has none.
+message would be delayed again. A history of another form, which a client has written, is replaced: making a letter
+never fails, because a letter that cannot be made would hold up its queue for ever. If the properties would become too
+large with a history, the letter has none.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fifo.commands import MAX_NAME_BYTES
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb
 
 DEATHS = "x-death"
 FIRST, LAST = "x-first-death-", "x-last-death-"
 EXCHANGE = ""
+MAX_RECORDS = 64
+"""Records of a history. The oldest ones are left out."""
+MAX_COUNT = 1 << 53
+"""Highest count and time in a record: JSON readers that have floating point numbers only read it exactly."""
 
 Record = dict[str, Any]
 
@@ -88,23 +95,61 @@ def _ends(death: Death) -> list[tuple[str, str]]:
 
 
 def _read(properties: pb.Properties) -> list[Record]:
-    """The deaths before this one; none if the history cannot be read."""
+    """The deaths before this one, the latest first; none if the history is none that this module writes."""
     if DEATHS not in properties.application_properties:
         return []
     try:
         found = json.loads(properties.application_properties[DEATHS].text)
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) and all(map(_is_record, found)) else []
+    if not isinstance(found, list) or len(found) > MAX_RECORDS:
+        return []
+    records = [made for each in found if (made := _record(each)) is not None]
+    return records if len(records) == len(found) else []
 
 
-def _is_record(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("queue"), str)
-        and isinstance(value.get("reason"), str)
-        and type(value.get("count")) is int
-    )
+def _record(value: object) -> Record | None:
+    """The known keys of a record; None if it is none."""
+    if not isinstance(value, dict) or not all(name in value for name in ("queue", "reason", "count")):
+        return None
+    made = {name: value[name] for name in _CHECKS if name in value}
+    return made if all(_CHECKS[name](each) for name, each in made.items()) else None
+
+
+def _is_short(value: object) -> bool:
+    try:
+        return isinstance(value, str) and len(value.encode()) <= MAX_NAME_BYTES
+    except UnicodeEncodeError:  # JSON can name half a character
+        return False
+
+
+def _is_name(value: object) -> bool:
+    return value != "" and _is_short(value)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MAX_COUNT
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_COUNT
+
+
+def _are_keys(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_short, value))
+
+
+_CHECKS: dict[str, Callable[[object], bool]] = {
+    "queue": _is_name,
+    "reason": _is_name,
+    "count": _is_count,
+    "exchange": _is_short,
+    "routing-keys": _are_keys,
+    "time": _is_time,
+    "original-expiration": _is_short,
+}
+"""The keys of a record, and what their values may be. Whatever else a client has written is not taken over: it may be
+something that JSON cannot write, and then the letter could not be made."""
 
 
 def _with(deaths: list[Record], death: Death, before: pb.Properties | None) -> list[Record]:
@@ -113,11 +158,15 @@ def _with(deaths: list[Record], death: Death, before: pb.Properties | None) -> l
     made: Record = {
         "queue": death.queue,
         "reason": death.reason,
-        "count": 1 + sum([each["count"] for each in deaths if (each["queue"], each["reason"]) == key]),
+        "count": min(MAX_COUNT, 1 + sum([each["count"] for each in deaths if _key(each) == key])),
         "exchange": EXCHANGE,
         "routing-keys": [death.queue],
         "time": death.time_ms,
     }
     if before is not None and before.HasField("ttl_ms"):
         made["original-expiration"] = str(before.ttl_ms)
-    return [made, *(each for each in deaths if (each["queue"], each["reason"]) != key)]
+    return [made, *(each for each in deaths if _key(each) != key)][:MAX_RECORDS]
+
+
+def _key(record: Record) -> tuple[str, str]:
+    return record["queue"], record["reason"]

@@ -6,10 +6,16 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quorum.api.death_history import Death, letter_of
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb
+
+KEYS = ("queue", "reason", "count", "exchange", "routing-keys", "time", "original-expiration")
+NAMES = ("x-death", *(f"x-{which}-death-{what}" for which in ("first", "last") for what in KEYS[:2]))
+NAMES += ("x-first-death-exchange", "x-last-death-exchange")
 
 
 def properties(**own: Any) -> pb.Properties:
@@ -59,10 +65,69 @@ def test_a_dead_letter_is_not_delayed_again(name: str) -> None:
     assert before.HasField(name)
 
 
-@pytest.mark.parametrize("history", ["", "{", "7", "{}", "[7]", '[{"queue":1}]', "[" * 100_000])
+def record(**own: Any) -> str:
+    """A history of one record, with some keys of its own."""
+    return json.dumps([{"queue": "b", "reason": "expired", "count": 1} | own])
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        *("", "{", "7", "{}", "[7]", '[{"queue":1}]', "[" * 60_000),
+        '[{"queue":"b","reason":"expired","count":' + "9" * 4_300 + "}]",
+        '[{"queue":"b","reason":"expired","count":NaN}]',
+        *(record(count=count) for count in (0, -1, (1 << 53) + 1, True, 1.0, "1")),
+        *(record(queue=queue) for queue in ("\ud800", "", "q" * 256, None)),
+        *(record(reason=reason) for reason in ("\ud800", "", "r" * 256, 7)),
+        record(exchange=7),
+        record(time=-1),
+        record(**{"routing-keys": "b"}),
+        record(**{"routing-keys": ["\ud800"]}),
+        record(**{"original-expiration": 5}),
+        json.dumps([{"queue": "b", "reason": f"r{n}", "count": 1} for n in range(65)]),
+    ],
+)
 def test_a_history_that_is_none_is_replaced(history: str) -> None:
     letter = letter_of(properties(x_death=history), Death("a", "expired", 1))
     assert [each["queue"] for each in letter.deaths] == ["a"]
+    assert json.loads(text(letter.properties, "x-death")) == list(letter.deaths)
+
+
+@pytest.mark.parametrize("value", ["NaN", "[" * 900 + "]" * 900, "9" * 4_300, '"\\ud800"'])
+def test_only_the_known_keys_of_a_record_are_kept(value: str) -> None:
+    history = '[{"queue":"b","reason":"expired","count":2,"more":' + value + "}]"
+    letter = letter_of(properties(x_death=history), Death("a", "expired", 1))
+    assert letter.deaths[1] == {"queue": "b", "reason": "expired", "count": 2}
+    assert json.loads(text(letter.properties, "x-death")) == list(letter.deaths)
+
+
+def test_a_count_ends_at_its_limit() -> None:
+    most = 1 << 53
+    letter = letter_of(properties(x_death=record(count=most)), Death("b", "expired", 1))
+    assert [each["count"] for each in letter.deaths] == [most]
+
+
+def test_a_history_has_64_records_and_loses_the_oldest_ones() -> None:
+    made = died(*((f"q{n}", "rejected") for n in range(70)))
+    assert [each["queue"] for each in json.loads(text(made, "x-death"))] == [
+        f"q{n}" for n in range(69, 5, -1)
+    ]
+
+
+texts = st.text(st.characters(codec=None), max_size=5) | st.sampled_from(("a", "b"))
+wrong = st.none() | st.floats() | st.integers() | st.lists(st.text(max_size=2), max_size=2) | texts
+records = st.fixed_dictionaries(
+    {"queue": texts, "reason": texts, "count": st.integers(1, 9) | wrong},
+    optional=dict.fromkeys((*KEYS[3:], "more"), wrong),
+)
+histories = st.text() | st.lists(records | wrong, max_size=4).map(json.dumps)
+
+
+@given(histories)
+def test_whatever_a_publisher_writes_a_letter_is_made_and_read_again(history: str) -> None:
+    first = letter_of(properties(x_death=history), Death("a", "expired", 1))
+    second = letter_of(first.properties, Death("b", "expired", 2))
+    assert list(second.deaths[1:]) == [each for each in first.deaths if each["queue"] != "b"]
 
 
 @pytest.mark.parametrize(
