@@ -11,9 +11,11 @@ The service does not keep the exchange and the key that a message was published 
 `routing-keys` has the queue's name: published like this, the message comes to the queue again.
 
 The time to live is taken away, because the message would expire again, and so is a delay or delivery time, because the
-message would be delayed again. A history of another form, which a client has written, is replaced: making a letter
-never fails, because a letter that cannot be made would hold up its queue for ever. If the properties would become too
-large with a history, the letter has none.
+message would be delayed again.
+
+A history of another form, which a client has written, is replaced as a whole. Making a letter never fails, because a
+letter that cannot be made would hold up its queue for ever. If the properties would become too large with a history,
+the letter has none.
 """
 
 from __future__ import annotations
@@ -36,6 +38,16 @@ MAX_COUNT = 1 << 53
 """Highest count and time in a record: JSON readers that have floating point numbers only read it exactly."""
 
 Record = dict[str, Any]
+Ends = tuple[str, str, str]
+"""Queue, reason and exchange of a first or last death."""
+
+
+def _named(prefix: str, ends: Ends) -> dict[str, str]:
+    """The properties of a first or last death."""
+    return {prefix + name: value for name, value in zip(("queue", "reason", "exchange"), ends, strict=True)}
+
+
+NAMES = (DEATHS, *_named(FIRST, ("", "", "")), *_named(LAST, ("", "", "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +84,14 @@ def letter_of(before: pb.Properties | None, death: Death) -> Letter:
         made.CopyFrom(before)
     for name in ("ttl_ms", "delivery_delay_ms", "delivery_time"):
         made.ClearField(name)
-    deaths = _with(_read(made), death, before)
+    deaths, first = _take_history(made)
+    deaths = _with(deaths, death, before)
+    last = (death.queue, death.reason, EXCHANGE)
     values = {
         DEATHS: json.dumps(deaths, ensure_ascii=False, separators=(",", ":")),
-        **{LAST + name: value for name, value in _ends(death)},
+        **_named(FIRST, first or last),
+        **_named(LAST, last),
     }
-    if FIRST + "queue" not in made.application_properties:
-        values |= {FIRST + name: value for name, value in _ends(death)}
     for name, value in values.items():
         made.application_properties[name].text = value
     is_too_large = (
@@ -90,16 +103,33 @@ def letter_of(before: pb.Properties | None, death: Death) -> Letter:
     return Letter(made, tuple(deaths))
 
 
-def _ends(death: Death) -> list[tuple[str, str]]:
-    return [("queue", death.queue), ("reason", death.reason), ("exchange", EXCHANGE)]
+def _take_history(properties: pb.Properties) -> tuple[list[Record], Ends | None]:
+    """Remove the history from the properties. Returns the deaths, the latest first, and the first death; none if this
+    is no history that this module writes. All of it counts or nothing; DEATHS may be alone."""
+    own = properties.application_properties
+    found: dict[str, str | None] = {}
+    for name in NAMES:
+        if name in own:
+            found[name] = own[name].text if own[name].HasField("text") else None
+            del own[name]
+    deaths = _read(found.pop(DEATHS, None) or "")
+    if deaths and not found:
+        return deaths, (deaths[-1]["queue"], deaths[-1]["reason"], EXCHANGE)
+    first, last = _ends(found, FIRST), _ends(found, LAST)
+    return (deaths, first) if deaths and first and last else ([], None)
 
 
-def _read(properties: pb.Properties) -> list[Record]:
-    """The deaths before this one, the latest first; none if the history is none that this module writes."""
-    if DEATHS not in properties.application_properties:
-        return []
+def _ends(found: dict[str, str | None], prefix: str) -> Ends | None:
+    queue, reason, exchange = (found.get(name) for name in _named(prefix, ("", "", "")))
+    if queue and reason and exchange is not None and all(map(_is_short, (queue, reason, exchange))):
+        return queue, reason, exchange
+    return None
+
+
+def _read(text: str) -> list[Record]:
+    """The records of a history; none if one of them is wrong."""
     try:
-        found = json.loads(properties.application_properties[DEATHS].text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
         return []
     if not isinstance(found, list) or len(found) > MAX_RECORDS:

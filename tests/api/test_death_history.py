@@ -14,8 +14,10 @@ from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb
 
 KEYS = ("queue", "reason", "count", "exchange", "routing-keys", "time", "original-expiration")
-NAMES = ("x-death", *(f"x-{which}-death-{what}" for which in ("first", "last") for what in KEYS[:2]))
-NAMES += ("x-first-death-exchange", "x-last-death-exchange")
+NAMES = (
+    "x-death",
+    *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")),
+)
 
 
 def properties(**own: Any) -> pb.Properties:
@@ -123,11 +125,49 @@ records = st.fixed_dictionaries(
 histories = st.text() | st.lists(records | wrong, max_size=4).map(json.dumps)
 
 
-@given(histories)
-def test_whatever_a_publisher_writes_a_letter_is_made_and_read_again(history: str) -> None:
-    first = letter_of(properties(x_death=history), Death("a", "expired", 1))
+def with_values(made: pb.Properties, values: dict[str, str | int]) -> pb.Properties:
+    for name, value in values.items():
+        made.application_properties[name].Clear()
+        if isinstance(value, str):
+            made.application_properties[name].text = value
+        else:
+            made.application_properties[name].integer = value
+    return made
+
+
+@given(histories, st.dictionaries(st.sampled_from(NAMES[1:]), st.text(max_size=300) | st.integers(0, 9)))
+def test_whatever_a_publisher_writes_a_letter_is_made_and_read_again(
+    history: str, others: dict[str, str | int]
+) -> None:
+    before = with_values(properties(x_death=history), others)
+    first = letter_of(before, Death("a", "expired", 1))
     second = letter_of(first.properties, Death("b", "expired", 2))
     assert list(second.deaths[1:]) == [each for each in first.deaths if each["queue"] != "b"]
+    assert {*second.properties.application_properties} == {*NAMES}
+    for name in NAMES[1:4]:
+        assert text(second.properties, name) == text(first.properties, name)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({name: 7} for name in NAMES),
+        *({name: "x" * 256} for name in NAMES),
+        *({name: ""} for name in NAMES if not name.endswith("exchange")),
+    ],
+)
+def test_a_history_of_which_one_property_is_wrong_is_replaced_as_a_whole(
+    values: dict[str, str | int],
+) -> None:
+    letter = letter_of(with_values(died(("b", "rejected")), values), Death("a", "expired", 2))
+    assert letter == letter_of(None, Death("a", "expired", 2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_history_of_which_one_property_is_missing_is_replaced_as_a_whole(name: str) -> None:
+    made = died(("b", "rejected"))
+    del made.application_properties[name]
+    assert letter_of(made, Death("a", "expired", 2)) == letter_of(None, Death("a", "expired", 2))
 
 
 @pytest.mark.parametrize(
