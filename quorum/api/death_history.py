@@ -14,14 +14,18 @@ The time to live is taken away, because the message would expire again, and so i
 message would be delayed again.
 
 A history of another form, which a client has written, is replaced as a whole. Making a letter never fails, because a
-letter that cannot be made would hold up its queue for ever. If the properties would become too large with a history,
-the letter has none.
+letter that cannot be made would hold up its queue for ever.
+
+What ends a cycle is in the history, so no publisher may be able to keep the history out of a letter. If the properties
+would become too large with it, the letter has a short one: `x-death` alone, with `queue` and `reason` of the deaths
+since a consumer has rejected the message. If there is no room for that either, a message that has died by itself goes
+nowhere, because it could go round for ever.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +40,11 @@ MAX_RECORDS = 64
 """Records of a history. The oldest ones are left out."""
 MAX_COUNT = 1 << 53
 """Highest count and time in a record: JSON readers that have floating point numbers only read it exactly."""
+MAX_CHAIN = 16
+"""Deaths of a message in a row without a rejection. So every chain of queues ends. Where an exchange copies letters to
+several queues that have it as their target, each death makes more of them, although none comes back."""
+BY_ITSELF = ("expired", "maxlen")
+"""Causes of death that need no consumer."""
 
 Record = dict[str, Any]
 Ends = tuple[str, str, str]
@@ -61,20 +70,18 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """The properties of a dead letter, and its deaths, the latest first."""
+    """The properties of a dead letter, and its deaths, the latest first. has_room: False if the properties have no room
+    for the history that would end a cycle."""
 
     properties: pb.Properties
     deaths: tuple[Record, ...]
+    has_room: bool = True
 
     def closes_cycle(self, queue: str) -> bool:
-        """Whether the message has been in this queue and comes back by itself: no consumer has rejected it since. Such
-        a message would go round for ever."""
-        for each in self.deaths:
-            if each["reason"] == "rejected":
-                return False
-            if each["queue"] == queue:
-                return True
-        return False
+        """Whether the message must not go to this queue, because it could go round for ever: it has been there and
+        comes back by itself (no consumer has rejected it since), or it has died too often in a row."""
+        chain = [each["queue"] for each in _chain(self.deaths) if not _ends_chain(each)]
+        return not self.has_room or len(chain) > MAX_CHAIN or queue in chain
 
 
 def letter_of(before: pb.Properties | None, death: Death) -> Letter:
@@ -87,20 +94,40 @@ def letter_of(before: pb.Properties | None, death: Death) -> Letter:
     deaths, first = _take_history(made)
     deaths = _with(deaths, death, before)
     last = (death.queue, death.reason, EXCHANGE)
-    values = {
-        DEATHS: json.dumps(deaths, ensure_ascii=False, separators=(",", ":")),
-        **_named(FIRST, first or last),
-        **_named(LAST, last),
-    }
+    whole = {DEATHS: _text(deaths), **_named(FIRST, first or last), **_named(LAST, last)}
+    if _add(made, whole):
+        return Letter(made, tuple(deaths))
+    short = [{name: each[name] for name in ("queue", "reason")} for each in _chain(deaths)]
+    has_room = _add(made, {DEATHS: _text(short)}) or death.reason not in BY_ITSELF
+    return Letter(made, tuple(deaths), has_room)
+
+
+def _add(properties: pb.Properties, values: dict[str, str]) -> bool:
+    """Add these application properties, if there is room. Returns whether there was."""
+    own = properties.application_properties
     for name, value in values.items():
-        made.application_properties[name].text = value
-    is_too_large = (
-        len(made.application_properties) > MAX_MESSAGE_FIELDS or made.ByteSize() > MAX_PROPERTIES_BYTES
-    )
-    if is_too_large:
-        for name in values:
-            del made.application_properties[name]
-    return Letter(made, tuple(deaths))
+        own[name].text = value
+    if len(own) <= MAX_MESSAGE_FIELDS and properties.ByteSize() <= MAX_PROPERTIES_BYTES:
+        return True
+    for name in values:
+        del own[name]
+    return False
+
+
+def _text(deaths: list[Record]) -> str:
+    return json.dumps(deaths, ensure_ascii=False, separators=(",", ":"))
+
+
+def _ends_chain(record: Record) -> bool:
+    return bool(record["reason"] == "rejected")
+
+
+def _chain(deaths: Sequence[Record]) -> Sequence[Record]:
+    """The deaths up to the last one that the message did not die by itself, this one included."""
+    for place, each in enumerate(deaths):
+        if _ends_chain(each):
+            return deaths[: place + 1]
+    return deaths
 
 
 def _take_history(properties: pb.Properties) -> tuple[list[Record], Ends | None]:
@@ -140,7 +167,7 @@ def _read(text: str) -> list[Record]:
 
 def _record(value: object) -> Record | None:
     """The known keys of a record; None if it is none."""
-    if not isinstance(value, dict) or not all(name in value for name in ("queue", "reason", "count")):
+    if not isinstance(value, dict) or not ("queue" in value and "reason" in value):
         return None
     made = {name: value[name] for name in _CHECKS if name in value}
     return made if all(_CHECKS[name](each) for name, each in made.items()) else None
@@ -188,7 +215,7 @@ def _with(deaths: list[Record], death: Death, before: pb.Properties | None) -> l
     made: Record = {
         "queue": death.queue,
         "reason": death.reason,
-        "count": min(MAX_COUNT, 1 + sum([each["count"] for each in deaths if _key(each) == key])),
+        "count": min(MAX_COUNT, 1 + sum([each.get("count", 1) for each in deaths if _key(each) == key])),
         "exchange": EXCHANGE,
         "routing-keys": [death.queue],
         "time": death.time_ms,

@@ -189,13 +189,103 @@ def test_a_cycle_without_a_rejection_is_noticed(
     assert letter.closes_cycle(queue) is is_cycle
 
 
-def test_a_history_that_does_not_fit_is_left_out_and_still_says_what_closes_a_cycle() -> None:
-    many = properties(**{f"p{n}": "" for n in range(MAX_MESSAGE_FIELDS - 3)})
-    large = properties(p="x" * (MAX_PROPERTIES_BYTES - 100))
-    for before in (many, large):
-        letter = letter_of(before, Death("a", "expired", 1))
-        assert letter.properties == before
-        assert letter.closes_cycle("a")
+def many(count: int) -> pb.Properties:
+    """A message with so many application properties."""
+    return properties(**{f"p{n}": "" for n in range(count)})
+
+
+def large(size_bytes: int) -> pb.Properties:
+    """A message with so many bytes of properties."""
+    made = properties(p="")
+    made.application_properties["p"].text = "x" * (size_bytes - made.ByteSize() - 8)
+    made.application_properties["p"].text += "x" * (size_bytes - made.ByteSize())
+    assert made.ByteSize() == size_bytes
+    return made
+
+
+def is_within_limits(made: pb.Properties) -> bool:
+    return len(made.application_properties) <= MAX_MESSAGE_FIELDS and made.ByteSize() <= MAX_PROPERTIES_BYTES
+
+
+@pytest.mark.parametrize("before", [many(MAX_MESSAGE_FIELDS - 3), large(MAX_PROPERTIES_BYTES - 100)])
+def test_a_history_that_does_not_fit_is_shortened(before: pb.Properties) -> None:
+    letter = letter_of(letter_of(before, Death("a", "expired", 1)).properties, Death("b", "maxlen", 2))
+    assert is_within_limits(letter.properties)
+    history = letter.properties.application_properties.pop("x-death").text
+    assert json.loads(history) == [
+        {"queue": "b", "reason": "maxlen"},
+        {"queue": "a", "reason": "expired"},
+    ]
+    assert letter.properties == before
+
+
+def test_a_short_history_ends_with_what_ends_the_chain() -> None:
+    before = letter_of(many(1_020), Death("a", "expired", 1)).properties
+    for time_ms, (queue, reason) in enumerate([("b", "rejected"), ("c", "expired"), ("d", "maxlen")], 2):
+        before = letter_of(before, Death(queue, reason, time_ms)).properties
+    assert [each["queue"] for each in json.loads(text(before, "x-death"))] == ["d", "c", "b"]
+
+
+def test_a_short_history_becomes_a_whole_one_when_there_is_room() -> None:
+    before = letter_of(many(1_020), Death("a", "expired", 1)).properties
+    for n in range(10):
+        del before.application_properties[f"p{n}"]
+    made = letter_of(
+        letter_of(before, Death("b", "rejected", 2)).properties, Death("a", "expired", 3)
+    ).properties
+    assert text(made, "x-first-death-queue") == "a"
+    assert [(each["queue"], each["count"]) for each in json.loads(text(made, "x-death"))] == [
+        ("a", 2),
+        ("b", 1),
+    ]
+
+
+full = [many(MAX_MESSAGE_FIELDS), large(MAX_PROPERTIES_BYTES)]
+
+
+@pytest.mark.parametrize("before", full)
+@pytest.mark.parametrize("reason", ["expired", "maxlen"])
+def test_a_message_without_room_for_any_history_that_dies_by_itself_goes_nowhere(
+    before: pb.Properties, reason: str
+) -> None:
+    assert letter_of(before, Death("a", reason, 1)).closes_cycle("elsewhere")
+
+
+@pytest.mark.parametrize("before", full)
+@pytest.mark.parametrize("reason", ["rejected", "delivery_limit"])
+def test_a_message_without_room_for_any_history_that_consumers_had_goes_on_without_one(
+    before: pb.Properties, reason: str
+) -> None:
+    letter = letter_of(before, Death("a", reason, 1))
+    assert letter.properties == before
+    assert not letter.closes_cycle("b")
+
+
+@pytest.mark.parametrize(
+    "before", [many(0), *full, many(1_020), many(1_023), large(MAX_PROPERTIES_BYTES - 100)]
+)
+def test_every_chain_of_deaths_without_a_rejection_ends(before: pb.Properties) -> None:
+    """Two queues with a time to live of 0, each the other's target."""
+    hops = 0
+    for queue, target in [("a", "b"), ("b", "a")] * 20:
+        letter = letter_of(before, Death(queue, "expired", 1))
+        if letter.closes_cycle(target):
+            break
+        hops += 1
+        before = letter.properties
+    assert hops <= 1
+
+
+def test_a_message_dies_in_16_queues_at_most_until_a_consumer_rejects_it() -> None:
+    before = pb.Properties()
+    for n in range(16):
+        letter = letter_of(before, Death(f"q{n}", "expired", n))
+        assert not letter.closes_cycle("next")
+        before = letter.properties
+    assert letter_of(before, Death("q16", "expired", 16)).closes_cycle("next")
+    letter = letter_of(before, Death("q16", "rejected", 16))
+    assert not letter.closes_cycle("next")
+    assert not letter_of(letter.properties, Death("next", "expired", 17)).closes_cycle("q0")
 
 
 def test_the_message_itself_is_not_changed() -> None:
