@@ -18,8 +18,8 @@ letter that cannot be made would hold up its queue for ever.
 
 What ends a cycle is in the history, so no publisher may be able to keep the history out of a letter. If the properties
 would become too large with it, the letter has a short one: `x-death` alone, with `queue` and `reason` of the deaths
-since a consumer has rejected the message. If there is no room for that either, a message that has died by itself goes
-nowhere, because it could go round for ever.
+since a consumer has rejected the message, or a person has moved it back. If there is no room for that either, a message
+that has died by itself goes nowhere, because it could go round for ever.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ MAX_RECORDS = 64
 MAX_COUNT = 1 << 53
 """Highest count and time in a record: JSON readers that have floating point numbers only read it exactly."""
 MAX_CHAIN = 16
-"""Deaths of a message in a row without a rejection. So every chain of queues ends. Where an exchange copies letters to
-several queues that have it as their target, each death makes more of them, although none comes back."""
+"""Deaths of a message in a row without a rejection or redrive. So every chain of queues ends. Where an exchange copies
+letters to several queues that have it as their target, each death makes more of them, although none comes back."""
+REDRIVEN = "redriven"
+"""The reason of a record that `quorum/client/redrive.py` writes: a person has moved the message back."""
 BY_ITSELF = ("expired", "maxlen")
 """Causes of death that need no consumer."""
 
@@ -79,7 +81,8 @@ class Letter:
 
     def closes_cycle(self, queue: str) -> bool:
         """Whether the message must not go to this queue, because it could go round for ever: it has been there and
-        comes back by itself (no consumer has rejected it since), or it has died too often in a row."""
+        comes back by itself (no consumer has rejected it since, and nobody has moved it back), or it has died too often
+        in a row."""
         chain = [each["queue"] for each in _chain(self.deaths) if not _ends_chain(each)]
         return not self.has_room or len(chain) > MAX_CHAIN or queue in chain
 
@@ -119,7 +122,7 @@ def _text(deaths: list[Record]) -> str:
 
 
 def _ends_chain(record: Record) -> bool:
-    return bool(record["reason"] == "rejected")
+    return record["reason"] in ("rejected", REDRIVEN)
 
 
 def _chain(deaths: Sequence[Record]) -> Sequence[Record]:

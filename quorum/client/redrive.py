@@ -7,6 +7,8 @@ that cannot be moved stay checked out until the end, so that they are not looked
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
@@ -19,6 +21,11 @@ from quorum.client.values import FieldValue, Properties
 
 AT_A_TIME = 500
 CAME_FROM = "x-last-death-queue"
+HISTORY = "x-death"
+REDRIVEN = "redriven"
+"""The reason in the record of a message that was moved back (quorum/api/death_history.py)."""
+MAX_RECORDS = 64
+"""Records that the service reads of a history."""
 NO_HISTORY = f"no property {CAME_FROM}: it is no dead letter"
 
 
@@ -38,6 +45,28 @@ class Mover(Protocol):
     ) -> None: ...
 
     async def settle(self, target: DeliveredMessage, *, wait: bool = False) -> None: ...
+
+
+def moved_back(history: str, queue: str, time_ms: int) -> str:
+    """The history (`x-death`) of a message that is moved back from this dead-letter queue: with a record that says so,
+    the latest one. So what comes after it is no cycle of the message by itself. A text that is no history stays as it
+    is."""
+    try:
+        found = json.loads(history)
+    except (ValueError, RecursionError):
+        return history
+    if not isinstance(found, list) or not found or not all(isinstance(each, dict) for each in found):
+        return history
+    before = [each for each in found if (each.get("queue"), each.get("reason")) == (queue, REDRIVEN)]
+    others = [each for each in found if each not in before]
+    counts = [each["count"] for each in before if isinstance(each.get("count"), int)]
+    made = {"queue": queue, "reason": REDRIVEN, "count": 1 + sum(counts), "time": time_ms}
+    try:
+        text = json.dumps([made, *others][:MAX_RECORDS], ensure_ascii=False, separators=(",", ":"))
+        text.encode()
+    except (ValueError, RecursionError):  # JSON can name half a character, and a number of any length
+        return history
+    return text
 
 
 async def redrive(client: Mover, queue: str, selector: str | None, limit: int | None) -> Redriven:
@@ -72,6 +101,8 @@ async def _move(client: Mover, message: DeliveredMessage) -> tuple[str, str]:
     target = own.get(CAME_FROM)
     if not isinstance(target, str) or not target:
         return "", NO_HISTORY
+    if isinstance(history := own.get(HISTORY), str):
+        own[HISTORY] = moved_back(history, message.queue, time.time_ns() // 1_000_000)
     try:
         await client.publish(target, message.body, message.properties, own)
         await client.settle(message, wait=True)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorum.api.death_history import Death, letter_of
+from quorum.client.redrive import moved_back
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb
 
@@ -286,6 +287,51 @@ def test_a_message_dies_in_16_queues_at_most_until_a_consumer_rejects_it() -> No
     letter = letter_of(before, Death("q16", "rejected", 16))
     assert not letter.closes_cycle("next")
     assert not letter_of(letter.properties, Death("next", "expired", 17)).closes_cycle("q0")
+
+
+@pytest.mark.parametrize("room", [0, 1_020])
+def test_a_message_that_a_person_has_moved_back_begins_a_new_chain(room: int) -> None:
+    before = many(room)
+    for time_ms, queue in enumerate(("a", "b"), 1):
+        before = letter_of(before, Death(queue, "expired", time_ms)).properties
+    before.application_properties["x-death"].text = moved_back(text(before, "x-death"), "grave", 3)
+    letter = letter_of(before, Death("b", "expired", 4))
+    assert not letter.closes_cycle("a")
+    assert [(each["queue"], each["reason"]) for each in letter.deaths] == [
+        ("b", "expired"),
+        ("grave", "redriven"),
+        ("a", "expired"),
+    ]
+
+
+def test_who_moves_a_message_back_adds_one_record_at_most() -> None:
+    made = died(*((f"q{n}", "rejected") for n in range(64)))
+    history = text(made, "x-death")
+    for _ in range(3):
+        history = moved_back(history, "grave", 3)
+    made.application_properties["x-death"].text = history
+    letter = letter_of(made, Death("a", "expired", 4))
+    assert len(letter.deaths) == 64
+    assert (letter.deaths[1]["reason"], letter.deaths[1]["count"]) == ("redriven", 3)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        *("", "{", "7", "[]", "[7]", "[" * 60_000, '[{"queue":"\\ud800"}]'),
+        '[{"queue":"grave","reason":"redriven","count":' + "9" * 4_300 + "}]",
+    ],
+)
+def test_a_history_that_is_none_is_moved_back_as_it_is(history: str) -> None:
+    assert moved_back(history, "grave", 3) == history
+
+
+@given(histories)
+def test_whatever_a_publisher_writes_is_moved_back(history: str) -> None:
+    letter = letter_of(properties(x_death=moved_back(history, "grave", 3)), Death("a", "expired", 1))
+    assert len(letter.deaths) <= 1 + max(
+        1, len(letter_of(properties(x_death=history), Death("a", "x", 1)).deaths)
+    )
 
 
 def test_the_message_itself_is_not_changed() -> None:

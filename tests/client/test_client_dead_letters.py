@@ -185,6 +185,25 @@ def test_redrive_moves_letters_back_and_leaves_others() -> None:
     on_member(scenario)
 
 
+def test_a_message_that_was_moved_back_may_die_again() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("grave")
+        await client.declare("orders", {**TARGET, "x-message-ttl": 50})
+        await client.publish("orders", b"body")
+        for count in (1, 2, 3):
+            await until(client, "grave", lambda info: info.ready == 1)
+            assert (await client.redrive("grave")).moved == {"orders": 1}
+            info = await until(client, "orders", lambda info, n=count: info.totals.dead_lettered == n + 1)
+            assert info.totals.expired == count + 1
+        [letter] = await arrived(client, "grave", 1)
+        first, second = json.loads(str(letter.application_properties["x-death"]))
+        assert (first["queue"], first["reason"], first["count"]) == ("orders", "expired", 4)
+        assert (second["queue"], second["reason"], second["count"]) == ("grave", "redriven", 3)
+        assert second["time"] > 0
+
+    on_member(scenario)
+
+
 def test_delayed_messages_that_die_are_in_their_groups_at_the_target_at_once() -> None:
     async def scenario(client: Client) -> None:
         await client.declare("grave", {"x-message-groups": True})
