@@ -185,6 +185,25 @@ def test_redrive_moves_letters_back_and_leaves_others() -> None:
     on_member(scenario)
 
 
+def test_redrive_needs_one_consumer_at_a_time_for_messages_in_any_order() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("grave", {"x-max-consumers": 1, "x-max-priority": 9})
+        for name, count in (("orders", 600), ("bills", 50)):
+            await client.declare(name, TARGET)
+            batch = [Message(b"%d" % n, {"priority": n % 10}) for n in range(count)]
+            await client.publish_batch(name, batch)
+            await discard(client, name, count)
+        await until(client, "grave", lambda info: info.ready == 650)
+        found = await client.redrive("grave", only="orders")
+        assert not found.is_complete and 0 < (before := found.moved["orders"]) < 600
+        found = await client.redrive("grave", limit=300)
+        assert sum(found.moved.values()) == 300 and found.is_complete
+        found = await client.redrive("grave")
+        assert sum(found.moved.values()) == 350 - before and found.is_complete
+
+    on_member(scenario)
+
+
 def test_a_message_that_was_moved_back_may_die_again() -> None:
     async def scenario(client: Client) -> None:
         await client.declare("grave")
