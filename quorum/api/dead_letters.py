@@ -57,7 +57,9 @@ BATCHES_A_TURN = 64
 OWNER = owner_of("dead letters")
 """Whose share of a group's producers the workers' sessions count towards: they are remembered like those of clients."""
 NO_TARGET = status.make(
-    status.Code.FAILED_PRECONDITION, "no_target", "the queue has no dead-letter target any more"
+    status.Code.FAILED_PRECONDITION,
+    "no_target",
+    "the queue has no dead-letter target any more; set x-dead-letter-exchange again, or purge the queue",
 )
 NO_ANSWER = status.make(status.Code.DEADLINE_EXCEEDED, "no_answer", f"no answer for {ANSWER_S:g} s")
 

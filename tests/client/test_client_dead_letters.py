@@ -116,6 +116,21 @@ def test_a_missing_target_keeps_the_letters_and_says_so() -> None:
     on_member(scenario)
 
 
+def test_letters_wait_when_their_target_is_taken_away_and_the_queue_says_what_to_do() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("orders")
+        await client.set_policy("dead", "orders", TARGET)
+        await until(client, "orders", lambda info: info.effective_arguments)
+        await client.publish("orders", b"1")
+        await discard(client, "orders")
+        await until(client, "orders", lambda info: info.dead_letter_problem.startswith("NOT_FOUND: "))
+        await client.delete_policy("dead")
+        info = await until(client, "orders", lambda info: info.dead_letter_problem.startswith("NO_TARGET: "))
+        assert info.dead_letter_problem.endswith("; set x-dead-letter-exchange again, or purge the queue")
+
+    on_member(scenario)
+
+
 def test_a_full_target_takes_what_fits_and_the_rest_waits() -> None:
     async def scenario(client: Client) -> None:
         await client.declare("grave", {"x-max-length": 3, "x-overflow": "reject-publish"})
