@@ -559,8 +559,9 @@ class UseQueue:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Drops ready messages; checked-out messages stay. before: only messages with a lower sequence, None for all. The
-    caller names the queue's next sequence, so a purge that arrives late drops nothing that was published since."""
+    """Drops ready, delayed and dead messages; checked-out messages stay. before: only messages with a lower sequence,
+    None for all. The caller names the queue's next sequence, so a purge that arrives late drops nothing that was
+    published since."""
 
     queue: int
     before: int | None = None

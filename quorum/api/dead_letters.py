@@ -12,8 +12,8 @@ Why a letter is neither lost nor doubled in its target:
   one: so the same numbers can be sent again, and none is refused for being late.
 
 A target that is missing or full holds up the letters of its queue. A refused batch is halved, so that what fits gets
-through; a letter that is refused alone waits, for longer each time. What the target says is a state of the queue
-(`SettleDead.problem`), so that every node shows it.
+through. A single refused letter is tried again after pauses that grow. The reason for a refusal is part of the queue's
+state (`SettleDead.problem`), so that every node shows it.
 
 Under at-most-once nothing waits: each letter is taken or dropped.
 """

@@ -3,8 +3,8 @@
 A message that goes to a dead-letter target has these application properties:
 
 - `x-death`: a text, a JSON list with an object for each pair of queue and reason, the latest first: `queue`, `reason`,
-  `count`, `exchange`, `routing-keys`, `time` (ms since the epoch), and `original-expiration` (ms, a text) if the
-  message had a time to live. RabbitMQ has a list of tables; an application property here is no list.
+  `count`, `exchange`, `routing-keys`, `time` (ms since the epoch, of the claim), and `original-expiration` (ms, a text)
+  if the message had a time to live. RabbitMQ has a list of tables; an application property here is no list.
 - `x-first-death-queue`, `-reason`, `-exchange`: of its first death; `x-last-death-...`: of its last one.
 
 The service does not keep the exchange and the key that a message was published with. So `exchange` is empty and
@@ -63,7 +63,8 @@ NAMES = (DEATHS, *_named(FIRST, ("", "", "")), *_named(LAST, ("", "", "")))
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The death that a message has just died. time_ms: group time, about the time since the epoch."""
+    """The last death of a message. time_ms: group time of its claim, about the time since the epoch; the machine does
+    not keep the time of the death."""
 
     queue: str
     reason: str
