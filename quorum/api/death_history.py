@@ -88,8 +88,9 @@ class Letter:
         return not self.has_room or len(chain) > MAX_CHAIN or queue in chain
 
 
-def letter_of(before: pb.Properties | None, death: Death) -> Letter:
-    """The dead letter of a message with these properties."""
+def letter_of(before: pb.Properties | None, death: Death, *, is_bare: bool = False) -> Letter:
+    """The dead letter of a message with these properties. is_bare: it has only as much of the history as it needs, for
+    a target that refuses the whole one as too large."""
     made = pb.Properties()
     if before is not None:
         made.CopyFrom(before)
@@ -99,11 +100,14 @@ def letter_of(before: pb.Properties | None, death: Death) -> Letter:
     deaths = _with(deaths, death, before)
     last = (death.queue, death.reason, EXCHANGE)
     whole = {DEATHS: _text(deaths), **_named(FIRST, first or last), **_named(LAST, last)}
-    if _add(made, whole):
+    if not is_bare and _add(made, whole):
+        return Letter(made, tuple(deaths))
+    needs_some = death.reason in BY_ITSELF
+    if is_bare and not needs_some:
         return Letter(made, tuple(deaths))
     short = [{name: each[name] for name in ("queue", "reason")} for each in _chain(deaths)]
-    has_room = _add(made, {DEATHS: _text(short)}) or death.reason not in BY_ITSELF
-    return Letter(made, tuple(deaths), has_room)
+    is_added = _add(made, {DEATHS: _text(short)})
+    return Letter(made, tuple(deaths), is_added or not needs_some)
 
 
 def _add(properties: pb.Properties, values: dict[str, str]) -> bool:

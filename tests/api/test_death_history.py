@@ -277,6 +277,22 @@ def test_every_chain_of_deaths_without_a_rejection_ends(before: pb.Properties) -
     assert hops <= 1
 
 
+def test_a_bare_letter_of_a_message_that_has_died_by_itself_has_a_short_history() -> None:
+    """A target refuses a letter because its history is too large, and it is made again."""
+    before = died(("a", "rejected"), ("b", "expired"))
+    letter = letter_of(before, Death("c", "maxlen", 3), is_bare=True)
+    assert [*letter.properties.application_properties] == ["x-death"]
+    assert [each["queue"] for each in json.loads(text(letter.properties, "x-death"))] == ["c", "b", "a"]
+    assert letter_of(letter.properties, Death("d", "expired", 4)).closes_cycle("b")
+
+
+@pytest.mark.parametrize("reason", ["rejected", "delivery_limit"])
+def test_a_bare_letter_of_a_message_that_consumers_had_has_no_history(reason: str) -> None:
+    letter = letter_of(died(("a", "rejected")), Death("c", reason, 3), is_bare=True)
+    assert letter.properties == pb.Properties()
+    assert not letter.closes_cycle("b")
+
+
 def test_a_message_dies_in_16_queues_at_most_until_a_consumer_rejects_it() -> None:
     before = pb.Properties()
     for n in range(16):
