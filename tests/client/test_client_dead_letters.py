@@ -178,6 +178,39 @@ def test_a_message_that_comes_back_by_itself_is_dropped_and_one_that_was_rejecte
     on_member(scenario)
 
 
+def test_a_forged_history_does_not_hold_up_the_letters_behind_it() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("grave")
+        await client.declare("orders", TARGET)
+        forged = [
+            '[{"queue":"orders","reason":"rejected","count":' + "9" * 4_300 + "}]",
+            '[{"queue":"\\ud800","reason":"rejected","count":1}]',
+        ]
+        batch = [Message(b"forged", None, {"x-death": each}) for each in forged]
+        await client.publish_batch("orders", [*batch, Message(b"last")])
+        await discard(client, "orders")
+        letters = await arrived(client, "grave", 3)
+        histories = [json.loads(str(each.application_properties["x-death"])) for each in letters]
+        assert [(death["queue"], death["count"]) for [death] in histories] == [("orders", 1)] * 3
+
+    on_member(scenario)
+
+
+def test_a_message_whose_properties_are_full_does_not_go_round_for_ever() -> None:
+    async def scenario(client: Client) -> None:
+        for name, other in (("a", "b"), ("b", "a")):
+            target = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": other}
+            await client.declare(name, {**target, "x-message-ttl": 0})
+        for count in (1_020, 1_024):
+            await client.publish("a", b"body", None, dict.fromkeys([f"p{n}" for n in range(count)], 1))
+        info = await until(client, "a", lambda info: info.totals.expired == 2)
+        assert (info.dead, info.totals.dead_lettered) == (0, 1)
+        info = await until(client, "b", lambda info: info.totals.expired == 1)
+        assert (info.dead, info.totals.dead_lettered) == (0, 0)
+
+    on_member(scenario)
+
+
 def test_redrive_moves_letters_back_and_leaves_others() -> None:
     async def scenario(client: Client) -> None:
         await client.declare("grave", {"x-filter-enabled": True})
