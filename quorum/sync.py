@@ -511,8 +511,10 @@ class Client(_Settling):
     def purge(self, name: str, *, dead_only: bool = False, timeout_ms: int | None = None) -> int:
         return self._loop.run(self._client.purge(name, dead_only=dead_only, timeout_ms=timeout_ms))
 
-    def redrive(self, queue: str, selector: str | None = None, *, limit: int | None = None) -> Redriven:
-        return self._loop.run(self._client.redrive(queue, selector, limit=limit))
+    def redrive(
+        self, queue: str, selector: str | None = None, *, limit: int | None = None, only: str | None = None
+    ) -> Redriven:
+        return self._loop.run(self._client.redrive(queue, selector, limit=limit, only=only))
 
     def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         return self._loop.run(self._client.queues(prefix, timeout_ms=timeout_ms))

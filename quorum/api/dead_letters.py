@@ -39,7 +39,7 @@ from fifo.results import ClaimedRun, DeadWork
 from quorum.api import routing, status
 from quorum.api.client_session import ClientSession
 from quorum.api.dead_queues import DeadQueues, Key, Place
-from quorum.api.death_history import DEATHS, FIRST, LAST, Death, Letter, letter_of
+from quorum.api.death_history import Death, Letter, letter_of
 from quorum.api.deliveries import BodyReader
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Confirms, Outcome
@@ -363,26 +363,16 @@ def _next_batch(
                 raise part
             stored, first, count = part
             if not stored.each and (shared is None or (shared[0], shared[1]) != (stored, death)):
-                shared = stored, death, _letter(stored.shared, death, is_bare)
+                shared = stored, death, letter_of(stored.shared, death, is_bare=is_bare)
             for ordinal in range(first, first + count):
                 if stored.each:
-                    letter = _letter(stored.each[ordinal], death, is_bare)
+                    letter = letter_of(stored.each[ordinal], death, is_bare=is_bare)
                 else:
                     assert shared is not None
                     letter = shared[2]
                 if not building.add(stored.bodies[stored.start(ordinal) : stored.ends[ordinal]], letter):
                     return building.made()
     return building.made()
-
-
-def _letter(before: pb.Properties | None, death: Death, is_bare: bool) -> Letter:
-    """is_bare: the letter carries no history."""
-    letter = letter_of(before, death)
-    if is_bare:
-        own = letter.properties.application_properties
-        for name in [name for name in own if name == DEATHS or name.startswith((FIRST, LAST))]:
-            del own[name]
-    return letter
 
 
 class _Building:

@@ -3,37 +3,68 @@
 A message that goes to a dead-letter target has these application properties:
 
 - `x-death`: a text, a JSON list with an object for each pair of queue and reason, the latest first: `queue`, `reason`,
-  `count`, `exchange`, `routing-keys`, `time` (ms since the epoch), and `original-expiration` (ms, a text) if the
-  message had a time to live. RabbitMQ has a list of tables; an application property here is no list.
+  `count`, `exchange`, `routing-keys`, `time` (ms since the epoch, of the claim), and `original-expiration` (ms, a text)
+  if the message had a time to live. RabbitMQ has a list of tables; an application property here is no list.
 - `x-first-death-queue`, `-reason`, `-exchange`: of its first death; `x-last-death-...`: of its last one.
 
 The service does not keep the exchange and the key that a message was published with. So `exchange` is empty and
 `routing-keys` has the queue's name: published like this, the message comes to the queue again.
 
 The time to live is taken away, because the message would expire again, and so is a delay or delivery time, because the
-message would be delayed again. A history that is no such list, because a client
-has written it, is replaced. If the properties would become too large with a history, the letter has none.
+message would be delayed again.
+
+A history of another form, which a client has written, is replaced as a whole. Making a letter never fails, because a
+letter that cannot be made would hold up its queue for ever.
+
+What ends a cycle is in the history, so no publisher may be able to keep the history out of a letter. If the properties
+would become too large with it, the letter has a short one: `x-death` alone, with `queue` and `reason` of the deaths
+since a consumer has rejected the message, or a person has moved it back. If there is no room for that either, a message
+that has died by itself goes nowhere, because it could go round for ever.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fifo.commands import MAX_NAME_BYTES
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb
 
 DEATHS = "x-death"
 FIRST, LAST = "x-first-death-", "x-last-death-"
 EXCHANGE = ""
+MAX_RECORDS = 64
+"""Records of a history. The oldest ones are left out."""
+MAX_COUNT = 1 << 53
+"""Highest count and time in a record: JSON readers that have floating point numbers only read it exactly."""
+MAX_CHAIN = 16
+"""Deaths of a message in a row without a rejection or redrive. So every chain of queues ends. Where an exchange copies
+letters to several queues that have it as their target, each death makes more of them, although none comes back."""
+REDRIVEN = "redriven"
+"""The reason of a record that `quorum/client/redrive.py` writes: a person has moved the message back."""
+BY_ITSELF = ("expired", "maxlen")
+"""Causes of death that need no consumer."""
 
 Record = dict[str, Any]
+Ends = tuple[str, str, str]
+"""Queue, reason and exchange of a first or last death."""
+
+
+def _named(prefix: str, ends: Ends) -> dict[str, str]:
+    """The properties of a first or last death."""
+    return {prefix + name: value for name, value in zip(("queue", "reason", "exchange"), ends, strict=True)}
+
+
+NAMES = (DEATHS, *_named(FIRST, ("", "", "")), *_named(LAST, ("", "", "")))
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The death that a message has just died. time_ms: group time, about the time since the epoch."""
+    """The last death of a message. time_ms: group time of its claim, about the time since the epoch; the machine does
+    not keep the time of the death."""
 
     queue: str
     reason: str
@@ -42,69 +73,148 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """The properties of a dead letter, and its deaths, the latest first."""
+    """The properties of a dead letter, and its deaths, the latest first. has_room: False if the properties have no room
+    for the history that would end a cycle."""
 
     properties: pb.Properties
     deaths: tuple[Record, ...]
+    has_room: bool = True
 
     def closes_cycle(self, queue: str) -> bool:
-        """Whether the message has been in this queue and comes back by itself: no consumer has rejected it since. Such
-        a message would go round for ever."""
-        for each in self.deaths:
-            if each["reason"] == "rejected":
-                return False
-            if each["queue"] == queue:
-                return True
-        return False
+        """Whether the message must not go to this queue, because it could go round for ever: it has been there and
+        comes back by itself (no consumer has rejected it since, and nobody has moved it back), or it has died too often
+        in a row."""
+        chain = [each["queue"] for each in _chain(self.deaths) if not _ends_chain(each)]
+        return not self.has_room or len(chain) > MAX_CHAIN or queue in chain
 
 
-def letter_of(before: pb.Properties | None, death: Death) -> Letter:
-    """The dead letter of a message with these properties."""
+def letter_of(before: pb.Properties | None, death: Death, *, is_bare: bool = False) -> Letter:
+    """The dead letter of a message with these properties. is_bare: it has only as much of the history as it needs, for
+    a target that refuses the whole one as too large."""
     made = pb.Properties()
     if before is not None:
         made.CopyFrom(before)
     for name in ("ttl_ms", "delivery_delay_ms", "delivery_time"):
         made.ClearField(name)
-    deaths = _with(_read(made), death, before)
-    values = {
-        DEATHS: json.dumps(deaths, ensure_ascii=False, separators=(",", ":")),
-        **{LAST + name: value for name, value in _ends(death)},
-    }
-    if FIRST + "queue" not in made.application_properties:
-        values |= {FIRST + name: value for name, value in _ends(death)}
+    deaths, first = _take_history(made)
+    deaths = _with(deaths, death, before)
+    last = (death.queue, death.reason, EXCHANGE)
+    whole = {DEATHS: _text(deaths), **_named(FIRST, first or last), **_named(LAST, last)}
+    if not is_bare and _add(made, whole):
+        return Letter(made, tuple(deaths))
+    needs_some = death.reason in BY_ITSELF
+    if is_bare and not needs_some:
+        return Letter(made, tuple(deaths))
+    short = [{name: each[name] for name in ("queue", "reason")} for each in _chain(deaths)]
+    is_added = _add(made, {DEATHS: _text(short)})
+    return Letter(made, tuple(deaths), is_added or not needs_some)
+
+
+def _add(properties: pb.Properties, values: dict[str, str]) -> bool:
+    """Add these application properties, if there is room. Returns whether there was."""
+    own = properties.application_properties
     for name, value in values.items():
-        made.application_properties[name].text = value
-    is_too_large = (
-        len(made.application_properties) > MAX_MESSAGE_FIELDS or made.ByteSize() > MAX_PROPERTIES_BYTES
-    )
-    if is_too_large:
-        for name in values:
-            del made.application_properties[name]
-    return Letter(made, tuple(deaths))
+        own[name].text = value
+    if len(own) <= MAX_MESSAGE_FIELDS and properties.ByteSize() <= MAX_PROPERTIES_BYTES:
+        return True
+    for name in values:
+        del own[name]
+    return False
 
 
-def _ends(death: Death) -> list[tuple[str, str]]:
-    return [("queue", death.queue), ("reason", death.reason), ("exchange", EXCHANGE)]
+def _text(deaths: list[Record]) -> str:
+    return json.dumps(deaths, ensure_ascii=False, separators=(",", ":"))
 
 
-def _read(properties: pb.Properties) -> list[Record]:
-    """The deaths before this one; none if the history cannot be read."""
-    if DEATHS not in properties.application_properties:
-        return []
+def _ends_chain(record: Record) -> bool:
+    return record["reason"] in ("rejected", REDRIVEN)
+
+
+def _chain(deaths: Sequence[Record]) -> Sequence[Record]:
+    """The deaths up to the last one that the message did not die by itself, this one included."""
+    for place, each in enumerate(deaths):
+        if _ends_chain(each):
+            return deaths[: place + 1]
+    return deaths
+
+
+def _take_history(properties: pb.Properties) -> tuple[list[Record], Ends | None]:
+    """Remove the history from the properties. Returns the deaths, the latest first, and the first death; none if this
+    is no history that this module writes. All of it counts or nothing; DEATHS may be alone."""
+    own = properties.application_properties
+    found: dict[str, str | None] = {}
+    for name in NAMES:
+        if name in own:
+            found[name] = own[name].text if own[name].HasField("text") else None
+            del own[name]
+    deaths = _read(found.pop(DEATHS, None) or "")
+    if deaths and not found:
+        return deaths, (deaths[-1]["queue"], deaths[-1]["reason"], EXCHANGE)
+    first, last = _ends(found, FIRST), _ends(found, LAST)
+    return (deaths, first) if deaths and first and last else ([], None)
+
+
+def _ends(found: dict[str, str | None], prefix: str) -> Ends | None:
+    queue, reason, exchange = (found.get(name) for name in _named(prefix, ("", "", "")))
+    if queue and reason and exchange is not None and all(map(_is_short, (queue, reason, exchange))):
+        return queue, reason, exchange
+    return None
+
+
+def _read(text: str) -> list[Record]:
+    """The records of a history; none if one of them is wrong."""
     try:
-        found = json.loads(properties.application_properties[DEATHS].text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) and all(map(_is_record, found)) else []
+    if not isinstance(found, list) or len(found) > MAX_RECORDS:
+        return []
+    records = [made for each in found if (made := _record(each)) is not None]
+    return records if len(records) == len(found) else []
 
 
-def _is_record(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("queue"), str)
-        and isinstance(value.get("reason"), str)
-        and type(value.get("count")) is int
-    )
+def _record(value: object) -> Record | None:
+    """The known keys of a record; None if it is none."""
+    if not isinstance(value, dict) or not ("queue" in value and "reason" in value):
+        return None
+    made = {name: value[name] for name in _CHECKS if name in value}
+    return made if all(_CHECKS[name](each) for name, each in made.items()) else None
+
+
+def _is_short(value: object) -> bool:
+    try:
+        return isinstance(value, str) and len(value.encode()) <= MAX_NAME_BYTES
+    except UnicodeEncodeError:  # JSON can name half a character
+        return False
+
+
+def _is_name(value: object) -> bool:
+    return value != "" and _is_short(value)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MAX_COUNT
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_COUNT
+
+
+def _are_keys(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_short, value))
+
+
+_CHECKS: dict[str, Callable[[object], bool]] = {
+    "queue": _is_name,
+    "reason": _is_name,
+    "count": _is_count,
+    "exchange": _is_short,
+    "routing-keys": _are_keys,
+    "time": _is_time,
+    "original-expiration": _is_short,
+}
+"""The keys of a record, and what their values may be. Whatever else a client has written is not taken over: it may be
+something that JSON cannot write, and then the letter could not be made."""
 
 
 def _with(deaths: list[Record], death: Death, before: pb.Properties | None) -> list[Record]:
@@ -113,11 +223,15 @@ def _with(deaths: list[Record], death: Death, before: pb.Properties | None) -> l
     made: Record = {
         "queue": death.queue,
         "reason": death.reason,
-        "count": 1 + sum([each["count"] for each in deaths if (each["queue"], each["reason"]) == key]),
+        "count": min(MAX_COUNT, 1 + sum([each.get("count", 1) for each in deaths if _key(each) == key])),
         "exchange": EXCHANGE,
         "routing-keys": [death.queue],
         "time": death.time_ms,
     }
     if before is not None and before.HasField("ttl_ms"):
         made["original-expiration"] = str(before.ttl_ms)
-    return [made, *(each for each in deaths if (each["queue"], each["reason"]) != key)]
+    return [made, *(each for each in deaths if _key(each) != key)][:MAX_RECORDS]
+
+
+def _key(record: Record) -> tuple[str, str]:
+    return record["queue"], record["reason"]

@@ -71,15 +71,15 @@ def check_queue_name(name: str) -> None:
     check_text("queue name", name, MAX_NAME_BYTES)
 
 
-def check_text(what: str, text: str, most_bytes: int) -> None:
-    """Check for 1 to most_bytes bytes of UTF-8 without control characters; raises ArgumentError."""
+def check_text(what: str, text: str, most_bytes: int, least_bytes: int = 1) -> None:
+    """Check for least_bytes to most_bytes bytes of UTF-8 without control characters; raises ArgumentError."""
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise ArgumentError(f"{what} {text!r} is not valid UTF-8") from error
-    if not 1 <= size <= most_bytes:
+    if not least_bytes <= size <= most_bytes:
         article = "an" if what[0] in "aeiou" else "a"
-        raise ArgumentError(f"{article} {what} of {size} bytes; allowed: 1..{most_bytes}")
+        raise ArgumentError(f"{article} {what} of {size} bytes; allowed: {least_bytes}..{most_bytes}")
     for character in text:
         if character < " " or "\x7f" <= character <= "\x9f":
             raise ArgumentError(f"{what} {text!r} has the control character {character!r}; none is allowed")
@@ -264,8 +264,7 @@ def _short_text(argument: str, value: ArgumentValue) -> _Checked:
     """Check a name or key that may be empty."""
     if not isinstance(value, str):
         raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: a text")
-    if value:
-        check_text(f"value of {argument!r}", value, MAX_NAME_BYTES)
+    check_text(f"value of {argument!r}", value, MAX_NAME_BYTES, 0)
     return value
 
 

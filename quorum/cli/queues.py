@@ -125,7 +125,7 @@ def delete(queue: NameArgument, url: UrlOption = None) -> None:
     """Delete a queue and its messages without confirmation."""
     with connect(url) as client:
         count = client.delete(queue)
-    print(f"deleted {queue} and {count:,} message{'' if count == 1 else 's'}")
+    print(f"deleted {queue} and {_messages(count)}")
 
 
 @app.command()
@@ -139,7 +139,7 @@ def purge(
     """Remove the messages that are ready, delayed, or wait for a dead-letter target; checked-out messages stay."""
     with connect(url) as client:
         count = client.purge(queue, dead_only=dead)
-    print(f"purged {count:,} message{'' if count == 1 else 's'} from {queue}")
+    print(f"purged {_messages(count)} from {queue}")
 
 
 @app.command()
@@ -148,24 +148,39 @@ def redrive(
     selector: Annotated[
         str | None, typer.Option("--selector", "-s", help="only messages that match this JMS selector")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="highest number of messages")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="highest number of messages, with those that stay")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="QUEUE", help="only messages that died in this queue")
+    ] = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Move the messages of a dead-letter queue back to the queues where they died."""
     with connect(url) as client:
-        found = client.redrive(queue, selector, limit=limit)
+        found = client.redrive(queue, selector, limit=limit, only=only)
     if as_json:
         print_json(asdict(found))
     else:
         for name, count in sorted(found.moved.items()):
-            print(f"moved {count:,} message{'' if count == 1 else 's'} to {printable(name)}")
+            print(f"moved {_messages(count)} to {printable(name)}")
         for reason, count in sorted(found.left.items()):
-            print(f"left {count:,} message{'' if count == 1 else 's'}: {printable(reason)}")
-        if not found.moved and not found.left:
+            print(f"left {_messages(count)}: {printable(reason)}")
+        for name, count in sorted(found.doubtful.items()):
+            print(f"in doubt: {_messages(count)}, in {printable(name)}, {printable(queue)} or both")
+        if not found.is_complete:
+            print(
+                "stopped early: too many messages stay; choose some with --selector, or take them out of the queue"
+            )
+        if not (found.moved or found.left or found.doubtful):
             print("nothing to move")
-    if found.left:
+    if found.left or found.doubtful or not found.is_complete:
         raise typer.Exit(1)
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'' if count == 1 else 's'}"
 
 
 def selected(selector: str, encoded: bytes) -> str:

@@ -477,11 +477,13 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         )
         return int((await self._admin("PurgeQueue", request, left_ms())).message_count)
 
-    async def redrive(self, queue: str, selector: str | None = None, *, limit: int | None = None) -> Redriven:
+    async def redrive(
+        self, queue: str, selector: str | None = None, *, limit: int | None = None, only: str | None = None
+    ) -> Redriven:
         """Move the messages that are ready in a dead-letter queue back to the queues where they died last. A message is
         settled when the other queue has confirmed it: if this client ends in between, it is in both. limit: the highest
-        number of messages."""
-        return await redrive(self, queue, selector, limit)
+        number of messages, with those that stay. only: the queue where they have died; others are passed over."""
+        return await redrive(self, queue, selector, limit, only)
 
     async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         """Queues whose names begin with prefix, sorted by name as the service sorts them."""

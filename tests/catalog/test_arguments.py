@@ -127,6 +127,12 @@ def test_a_dead_letter_target_is_an_exchange_which_may_be_the_default_one() -> N
     assert differences(to_queue, none) == "x-dead-letter-strategy is 'none', not 'at-least-once'"
 
 
+@pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
+def test_an_exchange_and_a_key_for_dead_letters_may_be_empty(argument: str) -> None:
+    effective_config("q", {argument: ""})
+    refused({argument: "n" * 256}, argument, "256 bytes; allowed: 0..255")
+
+
 def test_a_filtering_queue_keeps_the_default_fields() -> None:
     assert effective_config("q", {"x-filter-enabled": True}).filter_field_names == tuple(
         sorted(DEFAULT_FIELD_NAMES)

@@ -116,6 +116,21 @@ def test_a_missing_target_keeps_the_letters_and_says_so() -> None:
     on_member(scenario)
 
 
+def test_letters_wait_when_their_target_is_taken_away_and_the_queue_says_what_to_do() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("orders")
+        await client.set_policy("dead", "orders", TARGET)
+        await until(client, "orders", lambda info: info.effective_arguments)
+        await client.publish("orders", b"1")
+        await discard(client, "orders")
+        await until(client, "orders", lambda info: info.dead_letter_problem.startswith("NOT_FOUND: "))
+        await client.delete_policy("dead")
+        info = await until(client, "orders", lambda info: info.dead_letter_problem.startswith("NO_TARGET: "))
+        assert info.dead_letter_problem.endswith("; set x-dead-letter-exchange again, or purge the queue")
+
+    on_member(scenario)
+
+
 def test_a_full_target_takes_what_fits_and_the_rest_waits() -> None:
     async def scenario(client: Client) -> None:
         await client.declare("grave", {"x-max-length": 3, "x-overflow": "reject-publish"})
@@ -176,6 +191,39 @@ def test_a_message_that_comes_back_by_itself_is_dropped_and_one_that_was_rejecte
     on_member(scenario)
 
 
+def test_a_forged_history_does_not_hold_up_the_letters_behind_it() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("grave")
+        await client.declare("orders", TARGET)
+        forged = [
+            '[{"queue":"orders","reason":"rejected","count":' + "9" * 4_300 + "}]",
+            '[{"queue":"\\ud800","reason":"rejected","count":1}]',
+        ]
+        batch = [Message(b"forged", None, {"x-death": each}) for each in forged]
+        await client.publish_batch("orders", [*batch, Message(b"last")])
+        await discard(client, "orders")
+        letters = await arrived(client, "grave", 3)
+        histories = [json.loads(str(each.application_properties["x-death"])) for each in letters]
+        assert [(death["queue"], death["count"]) for [death] in histories] == [("orders", 1)] * 3
+
+    on_member(scenario)
+
+
+def test_a_message_whose_properties_are_full_does_not_go_round_for_ever() -> None:
+    async def scenario(client: Client) -> None:
+        for name, other in (("a", "b"), ("b", "a")):
+            target = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": other}
+            await client.declare(name, {**target, "x-message-ttl": 0})
+        for count in (1_020, 1_024):
+            await client.publish("a", b"body", None, dict.fromkeys([f"p{n}" for n in range(count)], 1))
+        info = await until(client, "a", lambda info: info.totals.expired == 2)
+        assert (info.dead, info.totals.dead_lettered) == (0, 1)
+        info = await until(client, "b", lambda info: info.totals.expired == 1)
+        assert (info.dead, info.totals.dead_lettered) == (0, 0)
+
+    on_member(scenario)
+
+
 def test_redrive_moves_letters_back_and_leaves_others() -> None:
     async def scenario(client: Client) -> None:
         await client.declare("grave", {"x-filter-enabled": True})
@@ -194,6 +242,44 @@ def test_redrive_moves_letters_back_and_leaves_others() -> None:
         assert (await client.describe("grave")).queue.ready == 3
         bodies = sorted(each.body for each in await arrived(client, "orders", 3))
         assert bodies == [b"0", b"1", b"2"]
+
+    on_member(scenario)
+
+
+def test_redrive_needs_one_consumer_at_a_time_for_messages_in_any_order() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("grave", {"x-max-consumers": 1, "x-max-priority": 9})
+        for name, count in (("orders", 600), ("bills", 50)):
+            await client.declare(name, TARGET)
+            batch = [Message(b"%d" % n, {"priority": n % 10}) for n in range(count)]
+            await client.publish_batch(name, batch)
+            await discard(client, name, count)
+        await until(client, "grave", lambda info: info.ready == 650)
+        found = await client.redrive("grave", only="orders")
+        assert not found.is_complete and 0 < (before := found.moved["orders"]) < 600
+        found = await client.redrive("grave", limit=300)
+        assert sum(found.moved.values()) == 300 and found.is_complete
+        found = await client.redrive("grave")
+        assert sum(found.moved.values()) == 350 - before and found.is_complete
+
+    on_member(scenario)
+
+
+def test_a_message_that_was_moved_back_may_die_again() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("grave")
+        await client.declare("orders", {**TARGET, "x-message-ttl": 50})
+        await client.publish("orders", b"body")
+        for count in (1, 2, 3):
+            await until(client, "grave", lambda info: info.ready == 1)
+            assert (await client.redrive("grave")).moved == {"orders": 1}
+            info = await until(client, "orders", lambda info, n=count: info.totals.dead_lettered == n + 1)
+            assert info.totals.expired == count + 1
+        [letter] = await arrived(client, "grave", 1)
+        first, second = json.loads(str(letter.application_properties["x-death"]))
+        assert (first["queue"], first["reason"], first["count"]) == ("orders", "expired", 4)
+        assert (second["queue"], second["reason"], second["count"]) == ("grave", "redriven", 3)
+        assert second["time"] > 0
 
     on_member(scenario)
 
