@@ -365,7 +365,7 @@ def test_known_queues_are_looked_at_one_page_at_a_time(monkeypatch: pytest.Monke
 
 
 def test_whatever_stops_a_queue_is_told_after_three_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> Any:
+    def broken(*_: object, **__: object) -> Any:
         raise ValueError("no letter")
 
     monkeypatch.setattr(dead_letters, "letter_of", broken)
