@@ -230,11 +230,9 @@ class _Worker:
             return
         if begun.epoch != epoch:
             raise status.of_ended("fenced")
-        if (
-            self._queues.clean_epochs.pop(self._key, None) != work.epoch
-        ):  # an earlier worker may have sent some
-            self._taken_to = begun.inherited_to
-        if self._queues.is_slow(target):
+        is_clean = self._queues.clean_epochs.pop(self._key, None) == work.epoch
+        self._taken_to = 0 if is_clean else begun.inherited_to  # an earlier worker may have sent them
+        if self._queues.is_slow(target) or self._queues.is_slow(self._key):
             self._most = 1
         self._session = _Session(self._hub, begun.producer, epoch)
 
@@ -305,7 +303,8 @@ class _Worker:
         if count == 1 and why.reason in TOO_LARGE and self._bare != batch.first:
             self._bare = batch.first
             return None
-        return _Waits(target, why)
+        is_about_letter = why.reason != "queue_full" and why.reason in DIVISIBLE
+        return _Waits(self._key if is_about_letter else target, why)
 
     async def _settle(self, to: int, forwarded: int = 0, *, again: bool = False) -> None:
         """These messages are gone, and others get numbers."""

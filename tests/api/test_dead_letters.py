@@ -414,6 +414,24 @@ def test_a_letter_that_is_too_large_with_its_history_goes_without() -> None:
     on_node(scenario)
 
 
+def test_a_letter_that_is_too_large_holds_up_no_other_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_queues, "PAUSES_S", (60.0,))
+
+    async def scenario(node: Node) -> None:
+        await node.client.declare(
+            "grave", {"x-filter-enabled": True, "x-filter-max-in-memory-bytes-per-msg": 100}
+        )
+        for queue in ("orders", "bills"):
+            await node.client.declare(queue, TARGET)
+        await node.die("orders", [Message(b"1", None, {"n": "x" * 200})])
+        info = await node.until("orders", lambda info: info.dead_letter_problem, 5.0)
+        assert info.dead_letter_problem.startswith("METADATA_TOO_LARGE")
+        await node.die("bills", [b"2"])
+        await node.until("grave", lambda info: info.ready == 1, 5.0)
+
+    on_node(scenario)
+
+
 def test_what_is_larger_than_clients_may_publish_now_is_forwarded() -> None:
     async def scenario(node: Node) -> None:
         await node.client.declare("grave")
