@@ -183,6 +183,7 @@ def test_no_history_is_searched_for_letters_with_too_many_queues(monkeypatch: py
     async def scenario(node: Node) -> None:
         await node.client.declare("grave")
         queue = node.api.hub.catalog.queue("grave")
+        assert queue is not None
         copies = (queue,) * (PRODUCTION.max_targeted + 1)
         session = ClientSession(node.api.hub)
         session.open(b"p" * 16, 1, 9)
