@@ -283,7 +283,8 @@ class _Worker:
         """The batch is decided: what the target has is gone. Return why the next letter has to wait, if it has to."""
         count, why = len(batch.letters), result.why
         is_dropping = config.dead_letter_strategy == "at_most_once"
-        if why is None or (is_dropping and not (why.reason in TOO_LARGE and count > 1)):
+        may_fit = why is not None and why.reason in TOO_LARGE and (count > 1 or self._bare != batch.first)
+        if why is None or (is_dropping and not may_fit):
             await self._settle(batch.last, result.forwarded_in_all)
             self._most = min(2 * self._most, PRODUCTION.max_claimed)
             self._queues.takes(target, self._key)
@@ -300,7 +301,7 @@ class _Worker:
         if count > 1 and why.reason in DIVISIBLE:
             self._most = count // 2
             return None
-        if count == 1 and why.reason in TOO_LARGE and self._bare != batch.first:
+        if may_fit:
             self._bare = batch.first
             return None
         is_about_letter = why.reason != "queue_full" and why.reason in DIVISIBLE

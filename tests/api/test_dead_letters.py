@@ -183,6 +183,7 @@ def test_no_history_is_searched_for_letters_with_too_many_queues(monkeypatch: py
     async def scenario(node: Node) -> None:
         await node.client.declare("grave")
         queue = node.api.hub.catalog.queue("grave")
+        assert queue is not None
         copies = (queue,) * (PRODUCTION.max_targeted + 1)
         session = ClientSession(node.api.hub)
         session.open(b"p" * 16, 1, 9)
@@ -400,12 +401,13 @@ def test_the_process_ends_if_letters_are_not_forwarded_any_more() -> None:
 # ---- letters that the target does not take
 
 
-def test_a_letter_that_is_too_large_with_its_history_goes_without() -> None:
+@pytest.mark.parametrize("strategy", ["at-least-once", "at-most-once"])
+def test_a_letter_that_is_too_large_with_its_history_goes_without(strategy: str) -> None:
     async def scenario(node: Node) -> None:
         await node.client.declare(
             "grave", {"x-filter-enabled": True, "x-filter-max-in-memory-bytes-per-msg": 100}
         )
-        await node.client.declare("orders", TARGET)
+        await node.client.declare("orders", {**TARGET, "x-dead-letter-strategy": strategy})
         await node.die("orders", [Message(b"1", None, {"n": 1}), Message(b"2", None, {"n": 2})])
         await node.until("grave", lambda info: info.ready == 2, 10.0)
         for message in await node.client.get("grave", 2):
