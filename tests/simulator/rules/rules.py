@@ -20,7 +20,7 @@ from quorum.client.batch import BatchReader
 from quorum.histories import Run
 from quorum.histories.records import Record
 from quorum.node.replica.replica import SYSTEM_GROUP, state_of
-from simulator.rules.hand_outs import Held
+from simulator.rules.hand_outs import HandOuts, Held
 from simulator.rules.history import History, attachment
 from support.checkers import Violation
 
@@ -97,6 +97,7 @@ class Rules:
         self._world = world
         self.counts: Counter[str] = Counter()
         self.history = History(lambda: world.now_ms)
+        self.hand_outs = HandOuts(world)
         self._leaders: dict[tuple[int, int], str] = {}
         self._hashes: dict[tuple[int, int], tuple[int, str]] = {}
         self._committed: dict[tuple[int, int], tuple[int, str]] = {}
@@ -294,7 +295,7 @@ class Rules:
         if any(place.name == key[0] for place in self._world.grouped):
             self._has_group(call, held[0], key, origin)
         self._holders[key] = Holder(call, held[0], group)
-        call.held[held] = key, self._world.hand_outs.at_ms(held)
+        call.held[held] = key, self.hand_outs.at_ms(held)
 
     def _holds(self, holder: Holder, queue: str) -> bool:
         """Whether it still has the right to the message: it has a lease, and the consumer's timeout has not passed."""
