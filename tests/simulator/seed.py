@@ -50,7 +50,7 @@ def run(seed: int, build: Build | None = None) -> World:
     with prepared(seed, build) as lines:
         world = World(seed, build)
         try:
-            with world.ledger.watching():
+            with world.ledger.watching(), world.hand_outs.watching():
                 world.run()
             wrong = [line for line in lines if line["log_level"] == "critical"]
             if wrong:

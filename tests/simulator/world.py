@@ -62,6 +62,7 @@ from simulator.machines.node import Node
 from simulator.machines.process import Process
 from simulator.machines.room import room_of
 from simulator.machines.wire import GONE, Connection
+from simulator.rules.hand_outs import HandOuts
 from simulator.rules.ledger import Ledger
 from simulator.rules.rules import Broken, Rules
 from simulator.upgrades import Upgrades
@@ -138,6 +139,7 @@ class World:
         self.rules = Rules(self)
         self.tally = Tally(self.rules.counts)
         self.ledger = Ledger(self)
+        self.hand_outs = HandOuts(self)
         self.machines: dict[str, Machine] = {}
         self.nodes: dict[str, Node] = {}
         """what runs on a machine, or ran there last"""

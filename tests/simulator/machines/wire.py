@@ -358,9 +358,9 @@ class ServedCall:
         self._arrived: deque[bytes | None] = deque()
         self._news = asyncio.Event()
         self.is_open = True
-        self.held: dict[tuple[str, int, int], tuple[str, int]] = {}
-        """(consumer tag, attach, delivery tag) -> (queue, sequence): for the rules, as is `queues`: consumer tag ->
-        queue"""
+        self.held: dict[tuple[str, int, int], tuple[tuple[str, int], int]] = {}
+        """(consumer tag, attach, delivery tag) -> (queue, sequence), and when the queue gave it out. It is for the
+        rules, as is `queues`: consumer tag -> queue"""
         self.queues: dict[str, str] = {}
         self._task = asyncio.get_running_loop().create_task(self._run())
 

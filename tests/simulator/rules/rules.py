@@ -20,6 +20,7 @@ from quorum.client.batch import BatchReader
 from quorum.histories import Run
 from quorum.histories.records import Record
 from quorum.node.replica.replica import SYSTEM_GROUP, state_of
+from simulator.rules.hand_outs import Held
 from simulator.rules.history import History, attachment
 from support.checkers import Violation
 
@@ -37,8 +38,6 @@ STRANGE = "strange"
 """The queue of hostile clients: what they put in there nobody else has to understand."""
 Key = tuple[str, int]
 """(queue, sequence). No queue is declared twice under one name."""
-Held = tuple[str, int, int]
-"""(consumer tag, attach, delivery tag), of one call"""
 Origin = tuple[int, int]
 """(producer, its number of the message), as the body says"""
 
@@ -88,12 +87,11 @@ def origin_in(queue: str, body: bytes) -> Origin:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who was handed a message: a consumer of a call, when, and of which group the message is."""
+    """Who was handed a message: a consumer of a call, and of which group the message is."""
 
     call: ServedCall
     consumer: str
     group: int
-    at_ms: int
 
 
 class Rules:
@@ -211,7 +209,7 @@ class Rules:
                 self._release(call, wire.consumer_tag, wire.attach, tag)
 
     def _release(self, call: ServedCall, consumer: str, attach: int, tag: int) -> None:
-        key = call.held.pop((consumer, attach, tag), None)
+        key, _ = call.held.pop((consumer, attach, tag), (None, 0))
         holder = None if key is None else self._holders.get(key)
         if key is not None and holder is not None and holder.call is call:
             del self._holders[key]
@@ -299,8 +297,8 @@ class Rules:
             self._is_alone(call, held[0], key)
         if any(place.name == key[0] for place in self._world.grouped):
             self._has_group(call, held[0], key, origin)
-        self._holders[key] = Holder(call, held[0], group, self._world.now_ms)
-        call.held[held] = key
+        self._holders[key] = Holder(call, held[0], group)
+        call.held[held] = key, self._world.hand_outs.at_ms(held)
 
     def _holds(self, holder: Holder, queue: str) -> bool:
         """Whether it still has the right to the message: it has a lease, and the consumer's timeout has not passed."""
@@ -309,13 +307,13 @@ class Rules:
         return not self._is_overdue(holder.call, holder.consumer, queue)
 
     def _is_overdue(self, call: ServedCall, consumer: str, queue: str) -> bool:
-        """Whether a consumer has held a message for as long as the queue allows. The group's time may be ahead."""
+        """Whether a consumer has held a message for as long as the queue allows, so that the timeout may have taken all
+        that it holds, and it is not told yet. The group's time may be ahead."""
         timeout_ms = self._world.consumer_timeouts.get(queue)
         if timeout_ms is None:
             return False
         earliest = self._world.now_ms - timeout_ms * EARLIEST_PERCENT // 100
-        found = (self._holders.get(key) for held, key in call.held.items() if held[0] == consumer)
-        return any(each is not None and each.call is call and each.at_ms <= earliest for each in found)
+        return any(held[0] == consumer and at_ms <= earliest for held, (_, at_ms) in call.held.items())
 
     def _is_alone(self, call: ServedCall, consumer: str, key: Key) -> None:
         """Of a queue with a single active consumer no two hold messages at a time."""
@@ -355,7 +353,7 @@ class Rules:
             call = connection.served
             if connection.node is not node or call is None or not call.is_used:
                 continue
-            for held, key in call.held.items():
+            for held, (key, _) in call.held.items():
                 holder = self._holders.get(key)
                 if (
                     holder is not None
