@@ -592,19 +592,20 @@ class ClaimDead:
 
 @dataclass(frozen=True, slots=True)
 class SettleDead:
-    """Unnumbered, idempotent. The dead messages with numbers up to `to` are gone, and others get numbers. Refused if a
+    """Of no client; idempotent. The dead messages with numbers up to `to` are gone, and others get numbers. Refused if a
     later worker has begun.
 
-    epoch: of the worker. again: first the messages that have numbers get new ones. forwarded: how many of those that
-    are gone the target has; the others were dropped. problem: why the target does not take the next one; empty if
-    nothing is known against it.
+    epoch: of the worker. forwarded: how many of those that are gone the target has; the others were dropped. again_to:
+    messages with numbers up to this one lose them, and get new ones. problem: why the target does not take the next
+    one; empty if nothing is known against it. With a problem, no message gets a number: the worker may not have begun,
+    and what has a number from an earlier worker counts as sent by it.
     """
 
     queue: int
     epoch: int
     to: int = 0
     forwarded: int = 0
-    again: bool = False
+    again_to: int = 0
     problem: str = ""
 
 

@@ -703,9 +703,9 @@ class GroupMachine(GroupState):
             return Refused("wrong_generation", f"epoch {command.epoch}; the last worker has {dead.epoch}")
         self.dirty[command.queue] = None
         gone = machine.messages.settle_dead(command.to, command.forwarded)
-        if command.again:
-            dead.claims = ()
-        dead.claim(entry.now_ms)
+        dead.take_claims(command.again_to)
+        if not command.problem:
+            dead.claim(entry.now_ms)
         dead.problem = command.problem[:MAX_PROBLEM] if dead.count else ""
         return Ok(gone)
 

@@ -168,7 +168,7 @@ COMMANDS: tuple[Record, ...] = (
             Field("epoch", U64),
             Field("to", U64),
             Field("forwarded", U64),
-            Field("again", FLAG),
+            Field("again_to", U64),
             Field("problem", OPEN_TEXT),
         ),
         since=2,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,6 +44,7 @@ from quorum.api.deliveries import BodyReader
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Confirms, Outcome
 from quorum.api.owners import owner_of
+from quorum.api.session_publisher import TOO_LARGE
 from quorum.node.errors import BodyUnreadable
 from quorum.node.queries import FindDeadWork
 from quorum.node.wire.batches import FRAME_BYTES, BatchLimits, StoredBatch
@@ -66,7 +67,6 @@ OWNER = owner_of("dead letters")
 cleanly gives its place back."""
 LETTER_LIMITS = BatchLimits(PRODUCTION.max_claimed, FRAME_BYTES, FRAME_BYTES)
 """A letter has been accepted before, so the present settings for clients do not count for it."""
-TOO_LARGE = ("metadata_too_large", "message_too_large", "batch_too_large")
 DIVISIBLE = ("queue_full", "unroutable", *TOO_LARGE)
 """Reasons for which a part of a refused batch may be taken."""
 NO_TARGET = status.make(
@@ -105,22 +105,46 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What became of a batch. taken: its first letters that are confirmed, up to the first one that is not. forwarded:
-    those of them that are in a queue. confirmed, forwarded_in_all: the same of all letters. why: the refusal of the
-    first one that is refused, None if all are confirmed."""
+    """What became of a batch. decided: for each letter, by its ordinal, why it is refused, None if it is confirmed.
+    barred: the ordinals of confirmed letters that no queue has, because they could go round for ever."""
 
-    taken: int
-    forwarded: int
-    confirmed: int
-    forwarded_in_all: int
-    why: status.Status | None
+    decided: Sequence[status.Status | None]
+    barred: Set[int]
 
     @property
-    def is_in_doubt(self) -> bool:
-        """Whether a group may have taken a letter that is not settled now."""
-        return self.confirmed > self.taken or (
-            self.why is not None and any(key == status.MAY_BE_IN for key, _ in self.why.metadata)
-        )
+    def taken(self) -> int:
+        """The number of letters before the first refused one."""
+        return next((ordinal for ordinal, why in enumerate(self.decided) if why), len(self.decided))
+
+    @property
+    def forwarded(self) -> int:
+        """How many of these a queue has."""
+        return len([ordinal for ordinal in range(self.taken) if ordinal not in self.barred])
+
+    @property
+    def forwarded_in_all(self) -> int:
+        """How many letters of the batch a queue has."""
+        return len([1 for ordinal, why in enumerate(self.decided) if not why and ordinal not in self.barred])
+
+    @property
+    def why(self) -> status.Status | None:
+        """The refusal of the first letter that is refused, None if all are confirmed."""
+        return next((why for why in self.decided if why), None)
+
+    @property
+    def refused_earlier(self) -> int:
+        """The number of neighbouring letters from the first refused one on whose numbers are too late for a group."""
+        found = 0
+        for why in self.decided[self.taken :]:
+            if why is None or why.reason != "refused_earlier":
+                break
+            found += 1
+        return found
+
+    @property
+    def is_anywhere(self) -> bool:
+        """Whether a group may have a letter of the batch."""
+        return any(why is None or status.MAY_BE_IN in dict(why.metadata) for why in self.decided)
 
 
 class _Waits(Exception):
@@ -150,8 +174,8 @@ class _Worker:
         self._bare = 0
         """the number of a letter that the target does not take with its history"""
         self._taken_to = self._settled_to = 0
-        """The highest numbers that a group may have taken, and that are settled. Nothing is in doubt if all of the
-        first are among the second."""
+        """The highest numbers that a group may have taken, and that are settled. Nothing is in doubt if the first is not
+        above the second."""
 
     async def run(self) -> Hashable:
         """Forward letters until there are none. Return what the queue has to wait for otherwise."""
@@ -273,7 +297,7 @@ class _Worker:
             result = sending.result()
         finally:
             sending.cancel()
-        if not result.confirmed and not result.is_in_doubt:
+        if not result.is_anywhere:
             self._taken_to = before
         return result
 
@@ -292,8 +316,9 @@ class _Worker:
         last = batch.first + result.taken - 1
         if why.reason == "refused_earlier":
             # It was routed to other groups before, and one of them has taken a later letter meanwhile.
-            await self._settle(last if result.taken else 0, result.forwarded, again=True)
-            self._settled_to = self._taken_to  # the old numbers are never sent again
+            again_to = last + result.refused_earlier
+            await self._settle(last if result.taken else 0, result.forwarded, again_to)
+            self._settled_to = max(self._settled_to, again_to)  # these numbers are never sent again
             return None
         if result.taken:
             await self._settle(last, result.forwarded)
@@ -307,9 +332,9 @@ class _Worker:
         is_about_letter = why.reason != "queue_full" and why.reason in DIVISIBLE
         return _Waits(self._key if is_about_letter else target, why)
 
-    async def _settle(self, to: int, forwarded: int = 0, *, again: bool = False) -> None:
+    async def _settle(self, to: int, forwarded: int = 0, again_to: int = 0) -> None:
         """These messages are gone, and others get numbers."""
-        await self._call(c.SettleDead(self._queue, self._epoch, to, forwarded, again))
+        await self._call(c.SettleDead(self._queue, self._epoch, to, forwarded, again_to))
         self._settled_to = max(self._settled_to, to)
 
     async def _call(self, command: c.Command) -> None:
@@ -439,17 +464,7 @@ class _Session:
         while len(decided) < len(batch.letters):
             for outcome in await anext(self._turns):
                 _note(decided, outcome, batch.first)
-        confirmed = [ordinal for ordinal, why in decided.items() if why is None]
-        refused = sorted([ordinal for ordinal, why in decided.items() if why is not None])
-        taken = refused[0] if refused else len(decided)
-        forwarded = [ordinal for ordinal in confirmed if ordinal not in barred]
-        return _Result(
-            taken,
-            len([ordinal for ordinal in forwarded if ordinal < taken]),
-            len(confirmed),
-            len(forwarded),
-            decided[refused[0]] if refused else None,
-        )
+        return _Result([decided[ordinal] for ordinal in range(len(batch.letters))], barred)
 
     async def close(self, *, is_clean: bool) -> None:
         """is_clean: everything is decided and settled, so the groups need not remember the producer."""

@@ -33,7 +33,8 @@ T = TypeVar("T")
 MAX_UINT64 = (1 << 64) - 1
 MAX_KNOWN = 8_192
 """Queues of which a session remembers something; above it, it forgets them all."""
-
+TOO_LARGE = ("metadata_too_large", "message_too_large", "batch_too_large")
+"""Reasons that are about the size of a message."""
 
 BARRED_AT_A_TIME = 512
 """Queues that are looked up in the histories of dead letters, until other tasks have their turn: a few milliseconds."""
@@ -377,7 +378,8 @@ class SessionPublisher:
         """Dead letters for an exchange, also the default one, numbered from `first` on; everything below is decided,
         and so is what this session has sent before. is_barred(ordinal, queue): whether a letter must not go to a queue.
         A letter that no queue may get is confirmed; the ordinals of these are returned. One that is routed to no queue
-        is rejected. Letters may be sent again under the same numbers after they were rejected."""
+        is rejected. Letters may be sent again under the same numbers after they were rejected. If one is too large,
+        nothing is sent, also if `independent`, so that a smaller form of it may have its number."""
         self._commands.resume()
         count = batches.claimed_count(batch)
         try:
@@ -404,7 +406,9 @@ class SessionPublisher:
             if looked > BARRED_AT_A_TIME:
                 looked = 0
                 await asyncio.sleep(0)
-        refused = await self._send_routed(allowed, missing, first, first, batch, independent)
+        refused = await self._send_routed(
+            allowed, missing, first, first, batch, independent, together=TOO_LARGE
+        )
         for begin, last, why in routing.neighbours(refused):
             self._outbox.reject(first + begin, first + last, why)
         self._commands.work.set()
@@ -500,12 +504,16 @@ class SessionPublisher:
         independent: bool,
         *,
         is_alike: bool = False,
+        together: Collection[str] = (),
     ) -> dict[int, status.Status]:
         """Send the parts of a batch to their groups, as `_publish_routed` says. Return the messages that are refused
-        here, by ordinal."""
+        here, by ordinal. together: reasons for which the whole batch is refused if one of its messages is."""
         parts, refused = (await self._alike(routes, batch), missing) if is_alike else ([], missing)
         if not parts:
             parts, refused = await self._route(routes, missing, batch, independent)
+        for ordinal in sorted(refused) if together else ():
+            if refused[ordinal].reason in together:
+                return dict.fromkeys(range(len(routes)), refused[ordinal])
         shared = routing.shared_messages(self._outbox, routes, parts, first)
         for part in parts:
             await self._send_part(part, first, lowest_unconfirmed, independent, shared)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,6 +171,23 @@ def test_a_queue_that_waits_for_a_full_target_takes_no_place_of_a_producer_there
         await node.client.declare("orders", TARGET)
         await node.die("orders", [b"%d" % n for n in range(5)])
         await node.until("orders", lambda info: info.dead_letter_problem)
+        replica = node.api.cluster.members[node.api.name].replicas[node.key("grave")[0]]
+        assert isinstance(replica.machine, GroupMachine)
+        async with asyncio.timeout(5.0):
+            while dead_letters.OWNER in replica.machine.sessions.owned:
+                await asyncio.sleep(0.01)
+
+    on_node(scenario)
+
+
+def test_a_queue_whose_target_was_missing_takes_no_place_of_a_producer_of_a_full_one() -> None:
+    async def scenario(node: Node) -> None:
+        await node.client.declare("orders", TARGET)
+        await node.die("orders", [b"%d" % n for n in range(5)])
+        await node.until("orders", lambda info: info.dead_letter_problem.startswith("NOT_FOUND"))
+        await node.client.declare("grave", {"x-max-length": 3, **SMALL})
+        await node.client.publish_batch("grave", [b"1", b"2", b"3"])
+        await node.until("orders", lambda info: info.dead_letter_problem.startswith("QUEUE_FULL"))
         replica = node.api.cluster.members[node.api.name].replicas[node.key("grave")[0]]
         assert isinstance(replica.machine, GroupMachine)
         async with asyncio.timeout(5.0):
@@ -416,6 +434,23 @@ def test_a_letter_that_is_too_large_with_its_history_goes_without(strategy: str)
     on_node(scenario)
 
 
+@pytest.mark.parametrize("strategy", ["at-least-once", "at-most-once"])
+def test_a_letter_that_is_too_large_with_its_history_is_not_lost_between_others(strategy: str) -> None:
+    async def scenario(node: Node) -> None:
+        await node.client.declare(
+            "grave", {"x-filter-enabled": True, "x-filter-max-in-memory-bytes-per-msg": 600}
+        )
+        await node.client.declare("orders", {**TARGET, "x-dead-letter-strategy": strategy})
+        await node.die("orders", [b"1", Message(b"2", None, {"n": "x" * 500}), b"3"])
+        await node.until("grave", lambda info: info.ready == 3, 10.0)
+        found = {
+            message.body: set(message.application_properties) for message in await node.client.get("grave", 3)
+        }
+        assert "x-death" in found[b"1"] and found[b"2"] == {"n"} and "x-death" in found[b"3"]
+
+    on_node(scenario)
+
+
 def test_a_letter_that_is_too_large_holds_up_no_other_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_queues, "PAUSES_S", (60.0,))
 
@@ -489,29 +524,47 @@ def test_only_the_leaders_node_has_work() -> None:
     asyncio.run(run())
 
 
-def test_letters_that_close_a_cycle_do_not_count_as_forwarded_if_their_batch_is_refused() -> None:
+def result_of(confirms: Confirms, count: int, barred: set[int]) -> dead_letters._Result:
+    """What a worker's session makes of the outcome of a batch whose first letter has the number 7."""
+
     class Publisher:
         async def forward(self, *_: object, **__: object) -> set[int]:
-            return {0, 2}
+            return barred
 
-    async def run() -> None:
-        why = status.make(status.Code.RESOURCE_EXHAUSTED, "queue_full", "full")
+    async def turns() -> Any:
+        yield [confirms]
 
-        async def turns() -> Any:
-            yield [Confirms((Span(7, 7),), (Rejection(Span(8, 9), why),))]
-
+    async def run() -> dead_letters._Result:
         session = dead_letters._Session.__new__(dead_letters._Session)
         session._session = SimpleNamespace(publisher=Publisher())  # type: ignore[assignment]
         session._turns = turns()
-        batch = dead_letters._Batch(7, [letter_of(None, Death("a", "maxlen", 1))] * 3, b"")
+        batch = dead_letters._Batch(7, [letter_of(None, Death("a", "maxlen", 1))] * count, b"")
         config = SimpleNamespace(
             dead_letter_exchange="", dead_letter_routing_key="", name="a", dead_letter_strategy="at_most_once"
         )
-        result = await session.send(config, batch)  # type: ignore[arg-type]
-        assert (result.taken, result.forwarded, result.confirmed, result.forwarded_in_all) == (1, 0, 1, 0)
-        assert result.why == why and not result.is_in_doubt
+        return await session.send(config, batch)  # type: ignore[arg-type]
 
-    asyncio.run(run())
+    return asyncio.run(run())
+
+
+FULL = status.make(status.Code.RESOURCE_EXHAUSTED, "queue_full", "full")
+
+
+def test_letters_that_close_a_cycle_do_not_count_as_forwarded_if_their_batch_is_refused() -> None:
+    result = result_of(Confirms((Span(7, 7),), (Rejection(Span(8, 9), FULL),)), 3, {0, 2})
+    assert (result.taken, result.forwarded, result.forwarded_in_all) == (1, 0, 0)
+    assert result.why == FULL and result.is_anywhere
+
+
+def test_a_batch_that_all_groups_refuse_as_a_whole_is_nowhere() -> None:
+    assert not result_of(Confirms((), (Rejection(Span(7, 8), FULL),)), 2, set()).is_anywhere
+
+
+def test_a_letter_that_one_of_its_groups_has_counts_also_behind_one_that_no_group_has() -> None:
+    partly = replace(FULL, metadata=((status.MAY_BE_IN, "other"),))
+    result = result_of(Confirms((), (Rejection(Span(7, 7), FULL), Rejection(Span(8, 8), partly))), 2, set())
+    assert (result.taken, result.why) == (0, FULL)
+    assert result.is_anywhere
 
 
 # ---- batches

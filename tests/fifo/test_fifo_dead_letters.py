@@ -57,8 +57,8 @@ def claim(world: World, producer: bytes = PRODUCER) -> int:
     return reply.count
 
 
-def settle_dead(world: World, to: int, forwarded: int = 0, problem: str = "", *, again: bool = False) -> int:
-    command = c.SettleDead(1, work(world).epoch, to, forwarded, again, problem)
+def settle_dead(world: World, to: int, forwarded: int = 0, problem: str = "", *, again_to: int = 0) -> int:
+    command = c.SettleDead(1, work(world).epoch, to, forwarded, again_to, problem)
     [reply] = world.apply([(None, command)]).replies
     assert isinstance(reply, Ok)
     return reply.count
@@ -161,8 +161,27 @@ def test_what_is_confirmed_is_settled_before_the_others_get_new_numbers(world: W
     name = begin(world, max_length=1)
     world.apply([world.batch(name, 4)])
     claim(world)
-    assert settle_dead(world, 1, again=True) == 1
+    assert settle_dead(world, 1, again_to=3) == 1
     assert claimed(world) == [(4, 2, 2, "maxlen")]
+
+
+def test_only_letters_up_to_the_one_that_is_named_get_new_numbers(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 4)])
+    claim(world)
+    assert claimed(world) == [(1, 1, 3, "maxlen")]
+    for _ in range(2):  # a repeat changes nothing
+        assert settle_dead(world, 0, again_to=1) == 0
+        assert claimed(world) == [(2, 2, 2, "maxlen"), (4, 1, 1, "maxlen")]
+
+
+def test_a_worker_that_only_says_why_letters_wait_gives_no_numbers(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 4)])
+    settle_dead(world, 0, problem="NO_QUEUE")
+    assert (claimed(world), info(world).dead_letter_problem) == ([], "NO_QUEUE")
+    claim(world)
+    assert (work(world).inherited_to, info(world).dead_letter_problem) == (0, "NO_QUEUE")
 
 
 def test_a_worker_learns_which_numbers_an_earlier_one_may_have_sent(world: World) -> None:

@@ -68,8 +68,9 @@ class ModelDead:
             self.remove(each, each.cause)
         self.queue.counts["dead_lettered"] += min(command.forwarded, len(gone))
         for each in self.messages:
-            each.number *= not command.again
-        self.claim(now_ms)
+            each.number *= each.number > command.again_to
+        if not command.problem:
+            self.claim(now_ms)
         self.problem = command.problem[:200] if self.messages else ""
         return len(gone)
 
