@@ -592,8 +592,8 @@ class ClaimDead:
 
 @dataclass(frozen=True, slots=True)
 class SettleDead:
-    """Of no client; idempotent. The dead messages with numbers up to `to` are gone, and others get numbers. Refused if a
-    later worker has begun.
+    """Of no client; idempotent. The dead messages with numbers up to `to` are gone, and others get numbers. Refused if
+    a later worker has begun.
 
     epoch: of the worker. forwarded: how many of those that are gone the target has; the others were dropped. again_to:
     messages with numbers up to this one lose them, and get new ones. problem: why the target does not take the next

@@ -98,10 +98,6 @@ class _Batch:
     def last(self) -> int:
         return self.first + len(self.letters) - 1
 
-    def is_barred(self, ordinal: int, queue: str) -> bool:
-        """Whether a letter may not go to this queue."""
-        return self.letters[ordinal].closes_cycle(queue)
-
 
 @dataclass(frozen=True, slots=True)
 class _Result:
@@ -174,8 +170,8 @@ class _Worker:
         self._bare = 0
         """the number of a letter that the target does not take with its history"""
         self._taken_to = self._settled_to = 0
-        """The highest numbers that a group may have taken, and that are settled. Nothing is in doubt if the first is not
-        above the second."""
+        """The highest numbers that a group may have taken, and that are settled. Nothing is in doubt if the first is
+        not above the second."""
 
     async def run(self) -> Hashable:
         """Forward letters until there are none. Return what the queue has to wait for otherwise."""
@@ -457,7 +453,7 @@ class _Session:
             config.dead_letter_routing_key or config.name,
             batch.first,
             batch.data,
-            batch.is_barred,
+            batch.letters,
             independent=config.dead_letter_strategy == "at_most_once",
         )
         decided: dict[int, status.Status | None] = {}

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fifo.commands import MAX_NAME_BYTES
+from quorum.catalog.queues import CatalogQueue
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb
 
@@ -41,8 +42,11 @@ MAX_RECORDS = 64
 MAX_COUNT = 1 << 53
 """Highest count and time in a record: JSON readers that have floating point numbers only read it exactly."""
 MAX_CHAIN = 16
-"""Deaths of a message in a row without a rejection or redrive. So every chain of queues ends. Where an exchange copies
-letters to several queues that have it as their target, each death makes more of them, although none comes back."""
+"""Deaths of a message in a row without a rejection or redrive. So every chain of queues ends."""
+MAX_COPIED = 1
+"""Deaths in a row after which a letter goes to one queue only. A letter knows its own deaths alone: where an exchange
+copies letters to k queues that have it as their target, no letter comes back, and still one message would make about k!
+of them. With this limit, it makes (k - 1) * MAX_CHAIN at most."""
 REDRIVEN = "redriven"
 """The reason of a record that `quorum/client/redrive.py` writes: a person has moved the message back."""
 BY_ITSELF = ("expired", "maxlen")
@@ -73,19 +77,27 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """The properties of a dead letter, and its deaths, the latest first. has_room: False if the properties have no room
-    for the history that would end a cycle."""
+    """The properties of a dead letter, and where it must not go. barred: queues to which it must not go, because it
+    could go round for ever: it has been there and comes back by itself (no consumer has rejected it since, and nobody
+    has moved it back). None: all, because it has died too often in a row, or has no room for the history that would end
+    a cycle. is_single: it goes to one queue at most."""
 
     properties: pb.Properties
-    deaths: tuple[Record, ...]
-    has_room: bool = True
+    barred: frozenset[str] | None
+    is_single: bool
 
-    def closes_cycle(self, queue: str) -> bool:
-        """Whether the message must not go to this queue, because it could go round for ever: it has been there and
-        comes back by itself (no consumer has rejected it since, and nobody has moved it back), or it has died too often
-        in a row."""
-        chain = [each["queue"] for each in _chain(self.deaths) if not _ends_chain(each)]
-        return not self.has_room or len(chain) > MAX_CHAIN or queue in chain
+    def allowed(self, queues: Sequence[CatalogQueue]) -> Sequence[CatalogQueue]:
+        """Those of the queues it is routed to that it may go to; the first by name if it is single."""
+        if self.barred is None:
+            return ()
+        found = tuple([queue for queue in queues if queue.name not in self.barred])
+        return (min(found, key=lambda queue: queue.name),) if self.is_single and found else found
+
+
+def _letter(properties: pb.Properties, deaths: Sequence[Record], *, has_room: bool = True) -> Letter:
+    in_a_row = [each["queue"] for each in _chain(deaths) if not _ends_chain(each)]
+    is_stopped = not has_room or len(in_a_row) > MAX_CHAIN
+    return Letter(properties, None if is_stopped else frozenset(in_a_row), len(in_a_row) > MAX_COPIED)
 
 
 def letter_of(before: pb.Properties | None, death: Death, *, is_bare: bool = False) -> Letter:
@@ -101,13 +113,13 @@ def letter_of(before: pb.Properties | None, death: Death, *, is_bare: bool = Fal
     last = (death.queue, death.reason, EXCHANGE)
     whole = {DEATHS: _text(deaths), **_named(FIRST, first or last), **_named(LAST, last)}
     if not is_bare and _add(made, whole):
-        return Letter(made, tuple(deaths))
+        return _letter(made, deaths)
     needs_some = death.reason in BY_ITSELF
     if is_bare and not needs_some:
-        return Letter(made, tuple(deaths))
+        return _letter(made, deaths)
     short = [{name: each[name] for name in ("queue", "reason")} for each in _chain(deaths)]
     is_added = _add(made, {DEATHS: _text(short)})
-    return Letter(made, tuple(deaths), is_added or not needs_some)
+    return _letter(made, deaths, has_room=is_added or not needs_some)
 
 
 def _add(properties: pb.Properties, values: dict[str, str]) -> bool:

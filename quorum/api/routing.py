@@ -191,10 +191,11 @@ def no_route(catalog: CatalogView, exchange: str, key: str) -> Status | None:
         routed = catalog.routes.router.route(exchange, key, _no_fields)
     except (_NeedsFields, TooManySteps):
         return None
-    found = [queue for name in routed.queues if (queue := catalog.queue(name)) is not None]
-    return (
-        None if any(not catalog.was_deleted(queue) for queue in found) else status.unroutable(exchange, key)
-    )
+    for name in routed.queues:
+        queue = catalog.queue(name)
+        if queue is not None and not catalog.was_deleted(queue):
+            return None
+    return status.unroutable(exchange, key)
 
 
 async def route(

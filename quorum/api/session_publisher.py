@@ -16,6 +16,7 @@ from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
 from fifo.limits import PRODUCTION
 from quorum.api import routing, status
+from quorum.api.death_history import Letter
 from quorum.api.filters import kept_fields, ordered_by
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Outbox
@@ -35,9 +36,6 @@ MAX_KNOWN = 8_192
 """Queues of which a session remembers something; above it, it forgets them all."""
 TOO_LARGE = ("metadata_too_large", "message_too_large", "batch_too_large")
 """Reasons that are about the size of a message."""
-
-BARRED_AT_A_TIME = 512
-"""Queues that are looked up in the histories of dead letters, until other tasks have their turn: a few milliseconds."""
 
 
 def _too_many_copies(count: int, copies: int) -> batches.BatchError:
@@ -371,15 +369,15 @@ class SessionPublisher:
         routing_key: str,
         first: int,
         batch: bytes,
-        is_barred: Callable[[int, str], bool],
+        letters: Sequence[Letter],
         *,
         independent: bool,
     ) -> set[int]:
         """Dead letters for an exchange, also the default one, numbered from `first` on; everything below is decided,
-        and so is what this session has sent before. is_barred(ordinal, queue): whether a letter must not go to a queue.
-        A letter that no queue may get is confirmed; the ordinals of these are returned. One that is routed to no queue
-        is rejected. Letters may be sent again under the same numbers after they were rejected. If one is too large,
-        nothing is sent, also if `independent`, so that a smaller form of it may have its number."""
+        and so is what this session has sent before. batch: the letters. One that no queue may get is confirmed; the
+        ordinals of these are returned. One that is routed to no queue is rejected. Letters may be sent again under the
+        same numbers after they were rejected. If one is too large, nothing is sent, also if `independent`, so that a
+        smaller form of it may have its number."""
         self._commands.resume()
         count = batches.claimed_count(batch)
         try:
@@ -398,14 +396,7 @@ class SessionPublisher:
             self._outbox.reject(first, first + count - 1, why)
             self._commands.work.set()
             return set()
-        allowed: list[routing.Queues] = []
-        looked = 0
-        for ordinal, queues in enumerate(routes):
-            allowed.append(tuple([queue for queue in queues if not is_barred(ordinal, queue.name)]))
-            looked += len(queues)
-            if looked > BARRED_AT_A_TIME:
-                looked = 0
-                await asyncio.sleep(0)
+        allowed = [letter.allowed(queues) for letter, queues in zip(letters, routes, strict=True)]
         refused = await self._send_routed(
             allowed, missing, first, first, batch, independent, together=TOO_LARGE
         )

@@ -20,7 +20,7 @@ from fifo.limits import PRODUCTION
 from fifo.results import ClaimedRun, DeadWork
 from quorum.api import dead_letters, dead_queues, process, routing, status
 from quorum.api.client_session import ClientSession
-from quorum.api.death_history import Death, letter_of
+from quorum.api.death_history import Death, Letter, letter_of
 from quorum.api.outcomes import Confirms, Rejection, Span
 from quorum.client.batch import Message
 from quorum.client.client import Client
@@ -209,21 +209,18 @@ def test_no_history_is_searched_for_letters_with_too_many_queues(monkeypatch: py
         async def routed(*_: object) -> Any:
             return routing.Routes([copies], {}, False), {}
 
-        searched: list[str] = []
+        class Letters(list[Letter]):
+            def __getitem__(self, _: Any) -> Any:
+                raise AssertionError("searched")
+
+            __iter__ = __getitem__  # type: ignore[assignment]
+
         monkeypatch.setattr(session.publisher, "_routes_through", routed)
         data = stored(1).SerializeToString()
-        await session.publisher.forward(
-            "dead",
-            "",
-            1,
-            data,
-            lambda _, name: bool(searched.append(name)),  # type: ignore[func-returns-value]
-            independent=True,
-        )
+        await session.publisher.forward("dead", "", 1, data, Letters(), independent=True)
         [outcome] = await anext(session.outcomes())
         assert isinstance(outcome, Confirms)
         assert [each.why.reason for each in outcome.rejected] == ["batch_too_large"]
-        assert not searched
         session.release()
 
     on_node(scenario)
@@ -554,6 +551,14 @@ def test_letters_that_close_a_cycle_do_not_count_as_forwarded_if_their_batch_is_
     result = result_of(Confirms((Span(7, 7),), (Rejection(Span(8, 9), FULL),)), 3, {0, 2})
     assert (result.taken, result.forwarded, result.forwarded_in_all) == (1, 0, 0)
     assert result.why == FULL and result.is_anywhere
+
+
+def test_only_neighbours_of_the_first_late_letter_get_new_numbers() -> None:
+    late = replace(FULL, reason="refused_earlier")
+    spans = ((8, 9), (11, 11))
+    late_ones = tuple([Rejection(Span(first, last), late) for first, last in spans])
+    result = result_of(Confirms((Span(7, 7), Span(10, 10)), late_ones), 5, set())
+    assert (result.taken, result.refused_earlier) == (1, 2)
 
 
 def test_a_batch_that_all_groups_refuse_as_a_whole_is_nowhere() -> None:

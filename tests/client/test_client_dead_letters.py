@@ -224,6 +224,28 @@ def test_a_message_whose_properties_are_full_does_not_go_round_for_ever() -> Non
     on_member(scenario)
 
 
+def test_queues_that_copy_their_letters_to_each_other_come_to_an_end_soon() -> None:
+    """Six queues with a time to live of 0, bound to the exchange that is their target: without a limit on copies, one
+    message would make 5 + 5*4 + 5*4*3 + 5*4*3*2 + 5*4*3*2*1 = 325 letters."""
+
+    async def scenario(client: Client) -> None:
+        await client.declare_exchange("ring", "fanout")
+        names = [f"q{n}" for n in range(6)]
+        for name in names:
+            await client.declare(name, {"x-dead-letter-exchange": "ring", "x-message-ttl": 0})
+            await client.bind("ring", name)
+        await client.publish("q0", b"body")
+        async with asyncio.timeout(PATIENCE_S):
+            is_over = False
+            while not is_over:
+                infos = [(await client.describe(name)).queue for name in names]
+                is_over = all(info.total == 0 for info in infos) and infos[5].totals.published > 0
+                await asyncio.sleep(0.05)
+        assert sum(info.totals.published for info in infos) - 1 == 5 * 5
+
+    on_member(scenario)
+
+
 def test_redrive_moves_letters_back_and_leaves_others() -> None:
     async def scenario(client: Client) -> None:
         await client.declare("grave", {"x-filter-enabled": True})
