@@ -144,7 +144,7 @@ class _Result:
 
 
 class _Waits(Exception):
-    """The queue has to wait for its target. why: None if it is known already."""
+    """The queue has to wait for its target. why: None if the queue has said it already, or if it is too early to say."""
 
     def __init__(self, target: Hashable, why: status.Status | None = None) -> None:
         super().__init__(target)
@@ -197,8 +197,9 @@ class _Worker:
         batches = 0
         while (work := await self._work()) is not None:
             target, why = await self._target(work.config)
+            self._queues.has_target(self._key, target)
             if why is not None or not self._queues.may_try(target, self._key):
-                await self._wait(_Waits(target, why))
+                await self._wait(_Waits(target, why or self._queues.why(target)))
                 continue
             if self._session is None:
                 await self._begin(work, target)
@@ -207,12 +208,17 @@ class _Worker:
                 await self._settle(0)
                 continue
             batch = await self._batch(work)
-            waits = await self._decided(batch, await self._send(work.config, batch), work.config, target)
+            waits = await self._decided(
+                batch, await self._send(work.config, batch, target), work.config, target
+            )
             if waits is not None:
+                if waits.why is not None:
+                    self._queues.refuses(waits.target, waits.why)
                 await self._wait(waits)
             batches += 1
             if batches % BATCHES_A_TURN == 0:
                 await self._place.let_others()
+        self._queues.has_target(self._key, None)
 
     async def _work(self) -> DeadWork | None:
         """What there is to do; None if there is nothing, or if this node does not lead the group."""
@@ -276,8 +282,9 @@ class _Worker:
             except BodyUnreadable as error:
                 await self._hub.requests.repair(error)
 
-    async def _send(self, config: c.QueueConfig, batch: _Batch) -> _Result:
-        """Publish a batch, and wait for the answers of its groups: without a place if that takes long."""
+    async def _send(self, config: c.QueueConfig, batch: _Batch, target: Hashable) -> _Result:
+        """Publish a batch, and wait for the answers of its groups: without a place if that takes long. Raises _Waits if
+        the session ends: what has ended it concerns all queues with this target."""
         assert self._session is not None
         before, self._taken_to = self._taken_to, max(self._taken_to, batch.last)
         sending = asyncio.ensure_future(self._session.send(config, batch))
@@ -285,12 +292,21 @@ class _Worker:
             await asyncio.wait({sending}, timeout=PATIENCE_S)
             if not sending.done():
                 self._place.leave()
+                self._reader.drop()
+                self._queues.does_not_answer(target, self._key)
                 await asyncio.wait({sending}, timeout=ANSWER_S - PATIENCE_S)
             if not sending.done():
+                self._queues.refuses(target, NO_ANSWER)
                 await self._tell(NO_ANSWER)
                 await asyncio.wait({sending})
             await self._place.retake()
             result = sending.result()
+        except status.StatusError as error:
+            if error.status.reason == "fenced":  # another worker has begun
+                raise
+            if self._queues.pauses(target) >= FAILURES - 1:
+                self._queues.refuses(target, error.status)
+            raise _Waits(target, self._queues.why(target)) from error
         finally:
             sending.cancel()
         if not result.is_anywhere:

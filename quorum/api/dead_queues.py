@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from quorum.api.hub import Hub
+from quorum.api.status import Status
 from quorum.node.queries import FindDeadQueues
 
 LOOK_S = 2.0
@@ -60,9 +61,10 @@ class Place:
 
 @dataclass
 class _Waiting:
-    """The queues that wait for one target. Those whose task waits, too, have a future."""
+    """The queues that wait for one target."""
 
     keys: dict[Key, asyncio.Future[None] | None] = field(default_factory=dict)
+    """a future if the queue's task waits as well"""
     pauses: int = 0
     """in a row"""
     trying: set[Key] = field(default_factory=set)
@@ -70,6 +72,8 @@ class _Waiting:
     catalog: tuple[int, ...] = ()
     """what the node knew when the last pause began"""
     timer: asyncio.TimerHandle | None = None
+    why: Status | None = None
+    """why the target takes nothing, if a queue knows it"""
 
 
 class DeadQueues:
@@ -91,9 +95,9 @@ class DeadQueues:
         self._waiting: dict[Hashable, _Waiting] = {}
         """by target"""
         self._target_of: dict[Key, Hashable] = {}
-        """of those that wait"""
+        """the target that each waiting queue waits for"""
         self._trying: dict[Key, Hashable] = {}
-        """of those that may try whether it takes something"""
+        """the target that a queue is trying"""
         self._groups: tuple[int, ...] = ()
         self._logged: dict[Key, tuple[str, float]] = {}
         self.clean_epochs: dict[Key, int] = {}
@@ -182,6 +186,29 @@ class DeadQueues:
 
     # ---- targets
 
+    def has_target(self, key: Key, target: Hashable) -> None:
+        """This is the queue's target now, None if it has no letters any more. If it was to try another one, it does not
+        learn whether that one takes something: one more of those that wait for it may try."""
+        tried = self._trying.get(key)
+        if tried is not None and tried not in (target, key):
+            self._try_next(tried, self._waiting[tried])
+            self._end_try(key)
+
+    def does_not_answer(self, target: Hashable, key: Key) -> None:
+        """The target has not answered the queue for some time: others wait until it takes something, but for one more
+        after each pause."""
+        if key not in self._trying:
+            self._waiting.setdefault(target, _Waiting()).trying.add(key)
+            self._trying[key] = target
+
+    def refuses(self, target: Hashable, why: Status) -> None:
+        """Why the target takes nothing; those that wait for it may say so."""
+        self._waiting.setdefault(target, _Waiting()).why = why
+
+    def why(self, target: Hashable) -> Status | None:
+        """Why the target takes nothing, as far as is known."""
+        return self._waiting[target].why if target in self._waiting else None
+
     def may_try(self, target: Hashable, key: Key) -> bool:
         """Whether the queue may send something to the target now, or has to wait with others."""
         return target not in self._waiting or key in self._waiting[target].trying
@@ -200,6 +227,7 @@ class DeadQueues:
             waiting = self._waiting.get(target)
             if waiting is not None:
                 waiting.pauses = 0
+                waiting.why = None
                 self._try_next(target, waiting)
 
     async def wait(self, target: Hashable, key: Key, place: Place) -> None:

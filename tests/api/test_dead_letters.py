@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 import quorum
+from fifo import commands as c
 from fifo.effects import Run
 from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION
@@ -333,6 +334,119 @@ def test_a_full_target_is_tried_by_one_of_its_queues_after_a_pause() -> None:
             await running
 
     asyncio.run(run())
+
+
+def test_queues_whose_target_is_another_one_by_now_do_not_wait_for_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The line alone: after all have looked whether they have another target, it takes effect for them."""
+    monkeypatch.setattr(dead_queues, "PAUSES_S", (0.2,))
+
+    async def run() -> None:
+        done: set[dead_queues.Key] = set()
+        target = "old"
+        keys = [(1, number) for number in range(40)]
+
+        async def forward(queues: dead_queues.DeadQueues, key: dead_queues.Key, place: Any) -> Any:
+            queues.has_target(key, target)
+            if target == "old":
+                return "old"
+            await asyncio.sleep(0)
+            done.add(key)
+            queues.takes(target)
+            return None
+
+        async def found(_: object) -> Any:
+            return SimpleNamespace(groups=(1,), queues=keys if not done else [])
+
+        async def never() -> Any:
+            await asyncio.sleep(1_000)
+
+        hub = SimpleNamespace(
+            loop=asyncio.get_running_loop(),
+            catalog=SimpleNamespace(changes=0, revision=0, routes=SimpleNamespace(revision=0)),
+            requests=SimpleNamespace(query_at_leisure=found),
+            published=SimpleNamespace(new_dead_queues=never),
+        )
+        queues = dead_queues.DeadQueues(hub, forward)  # type: ignore[arg-type]
+        running = asyncio.create_task(queues.run())
+        await asyncio.sleep(0.3)
+        target = "new"
+        await asyncio.sleep(0.5)
+        assert len(done) == 40 and not queues._waiting
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(run())
+
+
+def test_a_target_that_fails_costs_few_entries_for_many_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_queues, "PLACES", 4)
+    monkeypatch.setattr(dead_queues, "PAUSES_S", (0.5,))
+
+    async def fails(*_: object) -> Any:
+        raise status.StatusError(status.make(status.Code.UNAVAILABLE, "session_limit", "too many"))
+
+    monkeypatch.setattr(dead_letters._Session, "send", fails)
+
+    async def scenario(node: Node) -> None:
+        await node.client.declare("grave")
+        for number in range(20):
+            await node.client.declare(f"orders-{number}", TARGET)
+            await node.die(f"orders-{number}", [b"1"])
+        begun: list[Any] = []
+        call = node.api.hub.own_session.call
+
+        async def counted(group: int, command: Any) -> Any:
+            begun.extend([command] if isinstance(command, c.ClaimDead) else [])
+            return await call(group, command)
+
+        monkeypatch.setattr(node.api.hub.own_session, "call", counted)
+        await asyncio.sleep(3.0)
+        assert 1 <= len(begun) <= 10
+        info = await node.until("orders-19", lambda info: info.dead_letter_problem)
+        assert info.dead_letter_problem == "SESSION_LIMIT: too many"
+
+    on_node(scenario)
+
+
+def test_a_target_that_does_not_answer_gets_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_queues, "PLACES", 2)
+    monkeypatch.setattr(dead_queues, "PAUSES_S", (60.0,))
+    monkeypatch.setattr(dead_letters, "PATIENCE_S", 0.2)
+    sent: list[str] = []
+
+    async def hangs(session: Any, config: Any, batch: Any) -> Any:
+        sent.append(config.name)
+        await asyncio.sleep(1_000)
+
+    monkeypatch.setattr(dead_letters._Session, "send", hangs)
+
+    async def scenario(node: Node) -> None:
+        await node.client.declare("grave")
+        for number in range(10):
+            await node.client.declare(f"orders-{number}", TARGET)
+            await node.die(f"orders-{number}", [b"1"])
+        await asyncio.sleep(3.0)
+        assert len(sent) <= 2 + 2, sent
+
+    on_node(scenario)
+
+
+def test_a_queue_that_joins_others_says_why_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_queues, "PAUSES_S", (60.0,))
+
+    async def scenario(node: Node) -> None:
+        await node.client.declare("grave", {"x-max-length": 1, **SMALL})
+        await node.client.publish("grave", b"0")
+        for queue in ("orders", "bills"):
+            await node.client.declare(queue, TARGET)
+            await node.die(queue, [b"1"])
+            info = await node.until(queue, lambda info: info.dead_letter_problem, 5.0)
+            assert info.dead_letter_problem.startswith("QUEUE_FULL")
+
+    on_node(scenario)
 
 
 def test_known_queues_are_looked_at_one_page_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,11 +341,11 @@ def test_a_message_that_a_person_has_moved_back_begins_a_new_chain(room: int) ->
     before.application_properties["x-death"].text = moved_back(text(before, "x-death"), "grave", 3)
     letter = letter_of(before, Death("b", "expired", 4))
     assert not closes_cycle(letter, "a")
-    assert [(each["queue"], each["reason"]) for each in deaths_of(letter)] == [
-        ("b", "expired"),
-        ("grave", "redriven"),
-        ("a", "expired"),
-    ]
+    whole = [("b", "expired"), ("grave", "redriven"), ("a", "expired")]
+    is_short = "x-last-death-queue" not in letter.properties.application_properties
+    assert is_short is bool(room)
+    found = [(each["queue"], each["reason"]) for each in deaths_of(letter)]
+    assert found == (whole[:2] if is_short else whole)
 
 
 def test_who_moves_a_message_back_adds_one_record_at_most() -> None:
