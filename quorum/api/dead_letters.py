@@ -58,8 +58,8 @@ PATIENCE_S = 1.0
 """A worker whose batch has no answer after this time leaves its place to another queue."""
 ANSWER_S = 30.0
 """Time after which an unanswered batch counts as a problem. The worker waits on: the letters are in doubt."""
-BATCHES_A_TURN = 64
-"""Batches after which a worker lets another one have its place."""
+STEPS_A_TURN = 64
+"""Steps, most of them batches, after which a worker lets another one have its place."""
 FAILURES = 3
 """Failed attempts in a row after which the queue says why, whatever the reason."""
 OWNER = owner_of("dead letters")
@@ -144,7 +144,7 @@ class _Result:
 
 
 class _Waits(Exception):
-    """The queue has to wait for its target. why: None if the queue has said it already, or if it is too early to say."""
+    """The queue has to wait for its target. why: None if the queue has said it already, or if it is too early."""
 
     def __init__(self, target: Hashable, why: status.Status | None = None) -> None:
         super().__init__(target)
@@ -194,31 +194,35 @@ class _Worker:
         return self._key
 
     async def _work_off(self) -> None:
-        batches = 0
+        steps = 0
         while (work := await self._work()) is not None:
-            target, why = await self._target(work.config)
-            self._queues.has_target(self._key, target)
-            if why is not None or not self._queues.may_try(target, self._key):
-                await self._wait(_Waits(target, why or self._queues.why(target)))
-                continue
-            if self._session is None:
-                await self._begin(work, target)
-                continue
-            if not work.claimed:
-                await self._settle(0)
-                continue
-            batch = await self._batch(work)
-            waits = await self._decided(
-                batch, await self._send(work.config, batch, target), work.config, target
-            )
+            waits = await self._go_on(work)
+            del work  # it may be large, and a wait may take days
             if waits is not None:
-                if waits.why is not None:
-                    self._queues.refuses(waits.target, waits.why)
                 await self._wait(waits)
-            batches += 1
-            if batches % BATCHES_A_TURN == 0:
+            steps += 1
+            if steps % STEPS_A_TURN == 0:
                 await self._place.let_others()
         self._queues.has_target(self._key, None)
+
+    async def _go_on(self, work: DeadWork) -> _Waits | None:
+        """Do the next step of the work. Return what the next letter has to wait for, if it has to."""
+        target, why = await self._target(work.config)
+        self._queues.has_target(self._key, target)
+        if why is not None or not self._queues.may_try(target, self._key):
+            return _Waits(target, why or self._queues.why(target))
+        if self._session is None:
+            await self._begin(work, target)
+            return None
+        if not work.claimed:
+            await self._settle(0)
+            return None
+        batch = await self._batch(work)
+        result = await self._send(work.config, batch, target)
+        waits = await self._decided(batch, result, work.config, target)
+        if waits is not None and waits.why is not None:
+            self._queues.refuses(waits.target, waits.why)
+        return waits
 
     async def _work(self) -> DeadWork | None:
         """What there is to do; None if there is nothing, or if this node does not lead the group."""

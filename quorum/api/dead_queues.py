@@ -4,8 +4,8 @@ A queue that waits is a key in a line, and nothing else. The first ones in line 
 task that forwards their letters (dead_letters.py).
 
 A queue whose target does not take its letters waits together with all other queues that have this target. After a
-pause, one of them tries. Each time that the target takes something, one more of them is in line; otherwise the pause
-grows. So a target that is full or missing costs the same for one queue and for many.
+pause, one of them tries: a retry with back-off. Each time that the target takes something, one more of them is in line;
+otherwise the pause grows. So a target that is full or missing costs the same for one queue and for many.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import structlog
 
 from quorum.api.hub import Hub
 from quorum.api.status import Status
+from quorum.catalog.policies import Policies
 from quorum.node.queries import FindDeadQueues
 
 LOOK_S = 2.0
@@ -69,8 +70,8 @@ class _Waiting:
     """in a row"""
     trying: set[Key] = field(default_factory=set)
     """those that may try whether the target takes something"""
-    catalog: tuple[int, ...] = ()
-    """what the node knew when the last pause began"""
+    policies: Policies | None = None
+    """those that the node knew when the last pause began"""
     timer: asyncio.TimerHandle | None = None
     why: Status | None = None
     """why the target takes nothing, if a queue knows it"""
@@ -91,7 +92,7 @@ class DeadQueues:
         self._has_ready = asyncio.Event()
         self._working: dict[Key, asyncio.Task[None]] = {}
         self._renewed: set[Key] = set()
-        """of those that are working: a message may have died since they looked"""
+        """working queues in which a message may have died since they looked"""
         self._waiting: dict[Hashable, _Waiting] = {}
         """by target"""
         self._target_of: dict[Key, Hashable] = {}
@@ -252,17 +253,14 @@ class DeadQueues:
         if waiting.timer is None:
             pause_s = PAUSES_S[min(waiting.pauses, len(PAUSES_S) - 1)]
             waiting.pauses += 1
-            waiting.catalog = self._known_catalog()
+            waiting.policies = self._hub.catalog.policies
             waiting.timer = self._hub.loop.call_later(pause_s, self._pause_ends, target, waiting)
 
-    def _known_catalog(self) -> tuple[int, ...]:
-        catalog = self._hub.catalog
-        return catalog.changes, catalog.revision, catalog.routes.revision
-
     def _pause_ends(self, target: Hashable, waiting: _Waiting) -> None:
-        """One queue tries. If the catalog has changed, all look whether they have another target by now."""
+        """One queue tries. If policies have changed, all look whether they have another target by now: nothing else
+        gives a queue another one."""
         waiting.timer = None
-        is_new = waiting.catalog != self._known_catalog()
+        is_new = waiting.policies is not self._hub.catalog.policies
         self._try_next(target, waiting)
         for key in list(waiting.keys) if is_new else ():
             self._release(waiting, key)

@@ -22,6 +22,7 @@ from fifo.results import ClaimedRun, DeadWork
 from quorum.api import dead_letters, dead_queues, process, routing, status
 from quorum.api.client_session import ClientSession
 from quorum.api.death_history import Death, Letter, letter_of
+from quorum.api.deliveries import BodyReader
 from quorum.api.outcomes import Confirms, Rejection, Span
 from quorum.client.batch import Message
 from quorum.client.client import Client
@@ -312,7 +313,9 @@ def test_a_full_target_is_tried_by_one_of_its_queues_after_a_pause() -> None:
 
         hub = SimpleNamespace(
             loop=loop,
-            catalog=SimpleNamespace(changes=0, revision=0, routes=SimpleNamespace(revision=0)),
+            catalog=SimpleNamespace(
+                changes=0, revision=0, routes=SimpleNamespace(revision=0), policies=object()
+            ),
             requests=SimpleNamespace(query_at_leisure=found),
             published=SimpleNamespace(new_dead_queues=never),
         )
@@ -364,7 +367,9 @@ def test_queues_whose_target_is_another_one_by_now_do_not_wait_for_the_old_one(
 
         hub = SimpleNamespace(
             loop=asyncio.get_running_loop(),
-            catalog=SimpleNamespace(changes=0, revision=0, routes=SimpleNamespace(revision=0)),
+            catalog=SimpleNamespace(
+                changes=0, revision=0, routes=SimpleNamespace(revision=0), policies=object()
+            ),
             requests=SimpleNamespace(query_at_leisure=found),
             published=SimpleNamespace(new_dead_queues=never),
         )
@@ -374,6 +379,55 @@ def test_queues_whose_target_is_another_one_by_now_do_not_wait_for_the_old_one(
         target = "new"
         await asyncio.sleep(0.5)
         assert len(done) == 40 and not queues._waiting
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("changed", ["another queue", "a policy"])
+def test_waiting_queues_look_for_another_target_only_after_a_change_of_policies(
+    changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_queues, "PAUSES_S", (0.1,))
+
+    async def run() -> None:
+        looked: list[dead_queues.Key] = []
+        keys = [(1, number) for number in range(40)]
+
+        async def forward(queues: dead_queues.DeadQueues, key: dead_queues.Key, place: Any) -> Any:
+            looked.append(key)
+            return "grave"
+
+        async def found(_: object) -> Any:
+            return SimpleNamespace(groups=(1,), queues=keys)
+
+        async def never() -> Any:
+            await asyncio.sleep(1_000)
+
+        catalog = SimpleNamespace(
+            changes=0, revision=0, routes=SimpleNamespace(revision=0), policies=object()
+        )
+        hub = SimpleNamespace(
+            loop=asyncio.get_running_loop(),
+            catalog=catalog,
+            requests=SimpleNamespace(query_at_leisure=found),
+            published=SimpleNamespace(new_dead_queues=never),
+        )
+        queues = dead_queues.DeadQueues(hub, forward)  # type: ignore[arg-type]
+        running = asyncio.create_task(queues.run())
+        await asyncio.sleep(0.05)
+        looked.clear()
+        for _ in range(10):
+            catalog.changes += 1
+            catalog.revision += 1
+            await asyncio.sleep(0.04)
+        assert 1 <= len(looked) <= 6
+        if changed == "a policy":
+            catalog.policies = object()
+            await asyncio.sleep(0.15)
+            assert len({*looked}) == 40
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
@@ -416,6 +470,14 @@ def test_a_target_that_does_not_answer_gets_few_batches(monkeypatch: pytest.Monk
     monkeypatch.setattr(dead_queues, "PAUSES_S", (60.0,))
     monkeypatch.setattr(dead_letters, "PATIENCE_S", 0.2)
     sent: list[str] = []
+    dropped: list[BodyReader] = []
+    drop = BodyReader.drop
+
+    def dropping(reader: BodyReader) -> None:
+        dropped.append(reader)
+        drop(reader)
+
+    monkeypatch.setattr(BodyReader, "drop", dropping)
 
     async def hangs(session: Any, config: Any, batch: Any) -> Any:
         sent.append(config.name)
@@ -430,6 +492,7 @@ def test_a_target_that_does_not_answer_gets_few_batches(monkeypatch: pytest.Monk
             await node.die(f"orders-{number}", [b"1"])
         await asyncio.sleep(3.0)
         assert len(sent) <= 2 + 2, sent
+        assert len(dropped) >= len(sent)  # whose batches are under way, keep no others
 
     on_node(scenario)
 
@@ -472,7 +535,9 @@ def test_known_queues_are_looked_at_one_page_at_a_time(monkeypatch: pytest.Monke
 
         hub = SimpleNamespace(
             loop=asyncio.get_running_loop(),
-            catalog=SimpleNamespace(changes=0, revision=0, routes=SimpleNamespace(revision=0)),
+            catalog=SimpleNamespace(
+                changes=0, revision=0, routes=SimpleNamespace(revision=0), policies=object()
+            ),
             requests=SimpleNamespace(query_at_leisure=found),
             published=SimpleNamespace(new_dead_queues=never),
         )
