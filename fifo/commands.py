@@ -579,7 +579,7 @@ MAX_PROBLEM = 200
 
 @dataclass(frozen=True, slots=True)
 class ClaimDead:
-    """Unnumbered. A worker begins to bring a queue's dead messages to their target. Some of them get numbers.
+    """Of no client. A worker begins to bring a queue's dead messages to their target. Some of them get numbers.
 
     epoch: of the worker, higher than those of all before it; refused otherwise, so only one worker has an epoch.
     producer: PRODUCER_BYTES random bytes, which become the name of the queue's producer if it has none yet.

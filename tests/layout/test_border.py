@@ -31,6 +31,7 @@ NEUTRAL = (
     "client_session",
     "connections",
     "decision_worker",
+    "death_history",
     "deliveries",
     "exchange_view",
     "filters",

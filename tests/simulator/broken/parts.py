@@ -170,10 +170,10 @@ async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batc
     """In the place of dead_letters._Session.send: the batch is on its way."""
     key = config.dead_letter_routing_key or config.name
     await session._session.publisher.forward(
-        config.dead_letter_exchange, key, batch.first, batch.data, batch.is_barred, independent=True
+        config.dead_letter_exchange, key, batch.first, batch.data, batch.letters, independent=True
     )
     count = len(batch.letters)
-    return dead_letters._Result(count, count, count, count, None)
+    return dead_letters._Result([None] * count, set())
 
 
 _claim_dead = GroupMachine._claim_dead
