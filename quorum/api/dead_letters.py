@@ -473,7 +473,7 @@ class _Session:
             config.dead_letter_routing_key or config.name,
             batch.first,
             batch.data,
-            batch.letters,
+            [letter.allowed for letter in batch.letters],
             independent=config.dead_letter_strategy == "at_most_once",
         )
         decided: dict[int, status.Status | None] = {}

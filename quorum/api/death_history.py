@@ -86,7 +86,7 @@ class Letter:
     barred: frozenset[str] | None
     is_single: bool
 
-    def allowed(self, queues: Sequence[CatalogQueue]) -> tuple[CatalogQueue, ...]:
+    def allowed(self, queues: tuple[CatalogQueue, ...]) -> tuple[CatalogQueue, ...]:
         """Those of the queues it is routed to that it may go to; the first by name if it is single."""
         if self.barred is None:
             return ()

@@ -16,7 +16,6 @@ from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
 from fifo.limits import PRODUCTION
 from quorum.api import routing, status
-from quorum.api.death_history import Letter
 from quorum.api.filters import kept_fields, ordered_by
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Outbox
@@ -369,13 +368,13 @@ class SessionPublisher:
         routing_key: str,
         first: int,
         batch: bytes,
-        letters: Sequence[Letter],
+        allowed_of: Sequence[Callable[[routing.Queues], routing.Queues]],
         *,
         independent: bool,
     ) -> set[int]:
         """Dead letters for an exchange, also the default one, numbered from `first` on; everything below is decided,
-        and so is what this session has sent before. batch: the letters. One that no queue may get is confirmed; the
-        ordinals of these are returned. One that is routed to no queue is rejected. Letters may be sent again under the
+        and so is what this session has sent before. allowed_of: for each letter, those of
+        its queues that it may go to. One that no queue may get is confirmed; the ordinals of these are returned. One that is routed to no queue is rejected. Letters may be sent again under the
         same numbers after they were rejected. If one is too large, nothing is sent, also if `independent`, so that a
         smaller form of it may have its number."""
         self._commands.resume()
@@ -396,7 +395,7 @@ class SessionPublisher:
             self._outbox.reject(first, first + count - 1, why)
             self._commands.work.set()
             return set()
-        allowed = [letter.allowed(queues) for letter, queues in zip(letters, routes, strict=True)]
+        allowed = [choose(queues) for choose, queues in zip(allowed_of, routes, strict=True)]
         refused = await self._send_routed(
             allowed, missing, first, first, batch, independent, together=TOO_LARGE
         )

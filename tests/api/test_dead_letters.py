@@ -21,7 +21,7 @@ from fifo.limits import PRODUCTION
 from fifo.results import ClaimedRun, DeadWork
 from quorum.api import dead_letters, dead_queues, process, routing, status
 from quorum.api.client_session import ClientSession
-from quorum.api.death_history import Death, Letter, letter_of
+from quorum.api.death_history import Death, letter_of
 from quorum.api.deliveries import BodyReader
 from quorum.api.outcomes import Confirms, Rejection, Span
 from quorum.client.batch import Message
@@ -211,7 +211,7 @@ def test_no_history_is_searched_for_letters_with_too_many_queues(monkeypatch: py
         async def routed(*_: object) -> Any:
             return routing.Routes([copies], {}, False), {}
 
-        class Letters(list[Letter]):
+        class Letters(list[Any]):
             def __getitem__(self, _: Any) -> Any:
                 raise AssertionError("searched")
 

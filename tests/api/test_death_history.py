@@ -177,7 +177,7 @@ def deaths_of(letter: Letter) -> list[dict[str, Any]]:
 
 def allowed(letter: Letter, *names: str) -> list[str]:
     """Those of these queues that the letter may go to."""
-    queues = [SimpleNamespace(name=name) for name in names]
+    queues = tuple([SimpleNamespace(name=name) for name in names])
     return [queue.name for queue in letter.allowed(queues)]  # type: ignore[arg-type]
 
 

@@ -31,7 +31,6 @@ NEUTRAL = (
     "client_session",
     "connections",
     "decision_worker",
-    "death_history",
     "deliveries",
     "exchange_view",
     "filters",

@@ -169,8 +169,9 @@ async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
 async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batch: Any) -> Any:
     """In the place of dead_letters._Session.send: the batch is on its way."""
     key = config.dead_letter_routing_key or config.name
+    allowed = [letter.allowed for letter in batch.letters]
     await session._session.publisher.forward(
-        config.dead_letter_exchange, key, batch.first, batch.data, batch.letters, independent=True
+        config.dead_letter_exchange, key, batch.first, batch.data, allowed, independent=True
     )
     count = len(batch.letters)
     return dead_letters._Result([None] * count, set())
