@@ -373,10 +373,10 @@ class SessionPublisher:
         independent: bool,
     ) -> set[int]:
         """Dead letters for an exchange, also the default one, numbered from `first` on; everything below is decided,
-        and so is what this session has sent before. allowed_of: for each letter, those of
-        its queues that it may go to. One that no queue may get is confirmed; the ordinals of these are returned. One that is routed to no queue is rejected. Letters may be sent again under the
-        same numbers after they were rejected. If one is too large, nothing is sent, also if `independent`, so that a
-        smaller form of it may have its number."""
+        and so is what this session has sent before. allowed_of: for each letter, those of its queues that it may go to.
+        One that no queue may get is confirmed; the ordinals of these are returned. One that is routed to no queue is
+        rejected. Letters may be sent again under the same numbers after they were rejected. If one is too large,
+        nothing is sent, also if `independent`, so that a smaller form of it may have its number."""
         self._commands.resume()
         count = batches.claimed_count(batch)
         try:
