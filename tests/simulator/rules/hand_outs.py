@@ -22,7 +22,7 @@ Held = tuple[str, int, int]
 
 
 class HandOuts:
-    """Of a world with consumer timeouts; in another one it notes nothing."""
+    """Keeps these times in a world that has a queue with a consumer timeout. In other worlds it keeps nothing."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -85,7 +85,7 @@ def origin_in(queue: str, body: bytes) -> Origin:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who was handed a message: a consumer of a call, and of which group the message is."""
+    """The consumer that a message was delivered to, the call of this consumer, and the Raft group of the message."""
 
     call: ServedCall
     consumer: str
