@@ -291,6 +291,13 @@ class Holder:
             for first, last in tags:
                 self.held.add(first, last)
 
+    def given_up(self, generation: int, tags: list[tuple[int, int]]) -> None:
+        """A transaction that has disposed of these tags does not count, and its caller has given it up: nobody would
+        dispose of them again, so they are returned."""
+        if generation == self.generation:
+            self.in_transactions -= count_of(tags)
+            self._enqueue(_Disposal(RETURN, False, False, list(tags)))
+
     def next_request(self) -> Any:
         """The next SessionRequest to send; None if there is none."""
         disposition = self._next_disposition()

@@ -65,6 +65,6 @@ class OpenTransactions:
         return number
 
     def end(self, number: int) -> None:
-        """The outcome of a transaction is known, or nobody waits for it any more."""
+        """The outcome of a transaction is known, or never will be."""
         self._open.pop(number, None)
         self._ended.set()

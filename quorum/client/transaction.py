@@ -5,7 +5,8 @@ and are not answered one by one: the commit says whether all of them count.
 
 A transaction belongs to the stream on which it began, and is lost with it: then everything of it is dropped, and every
 call raises ConnectionLost. A commit that was sent is different: if its answer is lost, the client sends it again on the
-next stream, and receives the outcome.
+next stream, and receives the outcome. It goes on asking after the caller has stopped waiting: if nothing counts, what
+the transaction has settled is returned, or it would stay with a consumer whose caller has given it up.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from quorum.client.routes import Through
 from quorum.client.values import FieldValue, Properties, with_delay
 from quorum.v1 import queue_pb2
 
-RETRY_PAUSE_S = 0.1
+RETRY_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+"""Between two attempts to commit: the first pause, and the longest one. Each is twice as long as the one before."""
 
 
 class Transaction:
@@ -198,29 +200,39 @@ class Transaction:
 
     async def commit(self) -> None:
         """Make everything count. RolledBack: the service refused it, so nothing counts. OutcomeUnknown: no answer came
-        in time; all of it counts, or nothing."""
+        in time; all of it counts, or nothing. If nothing counts, what it has settled is delivered again."""
         if not self._end():
             return
         if not self._has_stream():
             self._open.end(self._number)
             raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
+        answer = asyncio.ensure_future(self._commit())
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                await self._commit()
-        except TimeoutError:
-            raise OutcomeUnknown(
-                f"committing transaction {self._number} took over {self._timeout_ms} ms; all of it counts, or nothing"
-            ) from None
+            await within(self._timeout_ms, answer, f"committing transaction {self._number}")
+        except TimedOut as error:
+            raise OutcomeUnknown(f"{error}; all of it counts, or nothing") from None
         except RefusedError as error:
             self._give_back()
             raise RolledBack(str(error), reason=error.reason, metadata=error.metadata) from error
         finally:
-            self._open.end(self._number)
-            for holder, generation, tags in self._settled:
+            if answer.done():
+                self._has_ended(answer)
+            else:
+                answer.add_done_callback(self._has_ended)
+
+    def _has_ended(self, answer: asyncio.Future[None]) -> None:
+        """The commit was answered, or never will be."""
+        self._open.end(self._number)
+        is_refused = not answer.cancelled() and isinstance(answer.exception(), RefusedError)
+        for holder, generation, tags in self._settled:
+            if is_refused:
+                holder.given_up(generation, tags)
+            else:
                 holder.committed(generation, tags)
 
     async def _commit(self) -> None:
         doing = f"committing transaction {self._number}"
+        pause_s = RETRY_PAUSE_S
         while True:
             request_id, answer = self._stream.ask(doing)
             self._stream.send(commit=queue_pb2.Commit(request_id=request_id, tx=self._number))
@@ -228,7 +240,8 @@ class Transaction:
                 await answer
                 return
             except UnavailableError:
-                await asyncio.sleep(RETRY_PAUSE_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             try:
                 await self._stream.wait()
             except QuorumError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from google.rpc import code_pb2
@@ -214,6 +215,50 @@ async def test_a_commit_without_an_answer_in_time_is_unknown(world: World) -> No
         with pytest.raises(OutcomeUnknown):
             await tx.commit()
         world.nodes[0].muted = False
+
+
+async def is_returned_after(
+    world: World, gives_up: Callable[[asyncio.Task[None]], Awaitable[None]], timeout_ms: int
+) -> None:
+    """A commit is refused after its caller has given up waiting: what it settled is delivered again."""
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"order")
+        [order] = await client.get("q")
+        tx = client.transaction(timeout_ms=timeout_ms)
+        await tx.settle(order)
+        await eventually(lambda: bool(world.nodes[0].streams[0].transactions), "it has arrived")
+        world.nodes[0].holds_commits = True
+        committing = asyncio.create_task(tx.commit())
+        await eventually(lambda: "commit" in world.nodes[0].requests, "the commit has arrived")
+        await gives_up(committing)
+        assert bodies(world) == []
+        world.nodes[0].streams[0].transactions.clear()
+        world.nodes[0].holds_commits = False
+        await eventually(lambda: bodies(world) == [b"order"], "the message is in its queue again")
+        [again] = await client.get("q")
+        await client.settle(again, wait=True)
+        assert world.cluster.queues["q"].settled == [1]
+
+
+@on_cluster()
+async def test_what_a_commit_settled_is_returned_if_it_is_refused_after_its_time(world: World) -> None:
+    async def gives_up(committing: asyncio.Task[None]) -> None:
+        with pytest.raises(OutcomeUnknown):
+            await committing
+
+    await is_returned_after(world, gives_up, timeout_ms=100)
+
+
+@on_cluster()
+async def test_what_a_commit_settled_is_returned_if_it_is_refused_after_its_caller_was_cancelled(
+    world: World,
+) -> None:
+    async def gives_up(committing: asyncio.Task[None]) -> None:
+        committing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await committing
+
+    await is_returned_after(world, gives_up, timeout_ms=60_000)
 
 
 @on_cluster(nodes=1)

@@ -7,9 +7,10 @@ stream returns what its consumers hold. Selectors are known by their text only: 
 text to a predicate.
 
 Faults on command: `node.cut()` breaks the streams, `node.stop()` takes the server away, `node.muted` reads
-and never answers, `node.is_cut_off` refuses attaches for want of a leader, `cluster.holds_confirms` accepts
-publishes and keeps the answers, `cluster.cut_after` breaks the stream right after so many publishes were
-accepted, unanswered; `node.losing` carries the next delete or purge out, is called, and the answer is lost.
+and never answers, `node.is_cut_off` refuses attaches for want of a leader, `node.holds_commits` says that
+no commit is finished yet, `cluster.holds_confirms` accepts publishes and keeps the answers,
+`cluster.cut_after` breaks the stream right after so many publishes were accepted, unanswered;
+`node.losing` carries the next delete or purge out, is called, and the answer is lost.
 """
 
 from __future__ import annotations
@@ -483,6 +484,9 @@ class FakeStream:
     def _commit(self, request: Any) -> None:
         """Carries out what the transaction asked for, or nothing if one of its queues is unknown."""
         cluster, committed = self.cluster, self.producer.committed
+        if self.node.holds_commits:
+            self.fail(request.request_id, Refusal(code_pb2.UNAVAILABLE, "IN_DOUBT", "not finished yet"))
+            return
         parts = self.transactions.pop(request.tx, None)
         if parts is None and request.tx not in committed:
             refusal = Refusal(code_pb2.FAILED_PRECONDITION, "ROLLED_BACK", "not open")
@@ -548,6 +552,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         self.port = 0
         self.muted = False
         self.is_cut_off = False
+        self.holds_commits = False
         self.refuses_sessions: Refusal | None = None
         self.unavailable_calls = 0  # so many unary calls answer UNAVAILABLE first
         self.losing: Callable[[], None] | None = None

@@ -87,6 +87,10 @@ class Transactor(Consumer):
                         await asyncio.sleep(self.chance.choice((0.01, 0.3)))
                 if self.chance.random() < ABANDONED_PART:
                     raise _Abandoned
+        except asyncio.CancelledError:  # the run is over; a client that dies has said so already
+            if producer in self._open:
+                self._asks(lambda *asked: history.settles(*asked, began_us=began_us), messages)
+            raise
         except OutcomeUnknown:
             self._asks(history.settles, messages)
             rules.counts["transactions of unknown outcome"] += 1
