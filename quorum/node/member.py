@@ -65,7 +65,7 @@ from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 from quorum.node.replica.replicas import KIND_RAFT, Replicas
 from quorum.node.replica.skipped_entries import SkippedEntries
 from quorum.node.replica.snapshotter import Snapshotter
-from quorum.node.schedule import Due, Schedule
+from quorum.node.schedule import NEVER, Due, Schedule
 from quorum.node.sessions.conversation import Session
 from quorum.node.sessions.session_table import SessionTable
 from quorum.node.wire.frames import Frame, FrameTable, Network
@@ -73,8 +73,8 @@ from quorum.node.wire.frames import Frame, FrameTable, Network
 AnswerT = TypeVar("AnswerT")
 
 UPKEEP_MS = 100
-PATIENCE_MS = 150
-"""How long the node's heartbeats, and its upkeep, wait for a step that has another reason.
+PATIENCE_MS = 250
+"""How long the upkeep waits for a step that has another reason. (The node's heartbeats: `Heartbeats.patience_ms`.)
 
 Regular work is done in the first step after it is due. The member makes a step for it alone only this much later. So
 the members of an idle cluster fall into step with their leader's heartbeats."""
@@ -299,6 +299,7 @@ class Member:
         schedule.add(self.recovery_messages.asking, self.recovery_messages.ask)
         schedule.add(self.rebuilding.asking, self.rebuilding.ask)
         schedule.add(self._upkeep_due, self._upkeep)
+        schedule.add(self._duties.due, self._wake_groups)
         schedule.add(self.reconciler.due, self._reconcile)
         schedule.add(self._marks.due, lambda now_ms: self._marks.turn(self.peers.connected, now_ms))
         return schedule
@@ -335,13 +336,11 @@ class Member:
 
     def _active(self) -> list[Replica]:
         """The groups for which this step has anything to do."""
-        active = self.replicas.active(self.now_ms)
-        for replica in active:
-            if replica.calls_heartbeats(self.now_ms):
-                for each in self.replicas.values():
-                    each.join_heartbeat()
-                return self.replicas.active(self.now_ms)
-        return active
+        replicas = self.replicas.values()
+        if [replica for replica in replicas if replica.calls_heartbeats(self.now_ms)]:
+            for replica in replicas:
+                replica.join_heartbeat()
+        return self.replicas.active(self.now_ms)
 
     def _receive(self, takes_part: bool, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> None:
         now_ms = self.now_ms
@@ -410,8 +409,9 @@ class Member:
             return self.now_ms
         return min(
             due,
-            self.heartbeats.next_ms + PATIENCE_MS,
+            self.heartbeats.next_ms + self.heartbeats.patience_ms,
             self._upkeep_due.next_ms + PATIENCE_MS,
+            self._duties.due.next_ms,
             self.body_client.next_due_ms(),
             self.body_server.next_due_ms(),
         )
@@ -487,7 +487,7 @@ class Member:
             self.versions.turn(now_ms)
         for peer in sorted(self.peers.connected - self._node_state.known_incarnations.keys()):
             self.membership.meet(peer, self._network.incarnation_of(peer))
-        self._snapshotter.replace_damaged(self.replicas.values(), now_ms)
+        self._snapshotter.review(self.replicas.values(), now_ms)
 
     def _upkeep(self, now_ms: int) -> None:
         self.log.mark_if_quiet(now_ms)
@@ -507,6 +507,7 @@ class Member:
             self.damage.update_leadership(replica, now_ms)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._duties.turn(replica, replica.machine, now_ms)
+        self._wake_groups(now_ms)
         self.pager.turn(now_ms, self.replicas.queue_machines())
         if not self.scrubbing.is_under_way:
             self.collecting.turn(now_ms)
@@ -514,6 +515,13 @@ class Member:
             self.scrubbing.turn(now_ms)
         if self.reconciler.is_wanted:
             self.reconciler.due.soon()
+
+    def _wake_groups(self, now_ms: int) -> None:
+        """Proposes what is due in the groups that this node leads, and notes when something is due next."""
+        self._duties.due.next_ms = NEVER
+        for number, machine in self.replicas.queue_machines().items():
+            if self.replicas[number].leads:
+                self._duties.wake(self.replicas[number], machine, now_ms)
 
     def _reconcile(self, now_ms: int) -> None:
         if self.disk_monitor.is_silent:

@@ -58,7 +58,8 @@ class AppendEntries:
     """Raft §5.3.
 
     seq: the sender's own count of these messages; the answer echoes it. floor: every member has all entries up to here.
-    is_quiet: an answer is wanted only if something does not match; the message announces a commit.
+    is_quiet: an answer is wanted only if something does not match; the message announces a commit. is_slow: the leader
+    has nothing to do, and sends its next heartbeat later than usual.
     """
 
     term: int
@@ -69,6 +70,7 @@ class AppendEntries:
     floor: int
     entries: list[Entry]
     is_quiet: bool = False
+    is_slow: bool = False
 
 
 @dataclass(slots=True)
@@ -171,6 +173,8 @@ Message = (
 )
 
 _APPEND = struct.Struct("<BQQQQQQBI")
+_QUIET, _SLOW = 1, 2
+"""Flags of an append."""
 _ENTRY = struct.Struct("<QI")
 _ANSWER = struct.Struct("<BQQQB")
 _VOTE_REQUEST = struct.Struct("<BQQQB")
@@ -194,7 +198,7 @@ def encode_append(m: AppendEntries) -> list[bytes]:
         m.prev_index,
         m.prev_term,
         m.floor,
-        m.is_quiet,
+        m.is_quiet * _QUIET | m.is_slow * _SLOW,
         len(m.entries),
     )
     if not m.entries:
@@ -242,8 +246,10 @@ def _flag(what: str, value: int) -> bool:
 def _decode_append(view: memoryview) -> AppendEntries:
     if len(view) < _APPEND.size:
         raise WireError(f"an append has at least {_APPEND.size} bytes, not {len(view)}")
-    _, term, seq, commit, prev_index, prev_term, floor, quiet, count = _APPEND.unpack_from(view)
+    _, term, seq, commit, prev_index, prev_term, floor, flags, count = _APPEND.unpack_from(view)
     _check("append", (term, seq, commit, prev_index, prev_term, floor))
+    if flags > _QUIET | _SLOW:
+        raise WireError(f"an append has flags up to {_QUIET | _SLOW}, not {flags}")
     if prev_index < 1:
         raise WireError("an append follows an entry; the first has index 1")
     if count > MAX_ENTRIES:
@@ -270,7 +276,8 @@ def _decode_append(view: memoryview) -> AppendEntries:
         entries.append(Entry(entry_term, body))
     if at != len(view):
         raise WireError(f"{len(view) - at} bytes after the last entry")
-    return AppendEntries(term, seq, commit, prev_index, prev_term, floor, entries, _flag("append", quiet))
+    is_quiet, is_slow = bool(flags & _QUIET), bool(flags & _SLOW)
+    return AppendEntries(term, seq, commit, prev_index, prev_term, floor, entries, is_quiet, is_slow)
 
 
 def _fixed(form: struct.Struct, view: memoryview) -> tuple[int, ...]:

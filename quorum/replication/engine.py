@@ -21,6 +21,9 @@ from quorum.replication.configuration import Configuration
 from quorum.replication.journal_view import JournalView
 from quorum.replication.library import LibraryNode, Owner, Peer, RaftState, Timing
 
+SLOWER = 2
+"""A leader that has had nothing to do for a while sends its heartbeats so many times as slowly, and its followers'
+election timeouts are so many times as long."""
 _FOLLOWER = RaftState.FOLLOWER.value
 """A plain number, because it is compared with each message."""
 
@@ -116,12 +119,14 @@ class RaftEngine:
             and node._SyncObj__raftLeader == self._known.get(name, 0)
         )
 
-    def hear_leader(self, commit_index: int, now_s: float) -> None:
+    def hear_leader(self, commit_index: int, now_s: float, *, is_slow: bool) -> None:
         """Note that the leader followed is alive now, and that everything up to this index is committed. The library
-        does the same with an append that matches the end of the log and has no entries."""
+        does the same with an append that matches the end of the log and has no entries. is_slow: the next heartbeat
+        comes later than usual, so the election timeout is longer."""
         node = self._node
         if not node._SyncObj__transferInProgress:
-            node._SyncObj__raftElectionDeadline = now_s + node._SyncObj__generateRaftTimeout()
+            timeout_s = node._SyncObj__generateRaftTimeout()
+            node._SyncObj__raftElectionDeadline = now_s + (SLOWER * timeout_s if is_slow else timeout_s)
         if commit_index > node._SyncObj__raftCommitIndex:
             node._SyncObj__raftCommitIndex = min(commit_index, self._view.last_index)
 

@@ -149,22 +149,25 @@ class Group:
 
     # ---- the turn
 
-    def receive(self, peer: str, frame: bytes | bytearray | memoryview) -> None:
-        """Take one frame from another node. WireError if it is no message: nothing has changed then."""
+    def receive(self, peer: str, frame: bytes | bytearray | memoryview) -> bool:
+        """Take one frame from another node. WireError if it is no message: nothing has changed then.
+
+        Returns whether the rest of the turn has anything to do for this group: not after a heartbeat without news, and
+        not after an answer that commits nothing and after which nothing is to be sent."""
         if peer == self.me:
             raise ValueError(f"{peer!r} is this node itself")
         message = codec.decode(frame)
         if self.quarantine.is_deaf:
-            return
+            return False
         with self._call:
             self._messages.receive(peer, message)
             self._members.follow_log()
+        return self._messages.has_news or self._outbox.has_waiting or self._has_tick_work()
 
     def tick(self) -> None:
         """Run what is due: elections, the commit index, heartbeats; new entries are sent to the followers. A tick in
         which nothing is due is not run."""
         with self._call:
-            self._messages.heard_beat = False
             self._view.snapshot_state = None  # the owner has taken it over
             if self._has_tick_work():
                 self._tick()
@@ -199,13 +202,14 @@ class Group:
                 return None
             index = self._view.last_index + 1
             self._view.append([COMMAND_BYTE, *parts], index, self.term)
-            self._leadership.has_unsent = True
+            self._leadership.note_unsent()
             return index
 
-    def join_heartbeat(self) -> None:
+    def join_heartbeat(self) -> bool:
         """Send the next heartbeat with the next tick, if it is due soon: another group has one now, of this node or of
-        another one. So the heartbeats of all groups fall together, and each node steps once for them."""
-        self._leadership.join_heartbeat()
+        another one. So the heartbeats of all groups fall together, and each node steps once for them. Returns whether
+        it is due now."""
+        return self._leadership.join_heartbeat()
 
     def send_appends(self) -> None:
         """Send new entries to the followers now, without a tick."""
@@ -269,10 +273,11 @@ class Group:
         """Whether take_committed has not returned all committed entries."""
         return self._applied.index < self._engine.commit_index
 
-    @property
-    def heard_beat(self) -> bool:
-        """Whether the leader's heartbeat has come, without news, since the last tick."""
-        return self._messages.heard_beat
+    def take_beat(self) -> bool:
+        """Whether the leader's heartbeat has come, without news, since the last call."""
+        messages = self._messages
+        heard, messages.heard_beat = messages.heard_beat, False
+        return heard
 
     @property
     def is_urgent(self) -> bool:

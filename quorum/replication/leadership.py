@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from quorum.replication import codec
-from quorum.replication.engine import RaftEngine
+from quorum.replication.engine import SLOWER, RaftEngine
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
 from quorum.replication.library import RaftState, Timing
@@ -19,6 +19,8 @@ from quorum.replication.replicator import Replicator
 from quorum.replication.storage import LogSpaceGate
 
 ReadCallback = Callable[[int | None], None]
+CALM_S = 1.0
+"""A leader that has had nothing to do for this time sends its heartbeats `engine.SLOWER` times as slowly."""
 
 
 class ReadIndex:
@@ -159,10 +161,14 @@ class Leadership:
         self._log_space = log_space
         self._clock = clock
         self._heartbeat_s = timing.heartbeat_s
+        self._is_slow = False
+        """Whether the next heartbeat comes later than usual."""
+        self._calm_index, self._calm_since_s = 0, clock()
+        """The end of the log when a heartbeat was last sent, and since when it has been this."""
         self._round_s = timing.election_min_s
         self.reads = ReadIndex(engine, guard)
         self.has_unsent = False
-        """Whether entries were proposed that were not yet offered to the followers."""
+        """Whether entries were proposed that were not yet offered to the followers; see `note_unsent`."""
         self._transfer = LeadershipTransfer(engine, view, guard, outbox, clock, timing.election_max_s)
 
     @property
@@ -207,10 +213,24 @@ class Leadership:
             self._transfer.advance()
             self._replicator.replicate()
 
-    def join_heartbeat(self) -> None:
-        """Make a heartbeat due now that would be due within half a period."""
-        if self._engine.is_leader and self._engine.next_append_s < self._clock() + self._heartbeat_s / 2:
-            self._engine.next_append_s = float("-inf")
+    def note_unsent(self) -> None:
+        """Note that an entry was proposed: the followers' election timeouts have their usual length from it on."""
+        self.has_unsent = True
+        if self._is_slow:
+            self._is_slow = False
+            self._engine.next_append_s = min(self._engine.next_append_s, self._clock() + self._heartbeat_s)
+
+    @property
+    def _period_s(self) -> float:
+        return self._heartbeat_s * SLOWER if self._is_slow else self._heartbeat_s
+
+    def join_heartbeat(self) -> bool:
+        """Make a heartbeat due now that would be due within half a period; returns whether it did."""
+        engine = self._engine
+        if engine.is_leader and engine.next_append_s < self._clock() + self._period_s / 2:
+            engine.next_append_s = float("-inf")
+            return True
+        return False
 
     @property
     def awaits_own_commit(self) -> bool:
@@ -237,10 +257,23 @@ class Leadership:
         """For the library: a heartbeat is due, or the commit index has moved."""
         now = self._clock()
         is_heartbeat = now > self._engine.next_append_s
-        if is_heartbeat:
-            self._engine.next_append_s = now + self._heartbeat_s
         self._replicator.update_all_match()
-        self._replicator.broadcast_heartbeat(is_quiet=not is_heartbeat)
+        if is_heartbeat:
+            self._is_slow = self._is_calm(now)
+            self._engine.next_append_s = now + self._period_s
+        self._replicator.broadcast_heartbeat(
+            is_quiet=not is_heartbeat, is_slow=is_heartbeat and self._is_slow
+        )
+
+    def _is_calm(self, now_s: float) -> bool:
+        """Whether this leader has had nothing to do for a while: all members have all entries, and all are committed.
+        To be called with every heartbeat."""
+        last = self._view.last_index
+        if self._replicator.all_match_index < last or self._calm_index != last:
+            self._calm_index, self._calm_since_s = last, now_s
+            return False
+        is_asked = self.reads.waiting or self._engine.learners or self._transfer.is_on
+        return not is_asked and now_s - self._calm_since_s >= CALM_S
 
     def clamp_own_commit(self, commit_index: int, before: int) -> int:
         """For the library: a leader that is the only voter commits what is on its own disk. It has no other voter's

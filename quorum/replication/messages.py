@@ -53,7 +53,9 @@ class Messages:
         self._log_space = log_space
         self._quarantine = quarantine
         self.heard_beat = False
-        """Whether a heartbeat without news has come since the last tick."""
+        """Whether a heartbeat without news has come since `take_beat` was called."""
+        self.has_news = False
+        """Whether the last message may have left work for this group (`Group.receive`)."""
         self._handlers: Mapping[type, Callable[[str, Any], None]] = {
             codec.AppendEntries: self._on_append,
             codec.AppendAnswer: self._on_append_answer,
@@ -69,6 +71,7 @@ class Messages:
 
     def receive(self, peer: str, message: codec.Message) -> None:
         """Handle one message from another member."""
+        self.has_news = True
         try:
             self._handlers[type(message)](peer, message)
         finally:
@@ -139,9 +142,11 @@ class Messages:
             else self._guard.prove_nothing(m)
         )
         if self._is_beat(peer, m):
-            self.heard_beat = not m.is_quiet
-            self._engine.hear_leader(m.commit_index, self._guard.heard_leader_s)
+            self.heard_beat = self.heard_beat or not m.is_quiet
+            before = self._engine.commit_index
+            self._engine.hear_leader(m.commit_index, self._guard.heard_leader_s, is_slow=m.is_slow)
             self._acknowledge(m.prev_index + 1)
+            self.has_news = self._engine.commit_index > before
         else:
             self._pass_on(peer, m)
         replicator = self._replicator
@@ -208,6 +213,7 @@ class Messages:
         last = self._view.last_index
         if after < before or (message["success"] and (engine.commit_index < last or after <= last)):
             engine.tick_soon()  # there may be something to commit, or to send
+        self.has_news = message["reset"] or bool(guard.acks_awaiting_local_sync or self._reads.waiting)
         self._reads.confirm()
 
     def count_synced(self) -> bool:

@@ -29,12 +29,25 @@ class Outbox:
         self._waiting: list[tuple[int, str, list[bytes]]] = []
 
     def queue(self, peer: str, message: Message) -> None:
-        """Queue a message that leaves when everything this group has written so far is synced."""
-        self._waiting.append((self._view.last_lsn, peer, codec.encode(message)))
+        """Send a message as soon as everything this group has written so far is synced."""
+        self._send_from(self._view.last_lsn, peer, message)
 
     def queue_dependent(self, peer: str, message: codec.AppendEntries | codec.SnapshotChunk) -> None:
-        """Queue a message that leaves when term and vote are synced."""
-        self._waiting.append((self._view.journal.hard_state_lsn, peer, codec.encode(message)))
+        """Send a message as soon as term and vote are synced."""
+        self._send_from(self._view.journal.hard_state_lsn, peer, message)
+
+    def _send_from(self, lsn: int, peer: str, message: Message) -> None:
+        """Send a message now if the log is synced up to this LSN, else later. A message never passes one that waits."""
+        parts = codec.encode(message)
+        if not self._waiting and lsn <= self._log.synced_lsn:
+            self._send(peer, parts)
+        else:
+            self._waiting.append((lsn, peer, parts))
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a message waits for a sync."""
+        return bool(self._waiting)
 
     def send_ready(self) -> None:
         """Send the messages that depend on nothing unsynced."""

@@ -167,9 +167,9 @@ class Replicator:
         if self._told_at_once is not None:
             self._told_at_once.update(peers)
 
-    def broadcast_heartbeat(self, *, is_quiet: bool) -> None:
+    def broadcast_heartbeat(self, *, is_quiet: bool, is_slow: bool) -> None:
         """Send something to every connected peer: new entries if there are any, else an empty append. is_quiet: the
-        message only announces a commit, and needs no answers."""
+        message only announces a commit, and needs no answers. is_slow: the next heartbeat comes later than usual."""
         for name, progress in self.progress.items():
             if progress.outgoing is not None and progress.outgoing.is_overdue(self._clock()):
                 progress.end_transfer()
@@ -181,7 +181,8 @@ class Replicator:
                 if not progress.is_behind and self._send_more(name, progress):
                     continue
                 if not is_quiet or self._told_at_once is None or name in self._told_at_once:
-                    self._send_append(name, self._engine.next_index(name), [], is_quiet=is_quiet)
+                    next_index = self._engine.next_index(name)
+                    self._send_append(name, next_index, [], is_quiet=is_quiet, is_slow=is_slow)
 
     def replicate(self) -> None:
         """Run a tick's turn for every peer that has room in its window."""
@@ -270,7 +271,13 @@ class Replicator:
         return size
 
     def _send_append(
-        self, name: str, next_index: int, entries: list[Entry], *, is_quiet: bool = False
+        self,
+        name: str,
+        next_index: int,
+        entries: list[Entry],
+        *,
+        is_quiet: bool = False,
+        is_slow: bool = False,
     ) -> None:
         view = self._view
         prev = max(next_index - 1, view.base)
@@ -284,6 +291,7 @@ class Replicator:
             self.all_match_index,
             entries,
             is_quiet,
+            is_slow,
         )
         self._outbox.queue_dependent(name, message)
 

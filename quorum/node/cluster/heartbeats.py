@@ -144,9 +144,14 @@ class Heartbeats:
             self._derive(replica, now_ms)
 
     @property
+    def patience_ms(self) -> int:
+        """How long a heartbeat that is due waits for a step that has another reason."""
+        return self._interval_ms * 5 // 8
+
+    @property
     def _interval_ms(self) -> int:
         """The shorter of the two lease times has room for three heartbeats. While a member idles, one may leave
-        later (member.PATIENCE_MS); the smallest times have room for that, and for the way of an answer."""
+        later (`patience_ms`); the times have room for that, and for the way of an answer."""
         settings = self.leases.settings
         if settings is None:
             return HEARTBEAT_MS

@@ -10,6 +10,7 @@ from fifo.group_machine import GroupMachine
 from quorum.node.cluster.heartbeats import Heartbeats
 from quorum.node.events import DecisionsDue, Outputs
 from quorum.node.replica.replica import Replica
+from quorum.node.schedule import NEVER, Due
 
 DECISIONS_PAUSE_MS = 500
 
@@ -24,18 +25,29 @@ class LeaderDuties:
         self._outputs = outputs
         self._told_ms: dict[int, int] = {}
         """group -> when the API was last told of its decisions"""
+        self.due = Due(NEVER, NEVER)
+        """When the first of the groups that this node leads needs a Wake, as far as known at the last turn."""
 
     def turn(self, replica: Replica, machine: GroupMachine, now_ms: int) -> None:
         """For a group that this node leads."""
-        proposals, due = replica.proposals, machine.next_wake()
-        if due is not None and not proposals.is_wake_pending and self._group_time(replica, now_ms) >= due:
-            proposals.wake()
+        proposals = replica.proposals
         if machine.decisions.are_waiting:
             self._tell_decisions(replica, machine, now_ms)
         live = machine.live_nodes()
         leases, group = self._heartbeats.leases, replica.number
         replica.raft.announce_commits_to(self._names[node] for node, _ in live if node in self._names)
         proposals.down(live, [each for each in live if leases.is_down(group, *each, now_ms)], now_ms)
+
+    def wake(self, replica: Replica, machine: GroupMachine, now_ms: int) -> None:
+        """Proposes a Wake if group time has reached the time that the machine waits for."""
+        proposals, due = replica.proposals, machine.next_wake()
+        if due is None or proposals.is_wake_pending:
+            return
+        wait_ms = due - self._group_time(replica, now_ms)
+        if wait_ms <= 0:
+            proposals.wake()
+        else:
+            self.due.next_ms = min(self.due.next_ms, now_ms + wait_ms)
 
     def _group_time(self, replica: Replica, now_ms: int) -> int:
         return replica.clock.now(now_ms, self._heartbeats.wall_clocks(now_ms), replica.raft.term)

@@ -220,8 +220,8 @@ class Replica:
 
     def receive(self, peer: str, frame: memoryview) -> None:
         """A peer's frame for the Raft group."""
-        self.touched = True
-        self.raft.receive(peer, frame)
+        if self.raft.receive(peer, frame):
+            self.touched = True
 
     def peer_connected(self, peer: str) -> None:
         self.touched = True
@@ -271,12 +271,11 @@ class Replica:
     def calls_heartbeats(self, now_ms: int) -> bool:
         """Whether a heartbeat of this group has arrived, or is due here: those of other groups may join it."""
         raft = self.raft
-        return raft.heard_beat or (self.due_ms <= now_ms and raft.is_leader)
+        return raft.take_beat() or (self.due_ms <= now_ms and raft.is_leader)
 
     def join_heartbeat(self) -> None:
         """See Group.join_heartbeat."""
-        if self.raft.is_leader:
-            self.raft.join_heartbeat()
+        if self.raft.join_heartbeat():
             self.touched = True
 
     def may_lead_last_only(self, *, campaigns_last: bool) -> None:

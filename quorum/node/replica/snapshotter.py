@@ -34,9 +34,12 @@ class Snapshotter:
         if is_due or (raft.lacks_snapshot and raft.applied_index > raft.snapshot_index):
             self._save(replica, now_ms)
 
-    def replace_damaged(self, replicas: Iterable[Replica], now_ms: int) -> None:
-        """Now and then: replaces snapshots that are damaged, or refer to a page that is."""
+    def review(self, replicas: Iterable[Replica], now_ms: int) -> None:
+        """Now and then: takes the snapshots that are due, also where nothing is applied any more; and replaces those
+        that are damaged, or refer to a page that is."""
         for replica in replicas:
+            if not (replica.parted or replica.blocked_on_index):
+                self.save_due(replica, now_ms)
             plan, journal = replica.snapshots, self._log.journal(replica.number)
             is_damaged = plan.is_demanded or bool(journal.damaged_snapshots)
             if is_damaged and not replica.blocked_on_index and now_ms >= plan.not_before_ms:
