@@ -126,7 +126,11 @@ class NodeConfig(BaseSettings):
     )
     election_timeout_max_ms: int = Field(1_000, ge=150, le=120_000, description="maximum election timeout")
     heartbeat_ms: int = Field(
-        150, ge=10, le=10_000, description="interval between the heartbeats of an idle leader"
+        150,
+        ge=10,
+        le=10_000,
+        description="interval between the heartbeats of an idle leader; after a second without work it is twice as "
+        "long, and so are the election timeouts",
     )
     leader_fallback_ms: int = Field(
         1_500,

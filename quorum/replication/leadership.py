@@ -161,6 +161,7 @@ class Leadership:
         self._log_space = log_space
         self._clock = clock
         self._heartbeat_s = timing.heartbeat_s
+        self._may_be_slow = SLOWER * self._heartbeat_s <= timing.leader_fallback_s / 3
         self._is_slow = False
         """Whether the next heartbeat comes later than usual."""
         self._calm_index, self._calm_since_s = 0, clock()
@@ -273,7 +274,7 @@ class Leadership:
             self._calm_index, self._calm_since_s = last, now_s
             return False
         is_asked = self.reads.waiting or self._engine.learners or self._transfer.is_on
-        return not is_asked and now_s - self._calm_since_s >= CALM_S
+        return self._may_be_slow and not is_asked and now_s - self._calm_since_s >= CALM_S
 
     def clamp_own_commit(self, commit_index: int, before: int) -> int:
         """For the library: a leader that is the only voter commits what is on its own disk. It has no other voter's

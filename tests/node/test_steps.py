@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fifo import commands as c
 from fifo.group_machine import GroupMachine
 from quorum.catalog.commands import DeclareQueue
 from quorum.node import events as ev
@@ -15,9 +16,9 @@ from quorum.node.member import BEAT_BYTES, UPKEEP_MS
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.frames import Frame
-from quorum.replication.engine import RaftEngine
-from support.cluster import Session
-from support.step_counts import Counts, Load
+from quorum.replication.engine import SLOWER, RaftEngine
+from support.cluster import Session, batch
+from support.step_counts import Counts, Load, Stepped
 
 
 @pytest.fixture
@@ -133,11 +134,70 @@ def test_members_with_nothing_to_do_step_with_their_leaders_heartbeats(ticks: li
     ticks.clear()
     cluster.run_events(10_000)
     leaders = [cluster.leader(group) for group in cluster.members["n1"].replicas]
-    assert len(ticks) <= 105 * len(leaders), "ten heartbeats a second for each group"
-    assert counts.steps <= 700, "heartbeats leave together, are answered together, and are gathered"
-    assert counts.by_kind[KIND_RAFT] <= 105 * len(leaders) * 4, (
+    assert len(ticks) <= 53 * len(leaders), "five heartbeats a second for each group"
+    assert counts.steps <= 400, "heartbeats leave together, are answered together, and are gathered"
+    assert counts.by_kind[KIND_RAFT] <= 53 * len(leaders) * 4, (
         "a heartbeat and its answer for each of two followers"
     )
+
+
+def timeouts_s(cluster: Stepped, group: int) -> list[float]:
+    """When the followers of a group would campaign, from now."""
+    return [
+        member.replicas[group].raft.next_due() - cluster.clock_ms(name) / 1000
+        for name, member in cluster.members.items()
+        if name != cluster.leader(group)
+    ]
+
+
+def test_followers_of_a_leader_with_nothing_to_do_wait_longer_until_its_first_entry() -> None:
+    load = Load()
+    cluster, config = load.cluster, load.cluster.members["n1"].config.raft
+    longest_s = SLOWER * config.heartbeat_s
+    cluster.run_events(3_000)
+    for _ in range(100):
+        cluster.run_events(10)
+        assert min(timeouts_s(cluster, load.group)) >= SLOWER * config.election_min_s - longest_s - 0.01
+    load.begin_publish()
+    cluster.run_events(5)
+    assert max(timeouts_s(cluster, load.group)) <= config.election_max_s
+    for _ in range(50):
+        cluster.run_events(10)
+        assert min(timeouts_s(cluster, load.group)) >= config.election_min_s - config.heartbeat_s - 0.01
+
+
+def test_a_leader_sends_no_slow_heartbeats_while_a_member_is_away() -> None:
+    load = Load()
+    cluster = load.cluster
+    [third] = set(cluster.names) - {load.leader, load.session.name}
+    cluster.isolate(third)
+    load.publish(1)
+    cluster.run_events(3_000)
+    assert load.leader == cluster.leader(load.group)
+    replica = cluster.members[load.session.name].replicas[load.group]
+    limit_s = cluster.members["n1"].config.raft.election_max_s
+    for _ in range(50):
+        cluster.run_events(10)
+        assert replica.raft.next_due() - cluster.clock_ms(load.session.name) / 1000 <= limit_s
+
+
+def test_a_message_expires_at_its_time_in_an_idle_cluster() -> None:
+    load = Load()
+    cluster, session = load.cluster, load.session
+    assert load.leader is not None
+    machine = cluster.members[load.leader].queue_machine(load.group)
+    messages = machine.queues[load.queue].messages
+    for ttl_ms in (1_234, 777, 3_001):
+        first = session.next_sequence
+        session.next_sequence += 1
+        command = c.Enqueue(load.queue, first, 1, 1, 1, ttl_ms)
+        before, waiting = cluster.now_ms, messages.total_count
+        session.send(load.group, command, (first, first), batch([b"x"]))
+        cluster.run_events(200)
+        assert messages.total_count == waiting + 1
+        while messages.total_count > waiting:
+            cluster.run_events(1)
+        assert ttl_ms <= cluster.now_ms - before <= ttl_ms + 15
 
 
 def test_a_publish_is_not_gathered_with_heartbeats() -> None:
