@@ -336,11 +336,12 @@ class Member:
 
     def _active(self) -> list[Replica]:
         """The groups for which this step has anything to do."""
-        replicas = self.replicas.values()
-        if [replica for replica in replicas if replica.calls_heartbeats(self.now_ms)]:
+        now_ms, replicas = self.now_ms, self.replicas.values()
+        due = [replica for replica in replicas if replica.heard_beat or replica.due_ms <= now_ms]
+        if [replica for replica in due if replica.calls_heartbeats(now_ms)]:
             for replica in replicas:
                 replica.join_heartbeat()
-        return self.replicas.active(self.now_ms)
+        return self.replicas.active(now_ms)
 
     def _receive(self, takes_part: bool, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> None:
         now_ms = self.now_ms

@@ -273,11 +273,10 @@ class Group:
         """Whether take_committed has not returned all committed entries."""
         return self._applied.index < self._engine.commit_index
 
-    def take_beat(self) -> bool:
-        """Whether the leader's heartbeat has come, without news, since the last call."""
-        messages = self._messages
-        heard, messages.heard_beat = messages.heard_beat, False
-        return heard
+    @property
+    def heard_beat(self) -> bool:
+        """Whether the frame that came last was the leader's heartbeat, without entries."""
+        return self._messages.heard_beat
 
     @property
     def is_urgent(self) -> bool:

@@ -53,7 +53,7 @@ class Messages:
         self._log_space = log_space
         self._quarantine = quarantine
         self.heard_beat = False
-        """Whether a heartbeat without news has come since `take_beat` was called."""
+        """Whether the last message was a heartbeat without entries."""
         self.has_news = False
         """Whether the last message may have left work for this group (`Group.receive`)."""
         self._handlers: Mapping[type, Callable[[str, Any], None]] = {
@@ -71,7 +71,7 @@ class Messages:
 
     def receive(self, peer: str, message: codec.Message) -> None:
         """Handle one message from another member."""
-        self.has_news = True
+        self.has_news, self.heard_beat = True, False
         try:
             self._handlers[type(message)](peer, message)
         finally:
@@ -142,7 +142,7 @@ class Messages:
             else self._guard.prove_nothing(m)
         )
         if self._is_beat(peer, m):
-            self.heard_beat = self.heard_beat or not m.is_quiet
+            self.heard_beat = not m.is_quiet
             before = self._engine.commit_index
             self._engine.hear_leader(m.commit_index, self._guard.heard_leader_s, is_slow=m.is_slow)
             self._acknowledge(m.prev_index + 1)

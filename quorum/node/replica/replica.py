@@ -106,6 +106,8 @@ class Replica:
     time continues from the last entry"""
     touched: bool = True
     """it has received something since its last tick"""
+    heard_beat: bool = False
+    """a heartbeat of its leader has arrived, and the other groups here have not joined it yet"""
     due_ms: int = 0
     """when its timers are due, as of its last step; 0 while there is something to apply"""
     blocked_on_index: int = 0
@@ -220,8 +222,11 @@ class Replica:
 
     def receive(self, peer: str, frame: memoryview) -> None:
         """A peer's frame for the Raft group."""
-        if self.raft.receive(peer, frame):
+        raft = self.raft
+        if raft.receive(peer, frame):
             self.touched = True
+        if raft.heard_beat:
+            self.heard_beat = True
 
     def peer_connected(self, peer: str) -> None:
         self.touched = True
@@ -269,9 +274,10 @@ class Replica:
     # ---- leading
 
     def calls_heartbeats(self, now_ms: int) -> bool:
-        """Whether a heartbeat of this group has arrived, or is due here: those of other groups may join it."""
-        raft = self.raft
-        return raft.take_beat() or (self.due_ms <= now_ms and raft.is_leader)
+        """Whether a heartbeat of this group has arrived since the last call, or is due here: those of other groups may
+        join it."""
+        heard, self.heard_beat = self.heard_beat, False
+        return heard or (self.due_ms <= now_ms and self.raft.is_leader)
 
     def join_heartbeat(self) -> None:
         """See Group.join_heartbeat."""
