@@ -292,7 +292,7 @@ class Holder:
                 self.held.add(first, last)
 
     def given_up(self, generation: int, tags: list[tuple[int, int]]) -> None:
-        """A transaction that has disposed of these tags does not count, and its caller has given it up: nobody would
+        """A transaction that has disposed of these tags does not count, and its caller no longer waits. Nobody would
         dispose of them again, so they are returned."""
         if generation == self.generation:
             self.in_transactions -= count_of(tags)

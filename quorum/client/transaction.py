@@ -5,8 +5,11 @@ and are not answered one by one: the commit says whether all of them count.
 
 A transaction belongs to the stream on which it began, and is lost with it: then everything of it is dropped, and every
 call raises ConnectionLost. A commit that was sent is different: if its answer is lost, the client sends it again on the
-next stream, and receives the outcome. It goes on asking after the caller has stopped waiting: if nothing counts, what
-the transaction has settled is returned, or it would stay with a consumer whose caller has given it up.
+next stream, and receives the outcome.
+
+The client asks for the outcome also when the caller no longer waits for it. If the commit was refused, the client
+returns the messages that the transaction has settled. Otherwise they would stay checked out, and nobody would settle
+them.
 """
 
 from __future__ import annotations
@@ -200,7 +203,8 @@ class Transaction:
 
     async def commit(self) -> None:
         """Make everything count. RolledBack: the service refused it, so nothing counts. OutcomeUnknown: no answer came
-        in time; all of it counts, or nothing. If nothing counts, what it has settled is delivered again."""
+        in time; all of it counts, or nothing. If nothing counts, the messages that it has settled are delivered
+        again."""
         if not self._end():
             return
         if not self._has_stream():

@@ -337,8 +337,12 @@ class Member:
     def _active(self) -> list[Replica]:
         """The groups for which this step has anything to do."""
         now_ms, replicas = self.now_ms, self.replicas.values()
-        due = [replica for replica in replicas if replica.heard_beat or replica.due_ms <= now_ms]
-        if [replica for replica in due if replica.calls_heartbeats(now_ms)]:
+        calls = [
+            replica.calls_heartbeats(now_ms)
+            for replica in replicas
+            if replica.heard_beat or replica.due_ms <= now_ms
+        ]
+        if any(calls):
             for replica in replicas:
                 replica.join_heartbeat()
         return self.replicas.active(now_ms)
