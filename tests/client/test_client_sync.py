@@ -69,6 +69,7 @@ def public(kind: type) -> dict[str, inspect.Signature]:
                 "dispositions",
                 "committed",
                 "rolled_back",
+                "given_up",
                 "attached",
                 "timed_out",
             },
