@@ -21,9 +21,12 @@ from fifo import targets
 from fifo.batch_times import BatchTimes, read_times
 from fifo.budgets import Entry
 from fifo.commands import (
+    MAX_PROBLEM,
+    PRODUCER_BYTES,
     UNKNOWN,
     Attach,
     Cancel,
+    ClaimDead,
     CloseSession,
     Command,
     Commit,
@@ -58,6 +61,7 @@ from fifo.commands import (
     Return,
     Rollback,
     Settle,
+    SettleDead,
     SettleReserved,
     SetVersion,
     Stage,
@@ -144,6 +148,8 @@ class GroupMachine(GroupState):
             DeleteQueue: self._delete_queue,
             UseQueue: self._use_queue,
             Purge: self._purge,
+            ClaimDead: self._claim_dead,
+            SettleDead: self._settle_dead,
             Wake: self._wake,
             SetVersion: self._set_version,
             Finish: self.decisions.finish,
@@ -249,6 +255,7 @@ class GroupMachine(GroupState):
             machine.unfinished = True
         if machine.unfinished:
             self.backlog.setdefault(queue)
+        self.note_dead(machine)
         machine.note_use(entry)
         if machine.unused_at <= entry.now_ms:
             self._remove_queue(queue)
@@ -663,6 +670,7 @@ class GroupMachine(GroupState):
                 self.selector_bytes.remove(consumer.owner, consumer.selector_bytes)
             machine.messages.blocks.clear()
             self.backlog.pop(queue, None)
+            self.with_dead.discard(queue)
         return machine
 
     def _purge(self, entry: Entry, command: Purge) -> Reply:
@@ -670,7 +678,36 @@ class GroupMachine(GroupState):
         if machine is None:
             return no_queue(command.queue)
         self.dirty[command.queue] = None
-        return Ok(machine.purge(entry, command.before))
+        return Ok(machine.purge(entry, command.before, dead_only=command.dead_only))
+
+    def _claim_dead(self, entry: Entry, command: ClaimDead) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        dead = machine.messages.dead
+        if len(command.producer) != PRODUCER_BYTES:
+            return Refused("bad_argument", f"{len(command.producer)} bytes; a producer has {PRODUCER_BYTES}")
+        if command.epoch <= dead.epoch:
+            return Refused("wrong_generation", f"epoch {command.epoch}; allowed: above {dead.epoch}")
+        self.dirty[command.queue] = None
+        dead.epoch = command.epoch
+        dead.producer = dead.producer or command.producer
+        return Ok(dead.claim(entry.now_ms))
+
+    def _settle_dead(self, entry: Entry, command: SettleDead) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        dead = machine.messages.dead
+        if command.epoch != dead.epoch:
+            return Refused("wrong_generation", f"epoch {command.epoch}; the last worker has {dead.epoch}")
+        self.dirty[command.queue] = None
+        gone = machine.messages.settle_dead(command.to, command.forwarded)
+        dead.take_claims(command.again_to)
+        if not command.problem:
+            dead.claim(entry.now_ms)
+        dead.problem = command.problem[:MAX_PROBLEM] if dead.count else ""
+        return Ok(gone)
 
     def _wake(self, entry: Entry, command: Wake) -> None:
         self.transactions.end_overdue(entry)

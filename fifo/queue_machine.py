@@ -12,9 +12,10 @@ A handler checks its command, then refuses it or carries it out. It hands out no
 7. Messages above `max_length` are dropped.
 
 After that the group deletes the queue if it has an `expires_ms` and was not used for so long. It is in use while a
-consumer is attached or has messages checked out, while a view of it or a transaction with a part in it is open, and
-until the timeout of each of its subscriptions has passed since its reader was last heard. Get, a command for a
-subscription and UseQueue use it for a moment. Publishing without a transaction and browsing do not count.
+consumer is attached or has messages checked out, while a view of it or a transaction with a part in it is open, while
+dead messages wait for their target, and until the timeout of each of its subscriptions has passed since its reader was
+last heard. Get, a command for a subscription and UseQueue use it for a moment. Publishing without a transaction and
+browsing do not count.
 
 Consumers are therefore offered a message before a limit counts it, and a message with a TTL of 0 is delivered in its
 own entry or never.
@@ -727,7 +728,7 @@ class QueueMachine:
 
     @property
     def has_users(self) -> bool:
-        return bool(self.pins.by_number or self.staging.embargo.parts) or any(
+        return bool(self.pins.by_number or self.staging.embargo.parts or self.messages.dead.count) or any(
             consumer.group is not None or consumer.held_count > 0 for consumer in self.consumers.values()
         )
 
@@ -751,10 +752,12 @@ class QueueMachine:
         heard_ms = max([each.last_seen_ms + each.timeout_ms for each in readers], default=0)
         return max(self.used_ms, heard_ms) + self.messages.config.expires_ms
 
-    def purge(self, entry: Entry, before: int | None) -> int:
-        """Removes the ready and delayed messages with a sequence below `before`, or all for None. Returns their
-        number."""
+    def purge(self, entry: Entry, before: int | None, *, dead_only: bool = False) -> int:
+        """Removes the ready, delayed and dead messages with a sequence below `before`, or all for None. Returns their
+        number. dead_only: only the dead ones."""
         before = self.messages.next_sequence if before is None else before
         cause = "purged" if entry.version >= COUNTED_MOVES else "settled"
-        purged = self.messages.purge(before, self.pins.reaches, cause)
+        purged = self.messages.purge(before, self.pins.reaches, cause, dead_only=dead_only)
+        if dead_only:
+            return purged
         return purged + delays.purge(self.messages, before, self.pins.reaches, cause)

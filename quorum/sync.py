@@ -32,6 +32,7 @@ from quorum.client.records import (
     Policy,
     QueueDescription,
     QueueInfo,
+    Redriven,
 )
 from quorum.client.routes import Through
 from quorum.client.transaction import Transaction as AioTransaction
@@ -507,8 +508,13 @@ class Client(_Settling):
     def delete(self, name: str, *, timeout_ms: int | None = None) -> int:
         return self._loop.run(self._client.delete(name, timeout_ms=timeout_ms))
 
-    def purge(self, name: str, *, timeout_ms: int | None = None) -> int:
-        return self._loop.run(self._client.purge(name, timeout_ms=timeout_ms))
+    def purge(self, name: str, *, dead_only: bool = False, timeout_ms: int | None = None) -> int:
+        return self._loop.run(self._client.purge(name, dead_only=dead_only, timeout_ms=timeout_ms))
+
+    def redrive(
+        self, queue: str, selector: str | None = None, *, limit: int | None = None, only: str | None = None
+    ) -> Redriven:
+        return self._loop.run(self._client.redrive(queue, selector, limit=limit, only=only))
 
     def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         return self._loop.run(self._client.queues(prefix, timeout_ms=timeout_ms))

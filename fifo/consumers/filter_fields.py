@@ -225,7 +225,10 @@ class Fields:
     def _read(self, block: Block, columns: BlockColumns, start: int, end: int) -> None:
         """Reads the missing fields of the slots start .. end-1, or of the first ones. Every batch is read once, in the
         order of the log. Batches of one message are decoded together."""
-        runs, missing = block.runs, block.kept & bitsets.span(start, end - start) & ~columns.filled
+        runs, missing = (
+            block.runs,
+            block.selectable & bitsets.span(start, end - start) & ~columns.filled,
+        )
         singles: dict[int, bytes | memoryview] = {}
         size, most_singles = 0, self._limits.read_singles
         batches: list[tuple[int, int, int]] = []

@@ -169,7 +169,7 @@ class SelectorGroups:
         """Makes a group that gets credit caught up if no message is ahead of its scan position, and idle if it has no
         known matches."""
         messages = self.messages
-        is_empty = not messages.total_count
+        is_empty = not messages.present_count
         if not group.selector or (group.scan_position < messages.next_sequence and not is_empty):
             return
         if is_empty:

@@ -139,7 +139,8 @@ class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_gr
         if not before:
             counts = await self._hub.requests.query_current(q.QueueCounts(queue.group, queue.id))
             before = 0 if counts is None else counts.next_sequence
-        reply = await self._hub.own_session.call(queue.group, c.Purge(queue.id, before))
+        command = c.Purge(queue.id, before, request.dead_only)
+        reply = await self._hub.own_session.call(queue.group, command)
         assert isinstance(reply, Ok)
         return pb.PurgeQueueResponse(message_count=reply.count)
 
@@ -242,6 +243,8 @@ class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_gr
                 pb.PriorityCount(priority=priority, ready=count) for priority, count in found.ready_levels
             ],
             held_groups=found.held_groups,
+            dead=found.dead,
+            dead_letter_problem=found.dead_letter_problem,
         )
         set_arguments(info.arguments, queue.arguments)
         show_policy(info, self._hub.catalog.effective(queue))

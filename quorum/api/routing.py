@@ -180,6 +180,24 @@ def _no_fields() -> Fields:
     raise _NeedsFields
 
 
+def no_route(catalog: CatalogView, exchange: str, key: str) -> Status | None:
+    """Why no message with this key comes to a queue, as far as the catalog's view knows; None if some may."""
+    if not exchange:
+        queue = catalog.queue(key)
+        return status.no_queue(key).status if queue is None or catalog.was_deleted(queue) else None
+    if catalog.routes.exchange(exchange) is None:
+        return status.no_exchange(exchange).status
+    try:
+        routed = catalog.routes.router.route(exchange, key, _no_fields)
+    except (_NeedsFields, TooManySteps):
+        return None
+    for name in routed.queues:
+        queue = catalog.queue(name)
+        if queue is not None and not catalog.was_deleted(queue):
+            return None
+    return status.unroutable(exchange, key)
+
+
 async def route(
     catalog: CatalogView,
     exchange: str,

@@ -24,7 +24,7 @@ from quorum.api.session_commands import SessionCommands
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
-from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, CheckedBatch
+from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, BatchLimits, CheckedBatch
 from quorum.node.wire.operations import MAX_RANGES
 from quorum_selectors.known_fields import KeptFields
 
@@ -33,6 +33,16 @@ T = TypeVar("T")
 MAX_UINT64 = (1 << 64) - 1
 MAX_KNOWN = 8_192
 """Queues of which a session remembers something; above it, it forgets them all."""
+TOO_LARGE = ("metadata_too_large", "message_too_large", "batch_too_large")
+"""Reasons that are about the size of a message."""
+
+
+def _too_many_copies(count: int, copies: int) -> batches.BatchError:
+    return batches.BatchError(
+        "batch_too_large",
+        f"a batch of {count} messages that counts as {copies}, once for each of their queues; at most "
+        f"{PRODUCTION.max_targeted}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +81,10 @@ class _Registering:
 class SessionPublisher:
     """The producer of one session."""
 
-    def __init__(self, hub: Hub, commands: SessionCommands) -> None:
+    def __init__(self, hub: Hub, commands: SessionCommands, limits: BatchLimits) -> None:
         self._hub = hub
+        self._limits = limits
+        """of its batches"""
         self._commands = commands
         self._outbox = commands.outbox
         self._kept: dict[int, tuple[KeptFields | None, int]] = {}
@@ -152,7 +164,7 @@ class SessionPublisher:
                 partial(
                     check,
                     batch,
-                    self._hub.limits,
+                    self._limits,
                     kept,
                     max_bytes,
                     **ordered_by([queue]),
@@ -350,6 +362,48 @@ class SessionPublisher:
             groups=self._hub.catalog.queue_groups,
         )
 
+    async def forward(
+        self,
+        exchange: str,
+        routing_key: str,
+        first: int,
+        batch: bytes,
+        allowed_of: Sequence[Callable[[routing.Queues], routing.Queues]],
+        *,
+        independent: bool,
+    ) -> set[int]:
+        """Dead letters for an exchange, also the default one, numbered from `first` on; everything below is decided,
+        and so is what this session has sent before. allowed_of: for each letter, those of its queues that it may go to.
+        One that no queue may get is confirmed; the ordinals of these are returned. One that is routed to no queue is
+        rejected. Letters may be sent again under the same numbers after they were rejected. If one is too large,
+        nothing is sent, also if `independent`, so that a smaller form of it may have its number."""
+        self._commands.resume()
+        count = batches.claimed_count(batch)
+        try:
+            if exchange:
+                found, missing = await self._routes_through((exchange, routing_key, ()), batch, count, True)
+                routes = found.queues
+            else:
+                routes, missing = [(await self._hub.requests.queue(routing_key),)] * count, {}
+            if (copies := sum(map(len, routes))) > PRODUCTION.max_targeted:
+                raise _too_many_copies(count, copies)
+            await self._look_up_kept_of({queue.id: queue for each in routes for queue in each}.values())
+        except (batches.BatchError, status.StatusError) as error:
+            why = status.of_error(error) if isinstance(error, batches.BatchError) else error.status
+            if why.code == status.Code.UNAVAILABLE:
+                raise
+            self._outbox.reject(first, first + count - 1, why)
+            self._commands.work.set()
+            return set()
+        allowed = [choose(queues) for choose, queues in zip(allowed_of, routes, strict=True)]
+        refused = await self._send_routed(
+            allowed, missing, first, first, batch, independent, together=TOO_LARGE
+        )
+        for begin, last, why in routing.neighbours(refused):
+            self._outbox.reject(first + begin, first + last, why)
+        self._commands.work.set()
+        return {ordinal for ordinal, queues in enumerate(routes) if queues and not allowed[ordinal]}
+
     async def _routes_through(
         self, route: tuple[str, str, Sequence[str]], batch: bytes, count: int, mandatory: bool
     ) -> tuple[routing.Routes, dict[int, status.Status]]:
@@ -383,7 +437,7 @@ class SessionPublisher:
             self._is_current = True
 
         async def read() -> batches.StoredBatch:
-            return await self._in_turn(batch, partial(batches.read_each, batch, self._hub.limits))
+            return await self._in_turn(batch, partial(batches.read_each, batch, self._limits))
 
         while True:
             while self._routed_by != (revision := self._hub.catalog.routes.revision):
@@ -425,9 +479,31 @@ class SessionPublisher:
             await self._refuse(count, first, lowest_unconfirmed, None, error.status)
             return
         self._numbers.use(first + count - 1)
+        refused = await self._send_routed(
+            routes, missing, first, lowest_unconfirmed, batch, independent, is_alike=is_alike
+        )
+        await self._refuse_each(refused, routes, first, groups)
+
+    async def _send_routed(
+        self,
+        routes: Sequence[routing.Queues],
+        missing: dict[int, status.Status],
+        first: int,
+        lowest_unconfirmed: int,
+        batch: bytes,
+        independent: bool,
+        *,
+        is_alike: bool = False,
+        together: Collection[str] = (),
+    ) -> dict[int, status.Status]:
+        """Send the parts of a batch to their groups, as `_publish_routed` says. Return the messages that are refused
+        here, by ordinal. together: reasons for which the whole batch is refused if one of its messages is."""
         parts, refused = (await self._alike(routes, batch), missing) if is_alike else ([], missing)
         if not parts:
             parts, refused = await self._route(routes, missing, batch, independent)
+        for ordinal in sorted(refused) if together else ():
+            if refused[ordinal].reason in together:
+                return dict.fromkeys(range(len(routes)), refused[ordinal])
         shared = routing.shared_messages(self._outbox, routes, parts, first)
         for part in parts:
             await self._send_part(part, first, lowest_unconfirmed, independent, shared)
@@ -435,7 +511,7 @@ class SessionPublisher:
             dropped = [place for place, queues in enumerate(routes) if not queues and place not in refused]
             for number, some in routing.numbers_of(first, dropped):
                 self._outbox.confirm(number, number + some - 1)
-        await self._refuse_each(refused, routes, first, groups)
+        return refused
 
     async def _queues_of(self, keys: Sequence[str]) -> dict[str, CatalogQueue | None]:
         """The queues by name, None for an unknown one, after one look at the current catalog if one is unknown. The
@@ -469,7 +545,7 @@ class SessionPublisher:
         try:
             checked = await self._in_turn(
                 batch,
-                partial(batches.check, batch, self._hub.limits, None, -1, **ordered_by(queues)),
+                partial(batches.check, batch, self._limits, None, -1, **ordered_by(queues)),
             )
             for group in routing.groups_of(queues):
                 self._hub.published.check_disks(group)
@@ -490,7 +566,7 @@ class SessionPublisher:
         batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
         independent batch, what exceeds a limit together is halved until it fits."""
         await asyncio.sleep(0)  # other sessions have their turn
-        limits = self._hub.limits
+        limits = self._limits
         try:
             whole = replace(limits, max_batch_bytes=FRAME_BYTES) if independent else limits
             kept = [[self._kept[queue.id] for queue in queues] for queues in routes]
@@ -501,11 +577,7 @@ class SessionPublisher:
 
             stored, wrong = await self._in_turn(batch, read)
             if not independent and sum(map(len, routes)) > PRODUCTION.max_targeted:
-                raise batches.BatchError(
-                    "batch_too_large",
-                    f"a batch of {len(routes)} messages that counts as {sum(map(len, routes))}, once for each of "
-                    f"their queues; at most {PRODUCTION.max_targeted}",
-                )
+                raise _too_many_copies(len(routes), sum(map(len, routes)))
         except batches.BatchError as error:
             return [], dict.fromkeys(range(len(routes)), status.of_error(error))
         refused = missing | {ordinal: status.of_error(error) for ordinal, error in wrong.items()}
@@ -535,7 +607,7 @@ class SessionPublisher:
         independent: bool,
     ) -> tuple[list[routing.Part], dict[int, status.Status]]:
         """The parts with the accepted messages, and those of them that exceed a limit."""
-        limits = self._hub.limits
+        limits = self._limits
         parts: list[routing.Part] = []
         refused: dict[int, status.Status] = {}
         for group, ordinals in routing.by_group(routes, accepted).items():
@@ -607,7 +679,7 @@ class SessionPublisher:
         kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
         checked = await self._in_turn(
             batch,
-            partial(batches.check, batch, self._hub.limits, kept, max_bytes, **ordered_by([queue])),
+            partial(batches.check, batch, self._limits, kept, max_bytes, **ordered_by([queue])),
         )
         self._hub.published.check_disks(queue.group)
         target = c.Target(queue.id, ((0, checked.count),), checked.columns)

@@ -44,8 +44,10 @@ from quorum.client.records import (
     MemberInfo,
     QueueDescription,
     QueueInfo,
+    Redriven,
     StorageInfo,
 )
+from quorum.client.redrive import redrive
 from quorum.client.routes import Address, Route, Through, check_name, check_names, describe
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
@@ -464,13 +466,24 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         request = admin_pb2.DeleteQueueRequest(queue=name, id=queue.id)
         return int((await self._admin("DeleteQueue", request, left_ms())).message_count)
 
-    async def purge(self, name: str, *, timeout_ms: int | None = None) -> int:
-        """Remove the ready messages; checked-out ones stay. Returns the number of removed messages (fewer if an earlier
-        try removed some). Messages that are published after the call began may stay; a repeat never removes them."""
+    async def purge(self, name: str, *, dead_only: bool = False, timeout_ms: int | None = None) -> int:
+        """Remove the ready, delayed and dead messages; checked-out ones stay. Returns the number of removed messages
+        (fewer if an earlier try removed some). Messages that are published after the call began may stay; a repeat
+        never removes them. dead_only: remove only those that wait for a dead-letter target."""
         left_ms = self._time_left(timeout_ms)
         queue = await self._look_up(name, "PurgeQueue", left_ms())
-        request = admin_pb2.PurgeQueueRequest(queue=name, id=queue.id, before_sequence=queue.next_sequence)
+        request = admin_pb2.PurgeQueueRequest(
+            queue=name, id=queue.id, before_sequence=queue.next_sequence, dead_only=dead_only
+        )
         return int((await self._admin("PurgeQueue", request, left_ms())).message_count)
+
+    async def redrive(
+        self, queue: str, selector: str | None = None, *, limit: int | None = None, only: str | None = None
+    ) -> Redriven:
+        """Move the messages that are ready in a dead-letter queue back to the queues where they died last. A message is
+        settled when the other queue has confirmed it: if this client ends in between, it is in both. limit: the highest
+        number of messages, with those that stay. only: the queue where they have died; others are passed over."""
+        return await redrive(self, queue, selector, limit, only)
 
     async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         """Queues whose names begin with prefix, sorted by name as the service sorts them."""

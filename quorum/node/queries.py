@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from fifo.effects import Refused, Run
 from fifo.queries.storage import Storage
-from fifo.results import BrowsePage, QueueInfo, ReservationPage, SubscriptionInfo
+from fifo.results import BrowsePage, DeadWork, QueueInfo, ReservationPage, SubscriptionInfo
 from quorum.catalog.lease_times import LeaseSettings
 from quorum.catalog.members import CatalogMember
 from quorum.catalog.queues import CatalogQueue
@@ -213,6 +213,33 @@ class StagedParts(QueueQuery[tuple[bytes, ...]]):
 
     producer: str
     batch: int
+
+
+# ---- dead letters
+
+
+@dataclass(frozen=True, slots=True)
+class DeadQueues:
+    """groups: those that this node leads. queues: (group, id) of queues there with dead messages, ascending."""
+
+    groups: tuple[int, ...]
+    queues: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindDeadQueues(Query[DeadQueues]):
+    """The first `most` queues above `after` whose dead messages this node has to bring to their targets."""
+
+    after: tuple[int, int]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindDeadWork(QueueQuery[DeadWork | None]):
+    """What the worker of a queue has to do, with so many claimed messages; None if the group has no such queue, or if
+    this node does not lead it."""
+
+    most: int
 
 
 # ---- subscriptions

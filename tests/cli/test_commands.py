@@ -105,6 +105,22 @@ def test_help_and_version_come_without_anything_heavy() -> None:
     )
 
 
+def test_dead_letters_of_one_queue_are_moved_back(service: Service) -> None:
+    for name in ("parking", "bills"):
+        quorum("queues", "declare", name, url=service.url)
+    for name in ("bills", "notes"):
+        quorum("publish", "parking", "a", "b", "-a", f"x-last-death-queue={name}", url=service.url)
+    redrive = ("queues", "redrive", "parking")
+    assert quorum(*redrive, "--only", "orders", url=service.url)[0] == "nothing to move\n"
+    assert quorum(*redrive, "--only", "bills", url=service.url)[0] == "moved 2 messages to bills\n"
+    said = quorum(*redrive, url=service.url, status=1)[0]
+    assert said.startswith("left 2 messages: ") and "notes" in said
+    found = json.loads(quorum(*redrive, "--only", "notes", "--json", url=service.url, status=1)[0])
+    assert (found["moved"], found["doubtful"], found["is_complete"]) == ({}, {}, True)
+    for name in ("bills", "parking"):
+        quorum("queues", "delete", name, url=service.url)
+
+
 def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -> None:
     declare = ("queues", "declare", "orders", "-a", "x-max-length=5", "-a", "x-filter-enabled=true")
     assert quorum(*declare, url=service.url)[0] == "created orders\n"

@@ -32,6 +32,7 @@ from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
 from fifo.messages import delays
+from fifo.messages.dead_letters import DeadLetters
 from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
 from fifo.persistence import checkpoint, invariants, snapshot
@@ -197,7 +198,20 @@ TRANSACTION = st.fixed_dictionaries(
 NUMBERING = st.fixed_dictionaries({"what": st.sampled_from(("repeat", "gap", "stale")), "who": PRODUCERS})
 ADMIN = st.fixed_dictionaries(
     {
-        "what": st.sampled_from(("purge", "config", "configured", "delete", "create", "use", "wake", "wake")),
+        "what": st.sampled_from(
+            (
+                "purge",
+                "config",
+                "configured",
+                "delete",
+                "create",
+                "use",
+                "wake",
+                "wake",
+                "claim",
+                "settle_dead",
+            )
+        ),
         "queue": QUEUES,
         "spared": st.sampled_from((None, None, 0, 1, 5, 40)),
         "max_length": st.sampled_from((-1, -1, 3, 20)),
@@ -205,6 +219,12 @@ ADMIN = st.fixed_dictionaries(
         "max_consumers": st.sampled_from((-1, -1, 1, 3)),
         "expires": st.sampled_from((-1, -1, -1, 40, 150)),
         "overflow": st.sampled_from(("drop_head", "reject_publish")),
+        "strategy": st.sampled_from(("none", "at_least_once", "at_most_once")),
+        "begins": st.booleans(),
+        "behind": st.integers(-3, 8),
+        "later": st.sampled_from((1, 1, 1, 1, 0, 2)),
+        "dead_only": st.sampled_from((False, False, True)),
+        "forwarded": st.integers(0, 6),
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
         "timeout": st.sampled_from((-1, 0, 20, 60, 200)),
@@ -250,6 +270,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
     max_length, overflow = 10, "drop_head"
     delayed_retry = (-1, -1)
     """the shortest and the longest delay"""
+    mortal: ClassVar = (1, 3)
+    """queues that may have a dead-letter target"""
 
     @initialize()
     def begin(self) -> None:
@@ -264,6 +286,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             (3, {
                 "filter_enabled": True, "max_length": self.max_length, "overflow": self.overflow,
                 "message_ttl_ms": 50, "delivery_limit": 1,
+                "dead_letter_strategy": "at_least_once" if 3 in self.mortal else "none",
             }),
             (4, {"single_active_consumer": True, "consumer_timeout_ms": 60}),
         ):  # fmt: skip
@@ -308,24 +331,42 @@ class FifoAgainstModel(RuleBasedStateMachine):
             consumer_timeout_ms=step["timeout"], max_length_bytes=step["max_length_bytes"],
             max_consumers=step["max_consumers"], expires_ms=step["expires"] if queue == 3 else -1,
             **self.orders(queue), **self.retries(queue, step["retry"]),
+            dead_letter_strategy=step["strategy"] if queue in self.mortal else "none",
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
             info = queries.info(self.world.machine, queue)
             ended = info.next_sequence if info is not None else 0
             spared = step["spared"]
-            command = c.Purge(queue, None if spared is None else max(0, ended - spared))
+            before = None if spared is None else max(0, ended - spared)
+            command = c.Purge(queue, before, dead_only=step["dead_only"])
         elif what == "config":
             command = c.UpdateConfig(queue, config)
         elif what == "configured":
             command = c.Configured(step["max_length"] + 1)
         elif what == "delete" and queue == 3:
             command = c.DeleteQueue(queue)
+        elif what == "claim":
+            command = c.ClaimDead(
+                queue, self.epoch_of(queue) + step["later"], bytes([step["behind"] % 7] * 16)
+            )
+        elif what == "settle_dead":
+            machine = self.world.machine.queues.get(queue)
+            to = max(0, (0 if machine is None else machine.messages.dead.last_number) - step["behind"])
+            epoch = self.epoch_of(queue) - (step["later"] - 1)
+            command = c.SettleDead(
+                queue, max(0, epoch), to, step["forwarded"], step["behind"] == 8, "full" * step["begins"]
+            )
         elif what == "use":
             command = c.UseQueue(queue)
         elif what == "create":
             command = c.CreateQueue(queue, config)
         self.world.apply([(None, command)], passed_ms)
+
+    def epoch_of(self, queue: int) -> int:
+        """Of the last dead-letter worker."""
+        machine = self.world.machine.queues.get(queue)
+        return 0 if machine is None else machine.messages.dead.epoch
 
     @rule(step=SESSIONS)
     def sessions(self, step: dict[str, Any]) -> None:
@@ -1061,6 +1102,79 @@ HeldGroupsAgainstModel.TestCase.settings = settings(
 TestHeldGroupsAgainstModel = HeldGroupsAgainstModel.TestCase
 
 
+class DeadLettersAgainstModel(FifoAgainstModel):
+    """The same with a preference for messages that die, and for what becomes of them."""
+
+    mortal: ClassVar = (1, 2, 3, 4)
+    max_length, overflow = 5, "reject_publish"
+
+    @rule(
+        entry=st.lists(
+            PUBLISH
+            | CONSUME
+            | ANSWER.map(lambda step: step | {"what": "discard"})
+            | ANSWER.map(lambda step: step | {"what": "fail"}),
+            min_size=1,
+            max_size=4,
+        ),
+        passed_ms=PASSED_MS,
+    )
+    def deaths(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+    @rule(
+        publish=PUBLISH,
+        steps=st.lists(
+            st.tuples(
+                ADMIN, st.sampled_from(("claim", "claim", "settle_dead", "settle_dead", "purge", "config"))
+            ),
+            min_size=1,
+            max_size=5,
+        ),
+        queue=QUEUES,
+        passed_ms=PASSED_MS,
+    )
+    def lives(
+        self, publish: dict[str, Any], steps: list[tuple[dict[str, Any], str]], queue: int, passed_ms: int
+    ) -> None:
+        """Messages are published and expire; then they get numbers and are settled."""
+        self.entry([publish | {"queue": queue, "ttl": 1, "ttls": None}], passed_ms)
+        self.world.wake(10)
+        for step, what in steps:
+            self.administration(step | {"what": what, "queue": queue}, passed_ms)
+
+
+DeadLettersAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestDeadLettersAgainstModel = DeadLettersAgainstModel.TestCase
+
+
+class DeadAndDelayedAgainstModel(DeadLettersAgainstModel):
+    """The same with queues that delay what is requeued: delayed messages die, too."""
+
+    delayed_retry = (10, 25)
+    overflow = "drop_head"
+
+
+DeadAndDelayedAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestDeadAndDelayedAgainstModel = DeadAndDelayedAgainstModel.TestCase
+
+
+class DeadInGroupsAgainstModel(DeadLettersAgainstModel):
+    """The same with message groups: what is dead holds up nobody."""
+
+    message_groups = (1, 2, 3)
+
+
+DeadInGroupsAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestDeadInGroupsAgainstModel = DeadInGroupsAgainstModel.TestCase
+
+
 # ---- broken machines
 
 
@@ -1202,6 +1316,29 @@ BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
     "purge leaves delayed ones": (delays, "purge", not_purged),
 }
 """Of which the machine with delays is to notice each."""
+take_claims, purge_messages = DeadLetters.take_claims, Messages.purge
+
+
+def one_too_many(self: DeadLetters, to: int) -> Any:
+    """A settlement takes one message more than the target has confirmed."""
+    return take_claims(self, to + 1)
+
+
+def purged_alive(self: Messages, *arguments: Any, dead_only: bool = False) -> int:
+    """A purge takes no dead message."""
+    dead, self.dead = self.dead, DeadLetters(self.blocks, self.limits)
+    try:
+        return 0 if dead_only else purge_messages(self, *arguments)
+    finally:
+        self.dead = dead
+
+
+BROKEN_DEAD: dict[str, tuple[Any, str, Any]] = {
+    "nothing dies": (Messages, "has_dead_letters", property(lambda messages: False)),
+    "numbers are given twice": (DeadLetters, "_claimed", lambda dead: {}),
+    "one too many is settled": (DeadLetters, "take_claims", one_too_many),
+    "a purge keeps them": (Messages, "purge", purged_alive),
+}
 MOST_EXAMPLES = 1_000
 
 
@@ -1209,11 +1346,12 @@ MOST_EXAMPLES = 1_000
     ("model", "owner", "name", "broken"),
     [(TransactionsAgainstModel, *each) for each in BROKEN.values()]
     + [(DecisionsAgainstModel, *each) for each in BROKEN_DECISIONS.values()]
-    + [(DelaysAgainstModel, *each) for each in BROKEN_DELAYS.values()],
-    ids=[*BROKEN, *BROKEN_DECISIONS, *BROKEN_DELAYS],
+    + [(DelaysAgainstModel, *each) for each in BROKEN_DELAYS.values()]
+    + [(DeadLettersAgainstModel, *each) for each in BROKEN_DEAD.values()],
+    ids=[*BROKEN, *BROKEN_DECISIONS, *BROKEN_DELAYS, *BROKEN_DEAD],
 )
 def test_the_model_notices_a_broken_machine(
-    model: type[TransactionsAgainstModel],
+    model: type[FifoAgainstModel],
     owner: Any,
     name: str,
     broken: Any,

@@ -630,7 +630,8 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         await self._gate(context)
         queue = await self._queue(request.queue, context, request.id)
         before = request.before_sequence or queue.next_sequence
-        chosen = [sequence for sequence in queue.ready if sequence < before]
+        ready = [] if request.dead_only else queue.ready
+        chosen = [sequence for sequence in ready if sequence < before]
         for sequence in chosen:
             del queue.ready[sequence]
         queue.purged += len(chosen)

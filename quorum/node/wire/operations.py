@@ -516,6 +516,8 @@ _TABLE: tuple[_Row, ...] = (
     _described(48, cat.RemoveExpired),
     _described(53, c.Commit),
     _described(54, c.Rollback),
+    _described(55, c.SettleDead),
+    _described(56, c.ClaimDead),
     _described(60, c.Prepare),
     _described(61, c.Decide),
     _described(62, c.Finish),
