@@ -131,6 +131,8 @@ class Enqueue:
     ttl_ms: -1 none, else one for all; ttls_ms: one each (then ttl_ms is -1), -1 where none.
     columns: the filter fields as `quorum_selectors.columns` bytes; empty where the queue keeps none.
     independent: each message is accepted or refused by itself. Without it all are refused if one does not fit.
+    immediate: a message is accepted only by those of its queues where a consumer can take it at once
+    (consumers/takers.py), and refused if there is none. It has no due time.
     targets: the queues of the messages, each at most once; `queue` is 0 and `columns` is empty then. Every message has
     a target. A message is accepted for all of its queues or for none. Empty: all messages are for `queue`.
     numbers: with targets, the messages' own numbers as ranges (first, count), ascending; the first one begins with
@@ -157,6 +159,7 @@ class Enqueue:
     priorities: bytes | memoryview = b""
     due_times_ms: Sequence[int] = ()
     group_keys: bytes | memoryview = b""
+    immediate: bool = False
 
     @property
     def mean_bytes(self) -> int:

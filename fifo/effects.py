@@ -53,7 +53,8 @@ class Refused:
     that was never given out), published (a chunk of a batch that is done), missing_part (not staged, or with other
     messages than said), refused_earlier (a message below the highest one taken of its producer, and not taken itself),
     not_checked_out (a settlement in a transaction names other messages, or some that another transaction settles),
-    rolled_back (the transaction is not open, and was not committed)
+    rolled_back (the transaction is not open, and was not committed), no_consumers (no consumer can take an immediate
+    message at once)
     """
 
     reason: str

@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -65,6 +66,7 @@ from fifo.commands import (
     SettleReserved,
     SetVersion,
     Stage,
+    Target,
     Unpin,
     UpdateConfig,
     UseQueue,
@@ -332,7 +334,7 @@ class GroupMachine(GroupState):
     # ---- messages
 
     def _enqueue(self, entry: Entry, operation: Operation, producer: Producer, command: Enqueue) -> Reply:
-        if command.targets:
+        if command.targets or command.immediate:
             return self._enqueue_targets(entry, operation, producer, command)
         machine = self.queues.get(command.queue)
         if machine is None:
@@ -410,9 +412,13 @@ class GroupMachine(GroupState):
         the node that routed it did not know of that yet."""
         limits = self.limits
         floor = max(producer.floor, command.lowest_unconfirmed)
-        refused = _refuse_enqueue(command, floor, limits.window) or targets.refuse(
-            command, limits.max_targeted
-        )
+        refused = _refuse_enqueue(command, floor, limits.window)
+        if refused is not None:
+            return refused
+        if not command.targets:
+            whole = Target(command.queue, ((0, command.count),), command.columns)
+            command = replace(command, queue=0, columns=b"", targets=(whole,))
+        refused = targets.refuse(command, limits.max_targeted)
         if refused is not None:
             return refused
         parts = targets.split(command)
@@ -432,9 +438,13 @@ class GroupMachine(GroupState):
         gone = [place for place, each in enumerate(command.targets) if self.was_deleted(each.queue)]
         if gone:
             parts = targets.without(parts, gone)
-        chosen = targets.choose(command, targets.within(parts, new), self.queues)
+        fields_of = targets.FieldsOnce(entry)
+        judged = targets.Offer(targets.within(parts, new), [])
+        if command.immediate:
+            judged = targets.at_once(entry, command, command.targets, judged.parts, self.queues, fields_of)
+        chosen = targets.choose(command, judged, self.queues)
         taken = numbers.of(chosen.taken)
-        prepared = self._prepare(entry, producer, command, chosen, taken, floor)
+        prepared = self._prepare(entry, producer, command, chosen, taken, floor, fields_of)
         if isinstance(prepared, Refused):
             chosen = targets.Choice([], {}, [(ordinal, count, prepared) for ordinal, count in new])
             taken = []
@@ -460,9 +470,9 @@ class GroupMachine(GroupState):
         chosen: targets.Choice,
         taken: list[tuple[int, int]],
         floor: int,
+        fields_of: targets.FieldsOnce,
     ) -> tuple[BatchTimes, dict[int, BatchFields]] | Refused:
-        """What the chosen messages bring with them: their times, and the filter fields by target. Equal columns of
-        several targets are decoded once."""
+        """What the chosen messages bring with them: their times, and the filter fields by target."""
         crowded = self.sessions.refuse_ranges(producer, taken, floor)
         if crowded is not None:
             return crowded
@@ -470,18 +480,12 @@ class GroupMachine(GroupState):
         if isinstance(times, Refused):
             return times
         fields: dict[int, BatchFields] = {}
-        known: dict[tuple[bool, bytes, int], BatchFields] = {}
         for place in chosen.by_target:
             target = command.targets[place]
-            machine, encoded = self.queues[target.queue], bytes(target.columns)
-            count = sum(each for _, each in target.ranges)
-            key = machine.messages.config.filter_enabled, encoded, count
-            if key not in known:
-                found = machine.read_fields(entry, encoded, count)
-                if isinstance(found, Refused):
-                    return found
-                known[key] = found
-            fields[place] = known[key]
+            found = fields_of(self.queues[target.queue], target)
+            if isinstance(found, Refused):
+                return found
+            fields[place] = found
         return times, fields
 
     def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:

@@ -106,6 +106,7 @@ COMMANDS: tuple[Record, ...] = (
         ),
         others=(
             "independent",
+            "immediate",
             "targets",
             "numbers",
             "priorities",

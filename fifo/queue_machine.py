@@ -55,7 +55,7 @@ from fifo.commands import (
     Settle,
     Stage,
 )
-from fifo.consumers import checkout
+from fifo.consumers import checkout, takers
 from fifo.consumers.consumer import Consumer, Key
 from fifo.consumers.delivery import Delivery, take_first
 from fifo.consumers.filter_fields import FieldSource
@@ -180,6 +180,13 @@ class QueueMachine:
             return times
         self.append(entry, operation, command, fresh, fresh, fields, times)
         return None
+
+    def taken_at_once(self, entry: Entry, fields: BatchFields, rows: Sequence[tuple[int, int]]) -> int:
+        """Which of a batch's messages a consumer can take at once, as a set of places among `rows`: (row, count) in
+        `fields`."""
+        if self.unfinished:
+            return 0
+        return takers.taken_at_once(self.messages, self.groups, entry, *fields, rows)
 
     def read_fields(self, entry: Entry, encoded: bytes | memoryview, count: int) -> BatchFields | Refused:
         """The filter fields of `count` messages for this queue."""

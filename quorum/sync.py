@@ -273,13 +273,15 @@ class Transaction:
         *,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        immediate: bool = False,
     ) -> None:
-        self._loop.run(
-            self._transaction.publish(queue, body, properties, application_properties, delay=delay, at=at)
+        publishing = self._transaction.publish(
+            queue, body, properties, application_properties, delay=delay, at=at, immediate=immediate
         )
+        self._loop.run(publishing)
 
-    def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
-        self._loop.run(self._transaction.publish_batch(queue, batch))
+    def publish_batch(self, queue: str | Sequence[str], batch: Batch, *, immediate: bool = False) -> None:
+        self._loop.run(self._transaction.publish_batch(queue, batch, immediate=immediate))
 
     def publish_to(
         self,
@@ -292,6 +294,7 @@ class Transaction:
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         mandatory: bool = False,
+        immediate: bool = False,
     ) -> None:
         publishing = self._transaction.publish_to(
             exchange,
@@ -302,13 +305,22 @@ class Transaction:
             delay=delay,
             at=at,
             mandatory=mandatory,
+            immediate=immediate,
         )
         self._loop.run(publishing)
 
     def publish_batch_to(
-        self, exchange: str, routing_key: str | Sequence[str], batch: Batch, *, mandatory: bool = False
+        self,
+        exchange: str,
+        routing_key: str | Sequence[str],
+        batch: Batch,
+        *,
+        mandatory: bool = False,
+        immediate: bool = False,
     ) -> None:
-        publishing = self._transaction.publish_batch_to(exchange, routing_key, batch, mandatory=mandatory)
+        publishing = self._transaction.publish_batch_to(
+            exchange, routing_key, batch, mandatory=mandatory, immediate=immediate
+        )
         self._loop.run(publishing)
 
     def settle(self, target: Target) -> None:
@@ -376,10 +388,12 @@ class Client(_Settling):
         *,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        self._loop.publish(partial(self._client.gather, queue, message, timeout_ms))
+        address = Through("", queue, immediate=True) if immediate else queue
+        self._loop.publish(partial(self._client.gather, address, message, timeout_ms))
 
     def publish_to(
         self,
@@ -392,22 +406,36 @@ class Client(_Settling):
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        route = Through(exchange, routing_key, mandatory)
+        route = Through(exchange, routing_key, mandatory, immediate)
         self._loop.publish(partial(self._client.gather, route, message, timeout_ms))
 
     def publish_batch(
-        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
+        self,
+        queue: str | Sequence[str],
+        batch: Batch,
+        *,
+        immediate: bool = False,
+        timeout_ms: int | None = None,
     ) -> int:
-        return self._loop.run(self._client.publish_batch(queue, batch, timeout_ms=timeout_ms))
+        return self._loop.run(
+            self._client.publish_batch(queue, batch, immediate=immediate, timeout_ms=timeout_ms)
+        )
 
     def send_batch(
-        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
+        self,
+        queue: str | Sequence[str],
+        batch: Batch,
+        *,
+        immediate: bool = False,
+        timeout_ms: int | None = None,
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
-        return self._loop.follow(partial(self._client.send_batch, queue, batch, timeout_ms=timeout_ms))
+        send = self._client.send_batch
+        return self._loop.follow(partial(send, queue, batch, immediate=immediate, timeout_ms=timeout_ms))
 
     def publish_batch_to(
         self,
@@ -416,11 +444,17 @@ class Client(_Settling):
         batch: Batch,
         *,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> int:
         return self._loop.run(
             self._client.publish_batch_to(
-                exchange, routing_key, batch, mandatory=mandatory, timeout_ms=timeout_ms
+                exchange,
+                routing_key,
+                batch,
+                mandatory=mandatory,
+                immediate=immediate,
+                timeout_ms=timeout_ms,
             )
         )
 
@@ -431,12 +465,21 @@ class Client(_Settling):
         batch: Batch,
         *,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
         send = self._client.send_batch_to
         return self._loop.follow(
-            partial(send, exchange, routing_key, batch, mandatory=mandatory, timeout_ms=timeout_ms)
+            partial(
+                send,
+                exchange,
+                routing_key,
+                batch,
+                mandatory=mandatory,
+                immediate=immediate,
+                timeout_ms=timeout_ms,
+            )
         )
 
     def transaction(self, *, timeout_ms: int | None = None) -> Transaction:

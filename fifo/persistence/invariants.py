@@ -212,7 +212,7 @@ def _check_embargo(machine: QueueMachine, prepared: Container[Key]) -> None:
     for key, parts in machine.staging.embargo.parts.items():
         for part in parts:
             if isinstance(part, EmbargoedBatch):
-                _expect(0 < len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
+                _expect(len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
                 _expect(len(part.dues) in (0, len(part.counts)), "a due time belongs to a stretch")
                 continue
             _expect(part.held.total > 0, "a settlement has messages")

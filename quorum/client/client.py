@@ -48,7 +48,7 @@ from quorum.client.records import (
     StorageInfo,
 )
 from quorum.client.redrive import redrive
-from quorum.client.routes import Address, Route, Through, check_name, check_names, describe
+from quorum.client.routes import Address, Route, Through, at_once, check_name, check_names, describe
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
 from quorum.client.values import FieldValue, Properties, arguments, property_filter, with_delay
@@ -199,15 +199,17 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         *,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
         """Publish one message and wait until it is confirmed. What many tasks publish at a time is sent together.
 
         delay: seconds after which the message becomes ready for consumers. at: or the time of that, with a zone.
+        immediate: PublishRejected, reason NO_CONSUMERS, if no consumer can take the message at once.
         """
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.gather(
-            queue,
+            Through("", queue, immediate=True) if immediate else queue,
             Message(body, with_delay(properties, delay, at), application_properties),
             timeout_ms,
             outcome,
@@ -225,15 +227,18 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
         """Publish one message to an exchange and wait until all queues that it routes to have confirmed it.
 
         mandatory: PublishRejected, reason UNROUTABLE, if there are none; otherwise the message is dropped then.
+        immediate: only queues where a consumer can take the message at once get it. PublishRejected, reason
+        NO_CONSUMERS, if there are none.
         """
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        self.gather(Through(exchange, routing_key, mandatory), message, timeout_ms, outcome)
+        self.gather(Through(exchange, routing_key, mandatory, immediate), message, timeout_ms, outcome)
         await outcome
 
     def gather(
@@ -243,21 +248,27 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         this. queue: or an exchange with the message's routing key."""
         session = self._live()
         check_names(queue)
-        if isinstance(queue, Through):
+        if isinstance(queue, Through) and queue.exchange:
             session.placement.use_exchange()
         else:
-            session.placement.use(queue)
+            session.placement.use(str(queue.keys) if isinstance(queue, Through) else queue)
         session.publisher.publish(queue, message, self._limit(timeout_ms), outcome)
 
     async def publish_batch(
-        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
+        self,
+        queue: str | Sequence[str],
+        batch: Batch,
+        *,
+        immediate: bool = False,
+        timeout_ms: int | None = None,
     ) -> int:
         """Publish a batch, wait until all of it is confirmed, and return its number of messages.
 
         `queue` is the queue of all messages, or one of each message. `batch` is messages, a PreparedBatch from
-        `encode_batch`, or a serialized MessageBatch.
+        `encode_batch`, or a serialized MessageBatch. immediate: PublishRejected, reason NO_CONSUMERS, if consumers
+        cannot take all messages at once; then no message of the Raft group is published.
         """
-        return await self._publish_batch(_queues(queue), batch, timeout_ms)
+        return await self._publish_batch(at_once(_queues(queue), immediate), batch, timeout_ms)
 
     async def publish_batch_to(
         self,
@@ -266,12 +277,14 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         batch: Batch,
         *,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> int:
         """Publish a batch of at most 4,096 messages to an exchange, wait until all of it is confirmed, and return its
         number of messages. routing_key: of all messages, or one of each. mandatory: PublishRejected, reason UNROUTABLE,
-        if a message has no queue; then no message is published."""
-        return await self._publish_batch(_through(exchange, routing_key, mandatory), batch, timeout_ms)
+        if a message has no queue; then no message is published. immediate: as in `publish_to` and `publish_batch`."""
+        route = _through(exchange, routing_key, mandatory, immediate)
+        return await self._publish_batch(route, batch, timeout_ms)
 
     async def _publish_batch(self, queue: Route, batch: Batch, timeout_ms: int | None) -> int:
         limit_ms = self._limit(timeout_ms)
@@ -289,10 +302,15 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
             ) from None
 
     async def send_batch(
-        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
+        self,
+        queue: str | Sequence[str],
+        batch: Batch,
+        *,
+        immediate: bool = False,
+        timeout_ms: int | None = None,
     ) -> asyncio.Future[int]:
         """Publish without waiting for the confirm. Returns a future of it as soon as the window has room."""
-        return await self._send_batch(_queues(queue), batch, timeout_ms)
+        return await self._send_batch(at_once(_queues(queue), immediate), batch, timeout_ms)
 
     async def send_batch_to(
         self,
@@ -301,19 +319,22 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         batch: Batch,
         *,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> asyncio.Future[int]:
         """`publish_batch_to` without waiting for the confirm. Returns a future of it as soon as the window has room."""
-        return await self._send_batch(_through(exchange, routing_key, mandatory), batch, timeout_ms)
+        route = _through(exchange, routing_key, mandatory, immediate)
+        return await self._send_batch(route, batch, timeout_ms)
 
     async def _send_batch(self, route: Route, batch: Batch, timeout_ms: int | None) -> asyncio.Future[int]:
         prepared = prepare(batch)
         check_names(route)
         session = self._live()
-        if isinstance(route, Through):
+        if isinstance(route, Through) and route.exchange:
             session.placement.use_exchange()
         else:
-            session.placement.use(route if isinstance(route, str) else next(iter(route), ""))
+            queues = route.keys if isinstance(route, Through) else route
+            session.placement.use(queues if isinstance(queues, str) else next(iter(queues), ""))
         return await session.publisher.admit(route, prepared, self._limit(timeout_ms))
 
     def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
@@ -690,10 +711,9 @@ def messages_of(delivery: Delivery) -> list[DeliveredMessage]:
     return [delivery[ordinal] for ordinal in range(delivery.count)]
 
 
-def _queues(queue: str | Sequence[str]) -> Route:
+def _queues(queue: str | Sequence[str]) -> str | tuple[str, ...]:
     return queue if isinstance(queue, str) else tuple(queue)
 
 
-def _through(exchange: str, routing_key: str | Sequence[str], mandatory: bool) -> Route:
-    keys = routing_key if isinstance(routing_key, str) else tuple(routing_key)
-    return Through(exchange, keys, mandatory)
+def _through(exchange: str, routing_key: str | Sequence[str], mandatory: bool, immediate: bool) -> Route:
+    return Through(exchange, _queues(routing_key), mandatory, immediate)

@@ -76,6 +76,7 @@ KEY = st.sampled_from((0, 1, 1, 2, 3))
 KEYS = st.just(()) | KEY.map(lambda each: (each,)) | st.lists(KEY, min_size=12, max_size=12)
 """of message groups"""
 
+IMMEDIATE = st.sampled_from((False, False, False, True))
 PUBLISH = st.fixed_dictionaries(
     {
         "what": st.just("publish"),
@@ -91,6 +92,7 @@ PUBLISH = st.fixed_dictionaries(
         "skip": st.sampled_from((0, 0, 0, 2, 4)),
         "behind": st.integers(0, 20),
         "independent": st.booleans(),
+        "immediate": IMMEDIATE,
         "size": SIZES,
     }
 )
@@ -104,6 +106,7 @@ SINGLES = st.fixed_dictionaries(
         "priority": PRIORITY,
         "due": DUE,
         "key": KEY,
+        "immediate": IMMEDIATE,
     }
 )
 ROUTED = st.fixed_dictionaries(
@@ -125,6 +128,7 @@ ROUTED = st.fixed_dictionaries(
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "behind": st.integers(0, 20),
         "independent": st.booleans(),
+        "immediate": IMMEDIATE,
     }
 )
 CONSUME = st.fixed_dictionaries(
@@ -505,6 +509,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     priorities=bytes([step["priority"]]),
                     due_times_ms=self.dues([step["due"]]),
                     group_keys=of_keys([step["key"]]),
+                    immediate=step["immediate"],
                 )
                 for i in range(step["count"])
             ]
@@ -543,6 +548,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             due_times_ms=self.dues(step["dues"][:count]),
             group_keys=of_keys(step["keys"][:count]),
             independent=step["independent"],
+            immediate=step["immediate"],
             size=step["size"] if step["queue"] == 2 else 100,
         )
 
@@ -568,6 +574,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             due_times_ms=self.dues(step["dues"][:count]),
             group_keys=of_keys(step["keys"][:count]),
             independent=step["independent"],
+            immediate=step["immediate"],
         )
 
     def dues(self, offsets: Iterable[int]) -> tuple[int, ...]:
@@ -598,6 +605,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     due_times_ms=self.dues(part["dues"][:count]),
                     group_keys=of_keys(part["keys"][:count]),
                     independent=step["wrong"],
+                    immediate=part["immediate"],
                     size=part["size"] if part["queue"] == 2 else 100,
                 )
             elif part["what"] == "routed":
@@ -606,7 +614,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     name, part["routes"][:count], part["rows"][:count], place + len(found), range(count), plain=PLAIN,
                     ttl_ms=part["ttl"], priorities=bytes(part["priorities"][:count]),
                     due_times_ms=self.dues(part["dues"][:count]),
-                    group_keys=of_keys(part["keys"][:count]),
+                    group_keys=of_keys(part["keys"][:count]), immediate=part["immediate"],
                 )  # fmt: skip
             else:
                 origin, command = self.world.op(name, self.answer(part | {"held": not step["wrong"]}, name))

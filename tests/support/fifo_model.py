@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names
 from support import fifo_model_subscriptions
 from support.fifo_model_dead import Dead, ModelDead
+from support.fifo_model_immediate import taken_at_once
 from support.fifo_model_message_groups import ModelMessageGroups
 from support.fifo_model_pins import ModelPins
 from support.fifo_model_scans import END, ModelFronts
@@ -1045,6 +1046,9 @@ class ModelGroup:
         return reply
 
     def publish(self, number: int, producer: ModelProducer, queue: ModelQueue, command: c.Enqueue) -> e.Reply:
+        if command.immediate:
+            whole = c.Target(command.queue, ((0, command.count),), command.columns)
+            return self.publish_targets(number, producer, replace(command, targets=(whole,)))
         first, count = command.first_client_sequence, command.count
         floor = max(producer.floor, command.lowest_unconfirmed)
         if count < 1 or (command.ttls_ms and len(command.ttls_ms) != count):
@@ -1118,11 +1122,23 @@ class ModelGroup:
                 why[ordinal] = "refused_earlier"
             else:
                 fresh.append(ordinal)
+        homeless: set[int] = set()
+        if command.immediate:
+            for queue, known in rows.items():
+                if queue in self.queues:
+                    mine = [ordinal for ordinal in fresh if queue in routes[ordinal]]
+                    machine, left = self.queues[queue], self.left[queue]
+                    able = taken_at_once(machine, self.meta, left, command, known, mine)
+                    for ordinal in set(mine) - able:
+                        routes[ordinal].remove(queue)
+            homeless = {ordinal for ordinal in fresh if not routes[ordinal]}
         size = command.size_bytes // count
         rooms = {queue: self.queues[queue].room(size, count) for queue in rows if queue in self.queues}
         taken, refused = [], {}
         for ordinal in fresh:
-            if any(queue not in rooms for queue in routes[ordinal]):
+            if ordinal in homeless:
+                refused[ordinal] = "no_consumers"
+            elif any(queue not in rooms for queue in routes[ordinal]):
                 refused[ordinal] = "not_found"
             elif any(rooms[queue] < 1 for queue in routes[ordinal]):
                 refused[ordinal] = "queue_full"
