@@ -91,6 +91,17 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
     ),
     (
         c.Enqueue(
+            queue=7,
+            first_client_sequence=11,
+            lowest_unconfirmed=5,
+            count=2,
+            size_bytes=300,
+            immediate=True,
+        ),
+        "04800000000000000000000000000000000000000000000000000000000007000000000000000b000000000000000500000000000000020000002c01000000000000ffffffffffffffff0000000000000000",
+    ),
+    (
+        c.Enqueue(
             queue=0,
             first_client_sequence=11,
             lowest_unconfirmed=5,
