@@ -364,6 +364,12 @@ CANARIES: tuple[Canary, ...] = (
         fifo__group_machine__GroupMachine___enqueue_rest=broken.confirms_refusals,
     ),
     _patched(
+        "immediate messages wait",
+        "an immediate message that is refused is in no queue",
+        scenario="singles",
+        fifo__targets___only=broken.takes_what_nobody_takes,
+    ),
+    _patched(
         "first queue of a batch only",
         "every queue of a batch gets its messages",
         scenario="routing",

@@ -4,7 +4,7 @@ one promise away. A class stands in the place of its base class; a function says
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -160,7 +160,8 @@ def takes_repeats(
 
 async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
     """In the place of SessionPublisher._publish_through: messages for no queue are dropped, mandatory or not."""
-    await _publish_through(publisher, *arguments[:-1], False)
+    *others, mode = arguments
+    await _publish_through(publisher, *others, replace(mode, mandatory=False))
 
 
 # ---- dead letters
@@ -175,6 +176,14 @@ async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batc
     )
     count = len(batch.letters)
     return dead_letters._Result([None] * count, set())
+
+
+_only = targets._only
+
+
+def takes_what_nobody_takes(parts: Sequence[targets.Part], taken: Mapping[int, int]) -> targets.Offer:
+    """In the place of targets._only: what is refused is taken, too."""
+    return targets.Offer(parts, _only(parts, taken).refused)
 
 
 _claim_dead = GroupMachine._claim_dead
