@@ -9,8 +9,8 @@ they are parsed.
 - If all places of a kind are taken, the first call of an address ends the oldest call of the address with the most
   calls.
 - The first request has a time limit; a call without requests ends.
-- A client has to take each answer within a time limit. gRPC keeps unread answers until the connection is closed, so
-  the server closes it (`Gate.stalled`).
+- A client has to take each answer within a time limit, and the call keeps its place until then. gRPC keeps unread
+  answers until the connection is closed, so the server closes it (`Gate.stalled`).
 - The bytes of a request are reserved in the node's window for received requests before they are parsed, and released
   when the service is done with the request. A call that waits for the window is not read.
 - A request with too many bytes or elements (request_limits.py) ends its call, and is not parsed.
@@ -49,15 +49,6 @@ MAX_WATCHES = 500
 IS_RESERVED = ("quorum.v1.Admin", "grpc.health.", "grpc.reflection.")
 """Name prefixes of the services with reserved places."""
 WATCHES = ("Health/Watch", "ServerReflection/ServerReflectionInfo")
-LARGE_ANSWERS = (
-    "Queue/Get",
-    "Admin/ClusterStatus",
-    "Admin/ListQueues",
-    "Admin/ListPolicies",
-    "Bulk/QueueInfo",
-    "Bulk/DescribeReservations",
-)
-"""Methods with a single answer that may be large. The call keeps its place until the client has taken the answer."""
 WATCH_LIMIT_S = 3_600.0
 """Time limit of a watch; its client then begins another one."""
 ANSWER_LIMIT_S = 60.0
@@ -310,18 +301,18 @@ def _handler(
     behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
     limit_s = WATCH_LIMIT_S if method.name in WATCHES else None
-    is_written = handler.response_streaming or method.name in LARGE_ANSWERS
 
-    async def run(_: AsyncIterator[bytes], context: Context) -> Any:
+    async def run(_: AsyncIterator[bytes], context: Context) -> None:
         address, call = client_address(context.peer()), Call(context, since)
         CALLER.set(address)  # gRPC runs each call as a task of its own
         if not method.calls.enter(address, call):
             await abort(context, _no_room(method))
         try:
             if limit_s is None:
-                return await serve(call, context, address)
+                await serve(call, context, address)
+                return
             async with asyncio.timeout(limit_s):
-                return await serve(call, context, address)
+                await serve(call, context, address)
         except TimeoutError:
             await abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
         except asyncio.CancelledError:
@@ -331,7 +322,7 @@ def _handler(
         finally:
             method.calls.leave(address, call)
 
-    async def serve(call: Call, context: Context, address: str) -> Any:
+    async def serve(call: Call, context: Context, address: str) -> None:
         requests = Requests(method, context, received, address)
         try:
             given = await requests.begin()
@@ -344,19 +335,16 @@ def _handler(
                 async with aclosing(made):
                     async for response in made:
                         await call.write(response)
-                return None
+                return
             answer = await made
-            if answer is None or not is_written:
-                return answer
-            await call.write(answer)
+            if answer is not None:
+                await call.write(answer)  # the call keeps its place until the client has taken the answer
         except status.StatusError as error:
             await abort(context, error)
         finally:
             requests.release()
-        return None
 
-    make = grpc.stream_stream_rpc_method_handler if is_written else grpc.stream_unary_rpc_method_handler
-    return make(run, None, handler.response_serializer)
+    return grpc.stream_stream_rpc_method_handler(run, None, handler.response_serializer)
 
 
 def _over(text: str) -> status.StatusError:

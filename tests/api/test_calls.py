@@ -66,6 +66,9 @@ class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_
     async def Stage(self, requests: AsyncIterator[Any], context: Any) -> Any:
         return bulk_pb2.StageResponse(rows=len([request async for request in requests]))
 
+    async def ListBindings(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ListBindingsResponse(bindings=[admin_pb2.Binding(source="e")])
+
     async def ClusterStatus(self, request: Any, context: Any) -> Any:
         return admin_pb2.ClusterStatusResponse(answering_node="n1")
 
@@ -366,7 +369,16 @@ def test_watches_take_no_places_of_health_checks_and_administration() -> None:
     with_server(run)
 
 
-@pytest.mark.parametrize("method", ["Queue/Browse", "Queue/Get"])
+UNREAD = {
+    "Queue/Browse": queue_pb2.BrowseRequest(queue="q", limit=3),
+    "Queue/Get": queue_pb2.GetRequest(queue="q"),
+    "Queue/Publish": queue_pb2.PublishRequest(queue="q"),
+    "Admin/ClusterStatus": admin_pb2.ClusterStatusRequest(),
+    "Admin/ListBindings": admin_pb2.ListBindingsRequest(),
+}
+
+
+@pytest.mark.parametrize("method", UNREAD)
 def test_a_client_that_does_not_take_an_answer_in_time_loses_its_connection(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,13 +386,11 @@ def test_a_client_that_does_not_take_an_answer_in_time_loses_its_connection(
 
     async def run(world: World) -> None:
         client = await StalledClient.connect(world.port)
-        await client.call(
-            "/quorum.v1." + method, queue_pb2.BrowseRequest(queue="q", limit=3).SerializeToString()
-        )
+        await client.call("/quorum.v1." + method, UNREAD[method].SerializeToString())
         while not (peers := world.gate.stalled()):
             await asyncio.sleep(0)
         assert close_peers(world.port, peers) == 1
-        while world.gate.calls.total:
+        while world.gate.calls.total or world.gate.reserved.total:
             await asyncio.sleep(0)
         assert not world.gate.stalled()
         client.close()
