@@ -12,7 +12,7 @@ from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json
 
 if TYPE_CHECKING:
     from quorum.client.bulk_records import SubscriptionInfo
-    from quorum.client.records import ConsumerInfo, QueueInfo, QueueTotals, StorageInfo
+    from quorum.client.records import ConsumerInfo, QueueInfo, QueueTotals, Redriven, StorageInfo
 
 app = typer.Typer(help="Queues.", no_args_is_help=True)
 
@@ -160,6 +160,11 @@ def redrive(
     """Move the messages of a dead-letter queue back to the queues where they died."""
     with connect(url) as client:
         found = client.redrive(queue, selector, limit=limit, only=only)
+    show_redriven(queue, found, as_json=as_json)
+
+
+def show_redriven(queue: str, found: Redriven, *, as_json: bool) -> None:
+    """Print what a redrive has done. Exits with 1 if messages stay or are in doubt."""
     if as_json:
         print_json(asdict(found))
     else:
