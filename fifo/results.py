@@ -160,6 +160,26 @@ class BrowsePage:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """A transaction as one group has it.
+
+    state: "open"; "prepared" while it waits for the decision of the group `record`; "committed" while the groups
+    `unfinished` may not have finished it. since_ms: group time at which this state began. queues: ids, ascending.
+    messages: published and settled ones. Of a committed transaction, queues, messages and bytes are not known any
+    more."""
+
+    producer: bytes
+    tx: int
+    state: str
+    since_ms: int
+    record: int = 0
+    unfinished: tuple[int, ...] = ()
+    queues: tuple[int, ...] = ()
+    messages: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedPart:
     """A part of a transaction that waits for the decision of the group `record`. ranges: of its messages."""
 

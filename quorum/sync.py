@@ -33,6 +33,8 @@ from quorum.client.records import (
     QueueDescription,
     QueueInfo,
     Redriven,
+    ResolvedTransaction,
+    TransactionInfo,
 )
 from quorum.client.routes import Through
 from quorum.client.transaction import Transaction as AioTransaction
@@ -619,6 +621,22 @@ class Client(_Settling):
     ) -> list[BindingInfo]:
         return self._loop.run(
             self._client.bindings(source, queue=queue, exchange=exchange, timeout_ms=timeout_ms)
+        )
+
+    def transactions(self, group: int = 0, *, timeout_ms: int | None = None) -> list[TransactionInfo]:
+        return self._loop.run(self._client.transactions(group, timeout_ms=timeout_ms))
+
+    def resolve_transaction(
+        self,
+        group: int,
+        producer: bytes,
+        number: int,
+        outcome: str = "",
+        *,
+        timeout_ms: int | None = None,
+    ) -> ResolvedTransaction:
+        return self._loop.run(
+            self._client.resolve_transaction(group, producer, number, outcome, timeout_ms=timeout_ms)
         )
 
     def set_policy(

@@ -21,9 +21,9 @@ MAX_TEXT = 2_000
 MAX_METADATA = 255
 """Maximum number of characters of one metadata value."""
 MAY_BE_IN = "may_be_in"
+"""Metadata of a refused message: queues of other groups, which may have taken it."""
 NO_CONSUMERS = "no_consumers"
 """The reason for the refusal of an immediate message."""
-"""Metadata of a refused message: queues of other groups, which may have taken it."""
 
 
 class Code(IntEnum):

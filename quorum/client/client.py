@@ -51,6 +51,7 @@ from quorum.client.redrive import redrive
 from quorum.client.routes import Address, Route, Through, at_once, check_name, check_names, describe
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
+from quorum.client.transaction_calls import MAX_GROUP, TransactionCalls
 from quorum.client.values import FieldValue, Properties, arguments, property_filter, with_delay
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 
@@ -60,8 +61,6 @@ CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000
 SILENCE_MS = 3_000
 UNARY_PAUSE_S = 0.05
-MAX_GROUP = (1 << 32) - 1
-"""Highest number of a group that a request can name."""
 MAX_LEASE_TIME_MS = (1 << 64) - 1
 LISTED_QUEUES = 1_000
 """Queues that one call of ListQueues asks for."""
@@ -83,6 +82,8 @@ DOING = {
     "SetPolicy": "setting a policy",
     "DeletePolicy": "deleting a policy",
     "ListPolicies": "listing policies",
+    "ListTransactions": "listing transactions",
+    "ResolveTransaction": "resolving a transaction",
     "ClusterStatus": "asking for the cluster's status",
     "AddMember": "adding a member",
     "RemoveMember": "removing a member",
@@ -104,7 +105,7 @@ GONE: dict[str, Any] = {
 PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 
 
-class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
+class Client(PolicyCalls, ExchangeCalls, DefinitionCalls, TransactionCalls):
     """A connection to the service. `async with connect(url) as client`, or `await connect(url)` and
     `close()`."""
 

@@ -155,6 +155,50 @@ class BindingInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """A transaction in one Raft group. group, producer and number identify it.
+
+    state: open; prepared, if the group waits for the decision of deciding_group; or committed, while the
+    unfinished_groups may not have heard of it. since_ms: when this state began, in ms since the epoch. queues: those of
+    the group. messages: that the transaction publishes and settles in them. bytes: of the published bodies. These three
+    are not known of a committed transaction."""
+
+    group: int
+    producer: bytes
+    number: int
+    state: str
+    since_ms: int
+    deciding_group: int
+    unfinished_groups: tuple[int, ...]
+    queues: tuple[str, ...]
+    messages: int
+    bytes: int
+
+    @classmethod
+    def of(cls, wire: Any) -> TransactionInfo:
+        return cls(
+            wire.id.group,
+            wire.id.producer,
+            wire.id.number,
+            type(wire).State.Name(wire.state).lower(),
+            wire.since_ms,
+            wire.deciding_group,
+            tuple(wire.unfinished_groups),
+            tuple(wire.queues),
+            wire.messages,
+            wire.bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTransaction:
+    """committed: the outcome; False if it was rolled back. by_hand: the group that decides could not be asked."""
+
+    committed: bool
+    by_hand: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerInfo:
     """held: messages that it has checked out. selector: equivalent to the consumer's own; empty if it has none, or a
     property filter. filter: either of them as quorum_selectors.canonical encodes it, empty for every message. active:

@@ -16,7 +16,15 @@ from typing import Generic, TypeVar
 
 from fifo.effects import Refused, Run
 from fifo.queries.storage import Storage
-from fifo.results import BrowsePage, DeadWork, QueueInfo, ReservationPage, SubscriptionInfo
+from fifo.results import (
+    BrowsePage,
+    DeadWork,
+    PreparedPart,
+    QueueInfo,
+    ReservationPage,
+    SubscriptionInfo,
+    TransactionInfo,
+)
 from quorum.catalog.lease_times import LeaseSettings
 from quorum.catalog.members import CatalogMember
 from quorum.catalog.queues import CatalogQueue
@@ -240,6 +248,25 @@ class FindDeadWork(QueueQuery[DeadWork | None]):
     this node does not lead it."""
 
     most: int
+
+
+# ---- transactions
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactions(GroupQuery[tuple[TransactionInfo, ...]]):
+    """At most so many transactions of a group with higher keys than `after`, in the order of their keys."""
+
+    after: tuple[bytes, int]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindPrepared(GroupQuery[PreparedPart | None]):
+    """The part of a transaction that waits in this group for the decision of another one; None if there is none."""
+
+    producer: bytes
+    tx: int
 
 
 # ---- subscriptions

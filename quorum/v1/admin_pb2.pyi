@@ -513,6 +513,86 @@ class ImportDefinitionsResponse(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[DefinitionResult]
     def __init__(self, results: _Optional[_Iterable[_Union[DefinitionResult, _Mapping]]] = ...) -> None: ...
 
+class TransactionId(_message.Message):
+    __slots__ = ("group", "producer", "number")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    producer: bytes
+    number: int
+    def __init__(self, group: _Optional[int] = ..., producer: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
+
+class TransactionInfo(_message.Message):
+    __slots__ = ("id", "state", "since_ms", "deciding_group", "unfinished_groups", "queues", "messages", "bytes")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[TransactionInfo.State]
+        OPEN: _ClassVar[TransactionInfo.State]
+        PREPARED: _ClassVar[TransactionInfo.State]
+        COMMITTED: _ClassVar[TransactionInfo.State]
+    STATE_UNSPECIFIED: TransactionInfo.State
+    OPEN: TransactionInfo.State
+    PREPARED: TransactionInfo.State
+    COMMITTED: TransactionInfo.State
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    DECIDING_GROUP_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    id: TransactionId
+    state: TransactionInfo.State
+    since_ms: int
+    deciding_group: int
+    unfinished_groups: _containers.RepeatedScalarFieldContainer[int]
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    messages: int
+    bytes: int
+    def __init__(self, id: _Optional[_Union[TransactionId, _Mapping]] = ..., state: _Optional[_Union[TransactionInfo.State, str]] = ..., since_ms: _Optional[int] = ..., deciding_group: _Optional[int] = ..., unfinished_groups: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[str]] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class ListTransactionsRequest(_message.Message):
+    __slots__ = ("group", "after")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    after: TransactionId
+    def __init__(self, group: _Optional[int] = ..., after: _Optional[_Union[TransactionId, _Mapping]] = ...) -> None: ...
+
+class ListTransactionsResponse(_message.Message):
+    __slots__ = ("transactions", "has_more")
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactionInfo]
+    has_more: bool
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionInfo, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
+
+class ResolveTransactionRequest(_message.Message):
+    __slots__ = ("id", "outcome")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ASK_ONLY: _ClassVar[ResolveTransactionRequest.Outcome]
+        COMMIT: _ClassVar[ResolveTransactionRequest.Outcome]
+        ROLLBACK: _ClassVar[ResolveTransactionRequest.Outcome]
+    ASK_ONLY: ResolveTransactionRequest.Outcome
+    COMMIT: ResolveTransactionRequest.Outcome
+    ROLLBACK: ResolveTransactionRequest.Outcome
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    id: TransactionId
+    outcome: ResolveTransactionRequest.Outcome
+    def __init__(self, id: _Optional[_Union[TransactionId, _Mapping]] = ..., outcome: _Optional[_Union[ResolveTransactionRequest.Outcome, str]] = ...) -> None: ...
+
+class ResolveTransactionResponse(_message.Message):
+    __slots__ = ("committed", "by_hand")
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    BY_HAND_FIELD_NUMBER: _ClassVar[int]
+    committed: bool
+    by_hand: bool
+    def __init__(self, committed: _Optional[bool] = ..., by_hand: _Optional[bool] = ...) -> None: ...
+
 class ClusterStatusRequest(_message.Message):
     __slots__ = ("with_state_hash",)
     WITH_STATE_HASH_FIELD_NUMBER: _ClassVar[int]

@@ -362,6 +362,7 @@ UNREACHED = """
     quorum/cli/cluster_file.py
     quorum/cli/console.py
     quorum/cli/data_files.py
+    quorum/cli/dead_letters.py
     quorum/cli/definitions.py
     quorum/cli/exchanges.py
     quorum/cli/json_lines.py
@@ -377,7 +378,9 @@ UNREACHED = """
     quorum/cli/selector_eval.py
     quorum/cli/serve.py
     quorum/cli/spark_options.py
+    quorum/cli/spark_sessions.py
     quorum/cli/subscriptions.py
+    quorum/cli/transactions.py
     quorum/client/answers.py
     quorum/client/bulk.py
     quorum/client/bulk_calls.py

@@ -46,9 +46,7 @@ def parking(cluster: LocalCluster) -> str:
         client.declare("dl-bills", {**target, "x-max-length": 1})
         rows = [{"color": ("red", "blue")[n % 2], "size": n, "subject": "own"} for n in range(5)]
         client.publish_batch("dl-orders", [Message(b"o", {"subject": "s"}, row) for row in rows])
-        with client.consume("dl-orders") as consumer:
-            for _ in rows:
-                client.discard(consumer.receive())
+        client.discard(client.get("dl-orders", len(rows)), wait=True)
         client.publish_batch(
             "dl-bills", [Message(b"b", {}, {"color": "red", "size": 10 + n}) for n in range(3)]
         )

@@ -14,6 +14,7 @@ from fifo.effects import Refused, Run
 from fifo.group_machine import GroupMachine
 from fifo.persistence.state_crc import StateCrc
 from fifo.queries import group as queries
+from fifo.queries import transactions
 from fifo.results import BrowsePage, DeadWork, ReservationPage
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
@@ -61,6 +62,14 @@ class QueueAnswers:
             lambda query, now_ms: queries.subscription(self._machine(query), query.queue, query.name),
         )
         table.add(q.ListSubscriptions, self._list_subscriptions)
+        table.add(
+            q.ListTransactions,
+            lambda query, now_ms: transactions.infos(self._machine(query), query.after, query.most),
+        )
+        table.add(
+            q.FindPrepared,
+            lambda query, now_ms: transactions.prepared(self._machine(query), (query.producer, query.tx)),
+        )
         table.add(q.PreviewReserve, self._preview_reserve)
         table.add(q.ReadReservation, self._read_reservation)
         table.add(q.DescribeSubscription, self._describe_subscription)
