@@ -20,7 +20,7 @@ from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.api.definition_service import DefinitionService
 from quorum.api.filters import selector_text
-from quorum.api.handlers import unary, unary_once
+from quorum.api.handlers import LISTED_BYTES, unary, unary_once
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
@@ -35,8 +35,6 @@ from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc, queue_pb2
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-LISTED_BYTES = 3 << 20
-"""Approximate maximum bytes of an answer with queues, or one queue: gRPC clients accept 4 MiB by default."""
 PART_QUEUES, PART_BLOCKS = 200, 5_000
 """Limits of one query: queues, and blocks of messages in them. It takes some milliseconds."""
 

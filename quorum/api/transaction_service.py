@@ -7,13 +7,11 @@ import structlog
 
 from fifo.results import PreparedPart, TransactionInfo
 from quorum.api import status
-from quorum.api.handlers import unary_once
+from quorum.api.handlers import LISTED_BYTES, unary_once
 from quorum.api.hub import Hub
 from quorum.node import queries as q
 from quorum.v1 import admin_pb2 as pb
 
-LISTED_BYTES = 3 << 20
-"""Approximate maximum bytes of an answer: gRPC clients accept 4 MiB by default."""
 PART = 200
 """Transactions that one query lists."""
 STATES = {
