@@ -141,7 +141,8 @@ def test_an_option_of_another_mode_is_refused(options: str) -> None:
 def test_each_message_is_for_one_selective_consumer() -> None:
     result, cluster = asyncio.run(measured(SELECT, {n: wants(n) for n in range(3)}))
     values = result.to_dict()
-    assert result.published == result.delivered == len(result.delivery_us) == SELECT.rate * SELECT.seconds
+    assert 0 < result.published == result.delivered == len(result.delivery_us)
+    assert result.published <= SELECT.rate * SELECT.seconds  # fewer on a machine that is too slow for the rate
     assert values["undelivered"] == 0
     assert 0 < values["delivery_p50_ms"] <= values["delivery_p99_ms"]
     assert sorted(cluster.queues[QUEUE].settled) == [*range(1, cluster.queues[QUEUE].next_sequence)]
