@@ -170,10 +170,10 @@ def _only(parts: Sequence[Part], taken: Mapping[int, int]) -> Offer:
     refused: list[tuple[int, int]] = []
     for ordinal, count, places in parts:
         each = {place: taken[place] >> ordinal & bitsets.span(0, count) for place in places}
-        edges = {0, count}
+        edges = dict.fromkeys((0, count))
         for members in each.values():
             for slot, width in bitsets.ranges(members):
-                edges |= {slot, slot + width}
+                edges[slot] = edges[slot + width] = None
         for first, end in pairwise(sorted(edges)):
             mine = tuple([place for place, members in each.items() if members >> first & 1])
             if mine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ def spark_session(
     settings = {"spark.driver.memory": heap(memory), **settings_of(conf)}
     java_home()
     note("starting Spark")
+    quiet_query_errors()
     with plain_failures():
         spark = session(f"quorum pipeline {name}", master or LOCAL, **settings)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's own handler would call the JVM
@@ -40,3 +42,11 @@ def spark_session(
         raise CliError(str(error)) from None
     finally:
         spark.stop()
+
+
+def quiet_query_errors() -> None:
+    """Silence the loggers that print the error of a query a second time, with all frames of the JVM."""
+    from pyspark.logger import PySparkLogger
+
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quorum.spark.errors import OptionError
+from quorum.spark.failures import cause
 from quorum.spark.schema import COLUMNS, FIELDS, MAX_FIELDS, Field, parse_fields, seen_fields, source_schema
 
 if TYPE_CHECKING:
@@ -101,8 +102,7 @@ def count(found: DataFrame, by: Sequence[str], where: str = "") -> Counted:
         chosen = found.where(where) if where else found
         grouped = chosen.groupBy(*(part.alias(f"part{n}") for n, part in enumerate(parts))).count()
     except AnalysisException as error:
-        first = str(error).strip().splitlines()[0]
-        raise OptionError(f"{first} --fields 'NAME TYPE' names further properties") from None
+        raise OptionError(f"{cause(error)} (--fields 'NAME TYPE' names further properties)") from None
     grouped = grouped.persist()
     try:
         (total,) = grouped.agg(F.count("*").alias("groups"), F.sum("count").alias("messages")).collect()

@@ -142,7 +142,9 @@ def test_each_message_is_for_one_selective_consumer() -> None:
     result, cluster = asyncio.run(measured(SELECT, {n: wants(n) for n in range(3)}))
     values = result.to_dict()
     assert 0 < result.published == result.delivered == len(result.delivery_us)
-    assert result.published <= SELECT.rate * SELECT.seconds  # fewer on a machine that is too slow for the rate
+    assert (
+        result.published <= SELECT.rate * SELECT.seconds
+    )  # fewer on a machine that is too slow for the rate
     assert values["undelivered"] == 0
     assert 0 < values["delivery_p50_ms"] <= values["delivery_p99_ms"]
     assert sorted(cluster.queues[QUEUE].settled) == [*range(1, cluster.queues[QUEUE].next_sequence)]

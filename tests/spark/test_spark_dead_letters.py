@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from quorum import sync
 from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
+from quorum.cli.spark_sessions import quiet_query_errors
 from quorum.spark import OptionError
 from quorum.spark import dead_letters as module
 from quorum.spark.dead_letters import Counted, Group, count, letters, selector_of
@@ -111,13 +112,15 @@ def test_a_history_of_another_form_counts_as_none(
 
 
 def test_unknown_columns_and_predicates_are_one_sentence(
-    spark: SparkSession, cluster: LocalCluster, parking: str
+    spark: SparkSession, cluster: LocalCluster, parking: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    quiet_query_errors()
     found = letters(spark, cluster.url, parking, "color STRING")
     for by, where in ((["colour"], ""), (["reason"], "colour = 'red'"), (["reason"], "((")):
         with pytest.raises(OptionError, match="--fields 'NAME TYPE' names further properties") as told:
             count(found, by, where)
         assert "\n" not in str(told.value)
+    assert capfd.readouterr().err == ""
     with pytest.raises(OptionError, match="no commas, no blanks at the ends"):
         letters(spark, cluster.url, "a,b")
 
