@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A Spark session for one command. A wrong option or a failed query becomes a CliError with its cause."""
     from quorum.spark import OptionError, plain_failures, session
+    from quorum.spark.failures import quiet_query_errors
     from quorum.spark.java import java_home
     from quorum.spark.session import LOCAL
 
@@ -42,11 +42,3 @@ def spark_session(
         raise CliError(str(error)) from None
     finally:
         spark.stop()
-
-
-def quiet_query_errors() -> None:
-    """Silence the loggers that print the error of a query a second time, with all frames of the JVM."""
-    from pyspark.logger import PySparkLogger
-
-    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)

@@ -340,6 +340,7 @@ UNREACHED = """
     quorum/api/process.py
     quorum/api/request_limits.py
     quorum/api/server.py
+    quorum/api/transaction_service.py
     quorum/bench/backlog.py
     quorum/bench/command.py
     quorum/bench/load.py
@@ -388,8 +389,10 @@ UNREACHED = """
     quorum/client/definitions.py
     quorum/client/rabbitmq_definitions.py
     quorum/client/redrive.py
+    quorum/client/transaction_calls.py
     quorum/demo/extract.py
     quorum/demo/flights.py
+    quorum/demo/one_flight.py
     quorum/demo/plan.py
     quorum/demo/run.py
     quorum/histories/files.py
@@ -403,6 +406,7 @@ UNREACHED = """
     quorum/replication/network/wire.py
     quorum/spark/archive.py
     quorum/spark/archived_fields.py
+    quorum/spark/dead_letters.py
     quorum/spark/failing_stream.py
     quorum/spark/failures.py
     quorum/spark/history_input.py
@@ -429,6 +433,7 @@ UNREACHED = """
     quorum/sync.py
     fifo/layouts.py
     fifo/persistence/invariants.py
+    fifo/queries/transactions.py
     fifo/results.py
     selectors/quorum_selectors/evaluate.py
     selectors/quorum_selectors/unparse.py

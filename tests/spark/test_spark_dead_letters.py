@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from quorum import sync
 from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
-from quorum.cli.spark_sessions import quiet_query_errors
 from quorum.spark import OptionError
 from quorum.spark import dead_letters as module
 from quorum.spark.dead_letters import Counted, Group, count, letters, selector_of
+from quorum.spark.failures import quiet_query_errors
 from quorum.sync import Message
 
 if TYPE_CHECKING:
