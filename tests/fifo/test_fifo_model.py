@@ -266,12 +266,17 @@ def of_keys(keys: Sequence[int]) -> bytes:
     return b"".join([key.to_bytes(8, "little") for key in keys])
 
 
+unless_directed = precondition(lambda model: not model.is_directed)
+
+
 class FifoAgainstModel(RuleBasedStateMachine):
     max_priorities: ClassVar = {1: -1, 2: 3, 3: 2, 4: -1}
     """by queue"""
     message_groups: ClassVar[tuple[int, ...]] = ()
     """the queues that have them"""
     max_length, overflow = 10, "drop_head"
+    is_directed = False
+    """whether only the rules of a subclass are followed"""
     delayed_retry = (-1, -1)
     """the shortest and the longest delay"""
     mortal: ClassVar = (1, 3)
@@ -317,6 +322,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if hasattr(self, "world"):
             replay(self.world)
 
+    @unless_directed
     @rule(entry=ENTRY, passed_ms=PASSED_MS)
     def entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
         operations: list[Any] = []
@@ -326,6 +332,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 operations.append(operation)
         self.world.apply(operations, passed_ms)
 
+    @unless_directed
     @rule(step=ADMIN, passed_ms=PASSED_MS)
     def administration(self, step: dict[str, Any], passed_ms: int) -> None:
         queue, what = step["queue"], step["what"]
@@ -372,6 +379,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         machine = self.world.machine.queues.get(queue)
         return 0 if machine is None else machine.messages.dead.epoch
 
+    @unless_directed
     @rule(step=SESSIONS)
     def sessions(self, step: dict[str, Any]) -> None:
         world, name, node = self.world, producer(step["who"]), step["node"]
@@ -390,10 +398,12 @@ class FifoAgainstModel(RuleBasedStateMachine):
             world.apply([(None, c.NodeDown(node, self.boots[node]))])
             self.boots[node] += 1
 
+    @unless_directed
     @rule()
     def wakes(self) -> None:
         self.world.wake_until_done()
 
+    @unless_directed
     @rule(what=st.sampled_from(("columns", "matches", "both", "both", "summaries", "all")))
     def forget(self, what: str) -> None:
         twin = self.world.twin
@@ -407,6 +417,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if what == "all":
             self.world.twin = self.world.restored(snapshot.encode(twin))
 
+    @unless_directed
     @rule(chosen=st.lists(st.booleans(), min_size=1, max_size=7), write_only=st.booleans())
     def page_out(self, chosen: list[bool], write_only: bool) -> None:
         """Any blocks, the last and those with held messages too."""
@@ -425,6 +436,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.world.checkpointer(twin).check()
         assert snapshot.encode(twin) == snapshot.encode(self.world.machine)
 
+    @unless_directed
     @rule(resume=st.booleans())
     def checkpoint(self, resume: bool) -> None:
         twin = self.world.twin
@@ -449,6 +461,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             invariants.check(self.world.twin)
 
     @precondition(lambda self: len(self.world.entries) > 3)
+    @unless_directed
     @rule()
     def look(self) -> None:
         """Views change nothing and say what the model says."""
@@ -478,6 +491,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         )
         assert snapshot.encode(world.machine) == before
 
+    @unless_directed
     @rule(text=st.sampled_from(TEXTS[1:]))
     def browse(self, text: str) -> None:
         """A look finds in cold blocks, which it may pass by their summaries, what it finds in warm ones."""
@@ -1040,6 +1054,15 @@ class DelaysAgainstModel(FifoAgainstModel):
     def delaying(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
         self.entry(entry, passed_ms)
 
+    @rule(who=PRODUCERS, queue=QUEUES, step=ADMIN, passed_ms=PASSED_MS)
+    def purged(self, who: int, queue: int, step: dict[str, Any], passed_ms: int) -> None:
+        """A purge comes while messages are delayed."""
+        name, world = producer(who), self.world
+        world.apply([world.batch(name, 3, queue=queue), world.op(name, c.Attach(queue, "a", b"", 30))])
+        fail = {"what": "fail", "pick": 0, "first": 0, "width": 3, "more": False, "credit": 0}
+        world.apply([world.op(name, self.answer(fail | {"queue": queue}, name))])
+        self.administration(step | {"what": "purge", "queue": queue}, passed_ms)
+
 
 DelaysAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
 TestDelaysAgainstModel = DelaysAgainstModel.TestCase
@@ -1365,7 +1388,9 @@ def test_the_model_notices_a_broken_machine(
     broken: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """With the rules that a model adds to those of FifoAgainstModel: they lead to where the fault is."""
     monkeypatch.setattr(owner, name, broken)
+    monkeypatch.setattr(model, "is_directed", True)
     only = settings(
         model.TestCase.settings,
         max_examples=MOST_EXAMPLES,
