@@ -334,11 +334,13 @@ class GroupMachine(GroupState):
     # ---- messages
 
     def _enqueue(self, entry: Entry, operation: Operation, producer: Producer, command: Enqueue) -> Reply:
-        if command.targets or command.immediate:
+        if command.targets:
             return self._enqueue_targets(entry, operation, producer, command)
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
+        if command.immediate:
+            return self._enqueue_targets(entry, operation, producer, command)
         first = command.first_client_sequence
         last = first + command.count - 1
         refused = _refuse_enqueue(

@@ -162,6 +162,13 @@ def test_a_full_queue_refuses_with_its_own_reason() -> None:
     assert plain_reply(publish(world, name, 3, queue=2)) == (1, 3, [(2, "queue_full"), (3, "queue_full")])
 
 
+def test_a_queue_that_does_not_exist_refuses_an_immediate_message_as_any_other() -> None:
+    world, name = prepared()
+    other, plain = publish(world, name, queue=77), world.apply([world.batch(name, 1, queue=77)]).replies[0]
+    assert other == plain
+    assert getattr(plain, "reason", "") == "not_found"
+
+
 def test_a_message_that_was_taken_is_confirmed_when_it_comes_again() -> None:
     world, name = prepared()
     attach(world, 1)
