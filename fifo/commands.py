@@ -26,6 +26,9 @@ MAX_PRIORITY = 31
 """The highest priority that a queue may have. A message may name a higher one: its queue lowers it."""
 OVERFLOWS = ("drop_head", "reject_publish")
 """What a full queue does. Stored by number, like the words below: more are added at the end."""
+DEAD_LETTER_STRATEGIES = ("none", "at_least_once", "at_most_once")
+"""What becomes of messages that leave without having been settled. none: they are dropped, because there is no target.
+at_most_once: they are dropped if the target does not take them."""
 QUEUE_MODES = ("default", "lazy")
 """lazy: less stays in memory; it changes no reply or effect."""
 Start = Literal["earliest", "latest"]
@@ -128,6 +131,8 @@ class Enqueue:
     ttl_ms: -1 none, else one for all; ttls_ms: one each (then ttl_ms is -1), -1 where none.
     columns: the filter fields as `quorum_selectors.columns` bytes; empty where the queue keeps none.
     independent: each message is accepted or refused by itself. Without it all are refused if one does not fit.
+    immediate: a message is accepted only by those of its queues where a consumer can take it at once
+    (consumers/takers.py), and refused if there is none. It has no due time.
     targets: the queues of the messages, each at most once; `queue` is 0 and `columns` is empty then. Every message has
     a target. A message is accepted for all of its queues or for none. Empty: all messages are for `queue`.
     numbers: with targets, the messages' own numbers as ranges (first, count), ascending; the first one begins with
@@ -154,6 +159,7 @@ class Enqueue:
     priorities: bytes | memoryview = b""
     due_times_ms: Sequence[int] = ()
     group_keys: bytes | memoryview = b""
+    immediate: bool = False
 
     @property
     def mean_bytes(self) -> int:
@@ -486,6 +492,8 @@ class QueueConfig:
     attached. expires_ms: after so long without use the queue is deleted. max_priority: the highest priority of its
     messages, -1 if it has no priorities; it never changes. delayed_retry_min_ms: the delay of requeued messages for
     each of their failed deliveries. delayed_retry_max_ms: its maximum.
+    dead_letter_exchange, dead_letter_routing_key: the target of dead letters; the strategy says whether there is one.
+    An empty key stands for the queue's name.
     """
 
     name: str
@@ -506,6 +514,9 @@ class QueueConfig:
     delayed_retry_min_ms: int = -1
     delayed_retry_max_ms: int = -1
     message_groups: bool = False  # fixed when the queue is made
+    dead_letter_strategy: str = "none"  # of DEAD_LETTER_STRATEGIES
+    dead_letter_exchange: str = ""
+    dead_letter_routing_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,11 +562,57 @@ class UseQueue:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Drops ready messages; checked-out messages stay. before: only messages with a lower sequence, None for all. The
-    caller names the queue's next sequence, so a purge that arrives late drops nothing that was published since."""
+    """Drops ready, delayed and dead messages; checked-out messages stay. before: only messages with a lower sequence,
+    None for all. The caller names the queue's next sequence, so a purge that arrives late drops nothing that was
+    published since. dead_only: ready and delayed messages stay, too."""
 
     queue: int
     before: int | None = None
+    dead_only: bool = False
+
+
+# ---- dead letters (messages/dead_letters.py)
+
+
+PRODUCER_BYTES = 16
+"""Bytes of a producer's name."""
+MAX_PROBLEM = 200
+"""Characters that are kept of why a dead-letter target takes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDead:
+    """Of no client. A worker begins to bring a queue's dead messages to their target. Some of them get numbers.
+
+    epoch: of the worker, higher than those of all before it; refused otherwise, so only one worker has an epoch.
+    producer: PRODUCER_BYTES random bytes, which become the name of the queue's producer if it has none yet.
+    """
+
+    queue: int
+    epoch: int
+    producer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SettleDead:
+    """Of no client; idempotent. The dead messages with numbers up to `to` are gone, and others get numbers. Refused if
+    a later worker has begun.
+
+    epoch: of the worker. forwarded: how many of those that are gone the target has; the others were dropped. again_to:
+    messages with numbers up to this one lose them, and get new ones. problem: why the target does not take the next
+    one; empty if nothing is known against it. With a problem, no message gets a number: the worker may not have begun,
+    and what has a number from an earlier worker counts as sent by it.
+    """
+
+    queue: int
+    epoch: int
+    to: int = 0
+    forwarded: int = 0
+    again_to: int = 0
+    problem: str = ""
+
+
+# ---- time and versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -605,6 +662,8 @@ Command = (
     | DeleteQueue
     | UseQueue
     | Purge
+    | ClaimDead
+    | SettleDead
     | Wake
     | SetVersion
 )

@@ -19,7 +19,8 @@ from fifo.commands import Address
 @dataclass(frozen=True, slots=True)
 class Ok:
     """Done. count: the number of messages, where that means something. For a purge or a deletion it counts the messages
-    removed, for Stage those of the part so far, for DiscardStaged those dropped, for InTransaction those embargoed."""
+    removed, for Stage those of the part so far, for DiscardStaged those dropped, for InTransaction those embargoed, for
+    ClaimDead those that have numbers, for SettleDead those that are gone."""
 
     count: int = 0
 
@@ -48,11 +49,12 @@ class Refused:
     not_found, fenced (a higher epoch exists, or the session has ended), gap (n or a chunk too high), not_registered,
     expired (producer forgotten), outdated (the session was opened too long ago to register), not_attached,
     wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit, wrong_generation (a subscription was opened
-    again), settled, released (what became of an offset), not_given (an offset that was never given out), published
-    (a chunk of a batch that is done), missing_part (not staged, or with other messages than said), refused_earlier
-    (a message below the highest one taken of its producer, and not taken itself), not_checked_out (a settlement in a
-    transaction names other messages, or some that another transaction settles), rolled_back (the transaction is not
-    open, and was not committed)
+    again, or another dead-letter worker has begun), settled, released (what became of an offset), not_given (an offset
+    that was never given out), published (a chunk of a batch that is done), missing_part (not staged, or with other
+    messages than said), refused_earlier (a message below the highest one taken of its producer, and not taken itself),
+    not_checked_out (a settlement in a transaction names other messages, or some that another transaction settles),
+    rolled_back (the transaction is not open, and was not committed), no_consumers (no consumer can take an immediate
+    message at once)
     """
 
     reason: str
@@ -198,16 +200,7 @@ class QueueExpired:
     queue: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """Says that `runs` left `queue` for `reason`. The leader will carry it out once dead-letter targets exist."""
-
-    queue: int
-    runs: tuple[Run, ...]
-    reason: Literal["expired", "rejected", "delivery_limit", "maxlen"]
-
-
-Effect = Deliver | Notify | QueueExpired | DeadLetter
+Effect = Deliver | Notify | QueueExpired
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ def outcome_of(command: Settle) -> Outcome:
 @dataclass(slots=True, eq=False)
 class EmbargoedBatch:
     """The messages of a batch that are for this queue, in stretches of neighbours with the same times: the first
-    ordinal, the number of messages, the TTL, and the due time of each stretch, in parallel arrays. dues: empty if all
-    are ready at the commit."""
+    ordinal, the number of messages, the TTL, and the due time of each stretch, in parallel arrays. There are none if
+    the batch is immediate and no consumer can take its messages. dues: empty if all are ready at the commit."""
 
     index: int
     operation: int
@@ -105,7 +105,7 @@ class EmbargoedBatch:
     def counted_bytes(self) -> int:
         """Its bytes as a limit counts them: the messages count alike."""
         count = self.message_count
-        return self.size_bytes // count * count
+        return self.size_bytes // count * count if count else 0
 
     def place(self, messages: Messages, entry: Entry) -> None:
         """Adds the messages to the end of the queue."""

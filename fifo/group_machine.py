@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -21,9 +22,12 @@ from fifo import targets
 from fifo.batch_times import BatchTimes, read_times
 from fifo.budgets import Entry
 from fifo.commands import (
+    MAX_PROBLEM,
+    PRODUCER_BYTES,
     UNKNOWN,
     Attach,
     Cancel,
+    ClaimDead,
     CloseSession,
     Command,
     Commit,
@@ -58,9 +62,11 @@ from fifo.commands import (
     Return,
     Rollback,
     Settle,
+    SettleDead,
     SettleReserved,
     SetVersion,
     Stage,
+    Target,
     Unpin,
     UpdateConfig,
     UseQueue,
@@ -144,6 +150,8 @@ class GroupMachine(GroupState):
             DeleteQueue: self._delete_queue,
             UseQueue: self._use_queue,
             Purge: self._purge,
+            ClaimDead: self._claim_dead,
+            SettleDead: self._settle_dead,
             Wake: self._wake,
             SetVersion: self._set_version,
             Finish: self.decisions.finish,
@@ -249,6 +257,7 @@ class GroupMachine(GroupState):
             machine.unfinished = True
         if machine.unfinished:
             self.backlog.setdefault(queue)
+        self.note_dead(machine)
         machine.note_use(entry)
         if machine.unused_at <= entry.now_ms:
             self._remove_queue(queue)
@@ -330,6 +339,8 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
+        if command.immediate:
+            return self._enqueue_targets(entry, operation, producer, command)
         first = command.first_client_sequence
         last = first + command.count - 1
         refused = _refuse_enqueue(
@@ -403,9 +414,13 @@ class GroupMachine(GroupState):
         the node that routed it did not know of that yet."""
         limits = self.limits
         floor = max(producer.floor, command.lowest_unconfirmed)
-        refused = _refuse_enqueue(command, floor, limits.window) or targets.refuse(
-            command, limits.max_targeted
-        )
+        refused = _refuse_enqueue(command, floor, limits.window)
+        if refused is not None:
+            return refused
+        if not command.targets:
+            whole = Target(command.queue, ((0, command.count),), command.columns)
+            command = replace(command, queue=0, columns=b"", targets=(whole,))
+        refused = targets.refuse(command, limits.max_targeted)
         if refused is not None:
             return refused
         parts = targets.split(command)
@@ -425,9 +440,13 @@ class GroupMachine(GroupState):
         gone = [place for place, each in enumerate(command.targets) if self.was_deleted(each.queue)]
         if gone:
             parts = targets.without(parts, gone)
-        chosen = targets.choose(command, targets.within(parts, new), self.queues)
+        fields_of = targets.FieldsOnce(entry)
+        judged = targets.Offer(targets.within(parts, new), [])
+        if command.immediate:
+            judged = targets.at_once(entry, command, command.targets, judged.parts, self.queues, fields_of)
+        chosen = targets.choose(command, judged, self.queues)
         taken = numbers.of(chosen.taken)
-        prepared = self._prepare(entry, producer, command, chosen, taken, floor)
+        prepared = self._prepare(entry, producer, command, chosen, taken, floor, fields_of)
         if isinstance(prepared, Refused):
             chosen = targets.Choice([], {}, [(ordinal, count, prepared) for ordinal, count in new])
             taken = []
@@ -453,9 +472,9 @@ class GroupMachine(GroupState):
         chosen: targets.Choice,
         taken: list[tuple[int, int]],
         floor: int,
+        fields_of: targets.FieldsOnce,
     ) -> tuple[BatchTimes, dict[int, BatchFields]] | Refused:
-        """What the chosen messages bring with them: their times, and the filter fields by target. Equal columns of
-        several targets are decoded once."""
+        """What the chosen messages bring with them: their times, and the filter fields by target."""
         crowded = self.sessions.refuse_ranges(producer, taken, floor)
         if crowded is not None:
             return crowded
@@ -463,18 +482,12 @@ class GroupMachine(GroupState):
         if isinstance(times, Refused):
             return times
         fields: dict[int, BatchFields] = {}
-        known: dict[tuple[bool, bytes, int], BatchFields] = {}
         for place in chosen.by_target:
             target = command.targets[place]
-            machine, encoded = self.queues[target.queue], bytes(target.columns)
-            count = sum(each for _, each in target.ranges)
-            key = machine.messages.config.filter_enabled, encoded, count
-            if key not in known:
-                found = machine.read_fields(entry, encoded, count)
-                if isinstance(found, Refused):
-                    return found
-                known[key] = found
-            fields[place] = known[key]
+            found = fields_of(self.queues[target.queue], target)
+            if isinstance(found, Refused):
+                return found
+            fields[place] = found
         return times, fields
 
     def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:
@@ -663,6 +676,7 @@ class GroupMachine(GroupState):
                 self.selector_bytes.remove(consumer.owner, consumer.selector_bytes)
             machine.messages.blocks.clear()
             self.backlog.pop(queue, None)
+            self.with_dead.discard(queue)
         return machine
 
     def _purge(self, entry: Entry, command: Purge) -> Reply:
@@ -670,7 +684,36 @@ class GroupMachine(GroupState):
         if machine is None:
             return no_queue(command.queue)
         self.dirty[command.queue] = None
-        return Ok(machine.purge(entry, command.before))
+        return Ok(machine.purge(entry, command.before, dead_only=command.dead_only))
+
+    def _claim_dead(self, entry: Entry, command: ClaimDead) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        dead = machine.messages.dead
+        if len(command.producer) != PRODUCER_BYTES:
+            return Refused("bad_argument", f"{len(command.producer)} bytes; a producer has {PRODUCER_BYTES}")
+        if command.epoch <= dead.epoch:
+            return Refused("wrong_generation", f"epoch {command.epoch}; allowed: above {dead.epoch}")
+        self.dirty[command.queue] = None
+        dead.epoch = command.epoch
+        dead.producer = dead.producer or command.producer
+        return Ok(dead.claim(entry.now_ms))
+
+    def _settle_dead(self, entry: Entry, command: SettleDead) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        dead = machine.messages.dead
+        if command.epoch != dead.epoch:
+            return Refused("wrong_generation", f"epoch {command.epoch}; the last worker has {dead.epoch}")
+        self.dirty[command.queue] = None
+        gone = machine.messages.settle_dead(command.to, command.forwarded)
+        dead.take_claims(command.again_to)
+        if not command.problem:
+            dead.claim(entry.now_ms)
+        dead.problem = command.problem[:MAX_PROBLEM] if dead.count else ""
+        return Ok(gone)
 
     def _wake(self, entry: Entry, command: Wake) -> None:
         self.transactions.end_overdue(entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedList, SortedSet
 
 from fifo.commands import QueueConfig
 from fifo.consumers.consumer import Consumer
@@ -34,6 +34,10 @@ class GroupState:
         self.touched: dict[
             int, None
         ] = {}  # local: queues that entries have touched since the member cleared it
+        self.died: dict[
+            int, None
+        ] = {}  # local: queues that have got their first dead message since the member cleared it
+        self.with_dead: SortedSet[int] = SortedSet()  # queues with dead messages: follows from the queues
         self.queues: dict[int, QueueMachine] = {}
         self.selector_bytes = Owned()  # of attached consumers by their owners; follow from them
         self.dirty: dict[int, None] = {}  # queues that an entry has to finish
@@ -55,6 +59,16 @@ class GroupState:
     def note_expiry(self, machine: QueueMachine) -> None:
         """Files the queue under the time of its next expiry."""
         self.set_wake(machine.queue, machine.next_expiry())
+
+    def note_dead(self, machine: QueueMachine) -> None:
+        """Files the queue among those with dead messages, or not."""
+        has_dead = machine.messages.dead.count > 0
+        if has_dead != (machine.queue in self.with_dead):
+            if has_dead:
+                self.with_dead.add(machine.queue)
+                self.died[machine.queue] = None
+            else:
+                self.with_dead.remove(machine.queue)
 
     def wake_of(self, queue: int) -> int | None:
         """The time a queue is filed under."""

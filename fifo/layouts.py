@@ -59,6 +59,9 @@ CONFIG = Record(
         Field("delayed_retry_min_ms", I64, since=2, default=-1),
         Field("delayed_retry_max_ms", I64, since=2, default=-1),
         Field("message_groups", FLAG, since=2, default=False),
+        Field("dead_letter_strategy", Choice(*c.DEAD_LETTER_STRATEGIES), since=2, default="none"),
+        Field("dead_letter_exchange", TEXT, since=2, default=""),
+        Field("dead_letter_routing_key", TEXT, since=2, default=""),
     ),
 )
 FENCE = Record(Fence, (Field("epoch", U64), Field("ended_ms", U64)))
@@ -103,6 +106,7 @@ COMMANDS: tuple[Record, ...] = (
         ),
         others=(
             "independent",
+            "immediate",
             "targets",
             "numbers",
             "priorities",
@@ -151,7 +155,25 @@ COMMANDS: tuple[Record, ...] = (
     Record(c.Finished, (Field("producer", BYTES), Field("tx", U64)), since=2),
     _only(c.DeleteQueue),
     Record(c.UseQueue, (), since=2),
-    Record(c.Purge, (Field("before", OPTIONAL, since=2, default=None),)),
+    Record(
+        c.Purge,
+        (
+            Field("dead_only", FLAG, since=2, default=False),
+            Field("before", OPTIONAL, since=2, default=None),
+        ),
+    ),
+    Record(c.ClaimDead, (Field("epoch", U64), Field("producer", BYTES)), since=2),
+    Record(
+        c.SettleDead,
+        (
+            Field("epoch", U64),
+            Field("to", U64),
+            Field("forwarded", U64),
+            Field("again_to", U64),
+            Field("problem", OPEN_TEXT),
+        ),
+        since=2,
+    ),
     _only(c.Wake),
     _only(c.SetVersion, version=U64),
     _only(c.Configured, revision=U64, mark=U64),

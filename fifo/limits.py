@@ -116,6 +116,9 @@ class Limits:
     """Messages that one subscription may hold: at most 20 bytes each, in memory and in every snapshot."""
     max_released: int = 64
     """Ranges of released offsets that a subscription remembers. Above, the oldest two are joined into one."""
+    max_claimed: int = 512
+    """Dead messages with numbers: one batch to the target, some ten milliseconds of the worker. Each may be a claim of
+    its own, of some 10 bytes in every snapshot."""
     max_pins: int = 16
     """Pins, including ended ones whose copies are not removed yet."""
     max_copy_bytes: int = 16 << 20
@@ -232,6 +235,7 @@ SMALL = Limits(
     max_reserved=12,
     max_reservations=4,
     max_outstanding=25,
+    max_claimed=5,
     max_pins=5,
     filed_places=6,
     file_steps=2,

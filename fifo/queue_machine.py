@@ -12,9 +12,10 @@ A handler checks its command, then refuses it or carries it out. It hands out no
 7. Messages above `max_length` are dropped.
 
 After that the group deletes the queue if it has an `expires_ms` and was not used for so long. It is in use while a
-consumer is attached or has messages checked out, while a view of it or a transaction with a part in it is open, and
-until the timeout of each of its subscriptions has passed since its reader was last heard. Get, a command for a
-subscription and UseQueue use it for a moment. Publishing without a transaction and browsing do not count.
+consumer is attached or has messages checked out, while a view of it or a transaction with a part in it is open, while
+dead messages wait for their target, and until the timeout of each of its subscriptions has passed since its reader was
+last heard. Get, a command for a subscription and UseQueue use it for a moment. Publishing without a transaction and
+browsing do not count.
 
 Consumers are therefore offered a message before a limit counts it, and a message with a TTL of 0 is delivered in its
 own entry or never.
@@ -54,7 +55,7 @@ from fifo.commands import (
     Settle,
     Stage,
 )
-from fifo.consumers import checkout
+from fifo.consumers import checkout, takers
 from fifo.consumers.consumer import Consumer, Key
 from fifo.consumers.delivery import Delivery, take_first
 from fifo.consumers.filter_fields import FieldSource
@@ -179,6 +180,13 @@ class QueueMachine:
             return times
         self.append(entry, operation, command, fresh, fresh, fields, times)
         return None
+
+    def taken_at_once(self, entry: Entry, fields: BatchFields, rows: Sequence[tuple[int, int]]) -> int:
+        """Which of a batch's messages a consumer can take at once, as a set of places among `rows`: (row, count) in
+        `fields`."""
+        if self.unfinished:
+            return 0
+        return takers.taken_at_once(self.messages, self.groups, entry, *fields, rows)
 
     def read_fields(self, entry: Entry, encoded: bytes | memoryview, count: int) -> BatchFields | Refused:
         """The filter fields of `count` messages for this queue."""
@@ -727,7 +735,7 @@ class QueueMachine:
 
     @property
     def has_users(self) -> bool:
-        return bool(self.pins.by_number or self.staging.embargo.parts) or any(
+        return bool(self.pins.by_number or self.staging.embargo.parts or self.messages.dead.count) or any(
             consumer.group is not None or consumer.held_count > 0 for consumer in self.consumers.values()
         )
 
@@ -751,10 +759,12 @@ class QueueMachine:
         heard_ms = max([each.last_seen_ms + each.timeout_ms for each in readers], default=0)
         return max(self.used_ms, heard_ms) + self.messages.config.expires_ms
 
-    def purge(self, entry: Entry, before: int | None) -> int:
-        """Removes the ready and delayed messages with a sequence below `before`, or all for None. Returns their
-        number."""
+    def purge(self, entry: Entry, before: int | None, *, dead_only: bool = False) -> int:
+        """Removes the ready, delayed and dead messages with a sequence below `before`, or all for None. Returns their
+        number. dead_only: only the dead ones."""
         before = self.messages.next_sequence if before is None else before
         cause = "purged" if entry.version >= COUNTED_MOVES else "settled"
-        purged = self.messages.purge(before, self.pins.reaches, cause)
+        purged = self.messages.purge(before, self.pins.reaches, cause, dead_only=dead_only)
+        if dead_only:
+            return purged
         return purged + delays.purge(self.messages, before, self.pins.reaches, cause)

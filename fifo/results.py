@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fifo.commands import QueueConfig
 from fifo.effects import Run
 
 
@@ -11,8 +12,9 @@ from fifo.effects import Run
 class QueueTotals:
     """Numbers of messages since the queue was declared.
 
-    published = ready + checked out + delayed + settled + expired + rejected + delivery_limit + maxlen + purged.
+    published = ready + checked out + delayed + dead + settled + expired + rejected + delivery_limit + maxlen + purged.
     returned: times that a message was requeued. redelivered: times that a message was handed out that had been before.
+    dead_lettered: of those that have left, how many a dead-letter target has.
     """
 
     published: int
@@ -24,17 +26,20 @@ class QueueTotals:
     purged: int
     returned: int
     redelivered: int
+    dead_lettered: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """The counts of a queue. total = ready + checked_out + delayed.
+    """The counts of a queue. total = ready + checked_out + delayed + dead.
 
-    first_sequence: of the oldest message, next_sequence if there is none.
+    first_sequence: of the oldest message that is ready, checked out or delayed, next_sequence if there is none.
     ready_bytes: as the queue's limit on bytes counts them; without one, estimated block by block from the mean size of
     the messages published into it.
     ready_levels: (priority, number of its ready messages) where there are any, the highest first; none without
     priorities. held_groups: the message groups that consumers hold.
+    dead: messages that wait for the dead-letter target. dead_letter_problem: why it does not take them; empty if it
+    does, as far as is known.
     """
 
     ready: int
@@ -48,6 +53,8 @@ class QueueInfo:
     totals: QueueTotals
     ready_levels: tuple[tuple[int, int], ...] = ()
     held_groups: int = 0
+    dead: int = 0
+    dead_letter_problem: str = ""
 
     @property
     def dropped(self) -> tuple[int, int, int, int]:
@@ -55,6 +62,33 @@ class QueueInfo:
         length limit."""
         found = self.totals
         return found.expired, found.rejected, found.delivery_limit, found.maxlen
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRun:
+    """Neighbouring dead messages with numbers, of one batch. number: of the first one. cause: of their death. time_ms:
+    group time of the claim."""
+
+    number: int
+    run: Run
+    cause: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadWork:
+    """What the dead-letter worker of a queue has to do. claimed: as many as were asked for, ascending by number; some
+    numbers may be missing. waiting: dead messages without a number. epoch: of the last worker that has begun.
+    inherited_to: the highest number that messages have got before it, 0 if none of these is left. producer: its
+    session's, empty before the first one; no client may learn it."""
+
+    config: QueueConfig
+    claimed: tuple[ClaimedRun, ...]
+    waiting: int
+    epoch: int
+    inherited_to: int
+    producer: bytes
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +157,26 @@ class BrowsePage:
     runs: tuple[Run, ...]
     next_sequence: int | None
     due_times_ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """A transaction as one group has it.
+
+    state: "open"; "prepared" while it waits for the decision of the group `record`; "committed" while the groups
+    `unfinished` may not have finished it. since_ms: group time at which this state began. queues: ids, ascending.
+    messages: published and settled ones. Of a committed transaction, queues, messages and bytes are not known any
+    more."""
+
+    producer: bytes
+    tx: int
+    state: str
+    since_ms: int
+    record: int = 0
+    unfinished: tuple[int, ...] = ()
+    queues: tuple[int, ...] = ()
+    messages: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ A batch is stored once. Each of its targets names a queue and the ordinals that 
 targets has one body that several queues refer to. `choose` decides about all messages before any queue changes: a
 message is accepted for all its targets or for none.
 
+*Immediate* messages are accepted only by those of their queues where a consumer can take them at once
+(`at_once`).
+
 A group gets only the messages that are for its queues, so their client sequences may have gaps (`Numbers`).
 """
 
@@ -12,14 +15,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 
+from fifo.batch_times import AT_ONCE, read_times
+from fifo.budgets import Entry
 from fifo.commands import Enqueue, Target
 from fifo.consumers.filter_fields import Rows
 from fifo.effects import Refused
+from fifo.messages import bitsets
 from fifo.messages.message_groups import refuse_keys
-from fifo.queue_machine import QueueMachine
+from fifo.queue_machine import BatchFields, QueueMachine
+
+NO_CONSUMERS = Refused(
+    "no_consumers",
+    "the message is immediate, and no consumer can take it at once: none has credit and a selector that matches it",
+)
 
 Ranges = Sequence[tuple[int, int]]
 """(first, count), ascending and disjoint."""
@@ -108,6 +119,79 @@ def without(parts: Sequence[Part], gone: Sequence[int]) -> list[Part]:
     ]
 
 
+def at_once(
+    entry: Entry,
+    command: Enqueue,
+    wanted: Sequence[Target],
+    parts: Sequence[Part],
+    queues: Mapping[int, QueueMachine],
+    fields_of: FieldsOnce,
+) -> Offer:
+    """The parts of an immediate batch with those targets only where a consumer can take the messages at once. Messages
+    without such a target are refused. wanted: the targets that the parts name by their places."""
+    times = read_times(command, entry.now_ms)
+    if isinstance(times, Refused):
+        return _all_refused(parts, times)
+    everything, due = bitsets.span(0, command.count), 0
+    for first, count, _, due_ms in times.stretches(0, command.count):
+        due |= bitsets.span(first, count) if due_ms == AT_ONCE else 0
+    taken: dict[int, int] = {}
+    for place, ranges in ranges_of(parts).items():
+        machine = queues.get(wanted[place].queue)
+        if machine is None:
+            taken[place] = everything  # it is refused for that
+            continue
+        fields = fields_of(machine, wanted[place])
+        if isinstance(fields, Refused):
+            return _all_refused(parts, fields)
+        some = [each for first, count in ranges for each in _cut(due, first, count)]
+        chosen = machine.taken_at_once(entry, fields, rows_of(wanted[place], some))
+        found, at = 0, 0
+        for first, count in some:
+            found |= (chosen >> at & bitsets.span(0, count)) << first
+            at += count
+        taken[place] = found
+    return _only(parts, taken)
+
+
+def _all_refused(parts: Sequence[Part], why: Refused) -> Offer:
+    return Offer([], [(ordinal, count, why) for ordinal, count, _ in parts])
+
+
+def _cut(members: int, first: int, count: int) -> list[tuple[int, int]]:
+    """The members of a set among first..first+count-1, as ranges (first, count)."""
+    return [(first + at, width) for at, width in bitsets.ranges(members >> first & bitsets.span(0, count))]
+
+
+def _only(parts: Sequence[Part], taken: Mapping[int, int]) -> Offer:
+    """The parts with those targets only that take the messages. taken: the ordinals that each target takes, as a set by
+    the target's place."""
+    found: list[Part] = []
+    refused: list[tuple[int, int]] = []
+    for ordinal, count, places in parts:
+        each = {place: taken[place] >> ordinal & bitsets.span(0, count) for place in places}
+        edges = dict.fromkeys((0, count))
+        for members in each.values():
+            for slot, width in bitsets.ranges(members):
+                edges[slot] = edges[slot + width] = None
+        for first, end in pairwise(sorted(edges)):
+            mine = tuple([place for place, members in each.items() if members >> first & 1])
+            if mine:
+                found.append((ordinal + first, end - first, mine))
+            else:
+                _append(refused, ordinal + first, end - first)
+    return Offer(found, [(first, count, NO_CONSUMERS) for first, count in refused])
+
+
+def ranges_of(parts: Sequence[Part]) -> dict[int, list[tuple[int, int]]]:
+    """The messages (ordinal, count) of the parts by the place of each target."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for ordinal, count, places in parts:
+        for place in places:
+            _append(found.setdefault(place, []), ordinal, count)
+    return found
+
+
 def within(parts: Sequence[Part], ranges: Ranges) -> list[Part]:
     """The parts, cut down to these ordinals."""
     found: list[Part] = []
@@ -126,6 +210,33 @@ def within(parts: Sequence[Part], ranges: Ranges) -> list[Part]:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """What is offered to the queues. refused: (ordinal, count, why) of messages that are refused already."""
+
+    parts: Sequence[Part]
+    refused: Sequence[tuple[int, int, Refused]]
+
+
+class FieldsOnce:
+    """The filter fields of a batch by target. Equal columns of several targets are decoded once."""
+
+    __slots__ = ("_entry", "_known")
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self._known: dict[tuple[bool, bytes, int], BatchFields | Refused] = {}
+
+    def __call__(self, machine: QueueMachine, target: Target) -> BatchFields | Refused:
+        encoded = bytes(target.columns)
+        count = sum([each for _, each in target.ranges])
+        key = machine.messages.config.filter_enabled, encoded, count
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = machine.read_fields(self._entry, encoded, count)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """taken: the ordinals of accepted messages. by_target: the same by the place of each target that gets some of
     them. refused: (ordinal, count, why)."""
@@ -135,17 +246,17 @@ class Choice:
     refused: list[tuple[int, int, Refused]]
 
 
-def choose(command: Enqueue, parts: Sequence[Part], queues: Mapping[int, QueueMachine]) -> Choice:
-    """Which messages of these parts their queues accept. Independent messages are accepted as far as each has room in
+def choose(command: Enqueue, offer: Offer, queues: Mapping[int, QueueMachine]) -> Choice:
+    """Which messages of an offer their queues accept. Independent messages are accepted as far as each has room in
     all its queues; of others, all or none. A queue refuses all its messages with the same words, those of the first."""
-    choice = Choice([], {}, [])
+    choice = Choice([], {}, [*offer.refused])
     left = {
         place: queues[target.queue].messages.room(command.mean_bytes)
         for place, target in enumerate(command.targets)
         if target.queue in queues
     }
     causes: dict[int, Refused] = {}  # by the place of the target that refuses
-    for ordinal, count, places in parts:
+    for ordinal, count, places in offer.parts:
         fitting, refusing = count, -1
         for place in places:
             room = left.get(place, -1)
@@ -163,8 +274,8 @@ def choose(command: Enqueue, parts: Sequence[Part], queues: Mapping[int, QueueMa
             choice.refused.append((ordinal + count - rest, rest, causes[refusing]))
     if command.independent or not choice.refused:
         return choice
-    why = choice.refused[0][2]
-    return Choice([], {}, [(ordinal, count, why) for ordinal, count, _ in parts])
+    why = min(choice.refused, key=_ordinal)[2]
+    return Choice([], {}, [(ordinal, count, why) for ordinal, count, _ in (*offer.parts, *offer.refused)])
 
 
 def _cause(queues: Mapping[int, QueueMachine], queue: int, count: int, size: int) -> Refused:

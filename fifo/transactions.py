@@ -242,18 +242,27 @@ class Transactions:
         if command.independent or command.numbers:
             return Refused("bad_argument", "messages of a transaction are neither independent nor numbered")
         wanted: Sequence[Target] = command.targets
+        parts: Sequence[targets.Part] = [(0, count, (0,))]
         if wanted:
             refused = targets.refuse(command, entry.limits.max_targeted)
-            parts = targets.split(command)
-            if refused is not None or isinstance(parts, Refused):
-                return refused or parts  # type: ignore[return-value]
+            split = targets.split(command)
+            if refused is not None or isinstance(split, Refused):
+                return refused or split  # type: ignore[return-value]
+            parts = split
         else:
             wanted = (Target(command.queue, ((0, count),), command.columns),)
+        ranges: dict[int, targets.Ranges] = {place: each.ranges for place, each in enumerate(wanted)}
+        if command.immediate:
+            fields_of = targets.FieldsOnce(entry)
+            offer = targets.at_once(entry, command, wanted, parts, self._queues, fields_of)
+            for _, _, why in offer.refused:
+                return why
+            ranges = {**targets.ranges_of(offer.parts)}
         times = read_times(command, entry.now_ms)
         if isinstance(times, Refused):
             return times
         found: list[tuple[QueueMachine, Part]] = []
-        for target in wanted:
+        for place, target in enumerate(wanted):
             machine = self._queues.get(target.queue)
             if machine is None:
                 return Refused("not_found", f"no queue {target.queue} in this group")
@@ -261,12 +270,13 @@ class Transactions:
             try:  # the fields must be readable after the commit, whatever the queue keeps now
                 if len(target.columns):
                     texts = text_factor(entry, target.columns, decode(target.columns, own))
-                size = command.size_bytes * own // count
+                mine = ranges.get(place, ())
+                size = command.size_bytes * sum([width for _, width in mine]) // count
                 part = EmbargoedBatch(entry.index, operation, count, size, texts)
                 has_priorities = machine.messages.order.has_priorities
                 priorities = command.priorities if has_priorities else b""
                 keys = command.group_keys if machine.messages.grouped is not None else b""
-                part.add(target.ranges, times, priorities, keys)
+                part.add(mine, times, priorities, keys)
             except ColumnsError as error:
                 return Refused("bad_argument", f"filter fields: {error}")
             except OverflowError:

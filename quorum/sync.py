@@ -32,6 +32,9 @@ from quorum.client.records import (
     Policy,
     QueueDescription,
     QueueInfo,
+    Redriven,
+    ResolvedTransaction,
+    TransactionInfo,
 )
 from quorum.client.routes import Through
 from quorum.client.transaction import Transaction as AioTransaction
@@ -272,13 +275,15 @@ class Transaction:
         *,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        immediate: bool = False,
     ) -> None:
-        self._loop.run(
-            self._transaction.publish(queue, body, properties, application_properties, delay=delay, at=at)
+        publishing = self._transaction.publish(
+            queue, body, properties, application_properties, delay=delay, at=at, immediate=immediate
         )
+        self._loop.run(publishing)
 
-    def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
-        self._loop.run(self._transaction.publish_batch(queue, batch))
+    def publish_batch(self, queue: str | Sequence[str], batch: Batch, *, immediate: bool = False) -> None:
+        self._loop.run(self._transaction.publish_batch(queue, batch, immediate=immediate))
 
     def publish_to(
         self,
@@ -291,6 +296,7 @@ class Transaction:
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         mandatory: bool = False,
+        immediate: bool = False,
     ) -> None:
         publishing = self._transaction.publish_to(
             exchange,
@@ -301,13 +307,22 @@ class Transaction:
             delay=delay,
             at=at,
             mandatory=mandatory,
+            immediate=immediate,
         )
         self._loop.run(publishing)
 
     def publish_batch_to(
-        self, exchange: str, routing_key: str | Sequence[str], batch: Batch, *, mandatory: bool = False
+        self,
+        exchange: str,
+        routing_key: str | Sequence[str],
+        batch: Batch,
+        *,
+        mandatory: bool = False,
+        immediate: bool = False,
     ) -> None:
-        publishing = self._transaction.publish_batch_to(exchange, routing_key, batch, mandatory=mandatory)
+        publishing = self._transaction.publish_batch_to(
+            exchange, routing_key, batch, mandatory=mandatory, immediate=immediate
+        )
         self._loop.run(publishing)
 
     def settle(self, target: Target) -> None:
@@ -375,10 +390,12 @@ class Client(_Settling):
         *,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        self._loop.publish(partial(self._client.gather, queue, message, timeout_ms))
+        address = Through("", queue, immediate=True) if immediate else queue
+        self._loop.publish(partial(self._client.gather, address, message, timeout_ms))
 
     def publish_to(
         self,
@@ -391,22 +408,36 @@ class Client(_Settling):
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        route = Through(exchange, routing_key, mandatory)
+        route = Through(exchange, routing_key, mandatory, immediate)
         self._loop.publish(partial(self._client.gather, route, message, timeout_ms))
 
     def publish_batch(
-        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
+        self,
+        queue: str | Sequence[str],
+        batch: Batch,
+        *,
+        immediate: bool = False,
+        timeout_ms: int | None = None,
     ) -> int:
-        return self._loop.run(self._client.publish_batch(queue, batch, timeout_ms=timeout_ms))
+        return self._loop.run(
+            self._client.publish_batch(queue, batch, immediate=immediate, timeout_ms=timeout_ms)
+        )
 
     def send_batch(
-        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
+        self,
+        queue: str | Sequence[str],
+        batch: Batch,
+        *,
+        immediate: bool = False,
+        timeout_ms: int | None = None,
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
-        return self._loop.follow(partial(self._client.send_batch, queue, batch, timeout_ms=timeout_ms))
+        send = self._client.send_batch
+        return self._loop.follow(partial(send, queue, batch, immediate=immediate, timeout_ms=timeout_ms))
 
     def publish_batch_to(
         self,
@@ -415,11 +446,17 @@ class Client(_Settling):
         batch: Batch,
         *,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> int:
         return self._loop.run(
             self._client.publish_batch_to(
-                exchange, routing_key, batch, mandatory=mandatory, timeout_ms=timeout_ms
+                exchange,
+                routing_key,
+                batch,
+                mandatory=mandatory,
+                immediate=immediate,
+                timeout_ms=timeout_ms,
             )
         )
 
@@ -430,12 +467,21 @@ class Client(_Settling):
         batch: Batch,
         *,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> concurrent.futures.Future[int]:
         """Publish and wait only for room in the window. Returns a future of the confirm."""
         send = self._client.send_batch_to
         return self._loop.follow(
-            partial(send, exchange, routing_key, batch, mandatory=mandatory, timeout_ms=timeout_ms)
+            partial(
+                send,
+                exchange,
+                routing_key,
+                batch,
+                mandatory=mandatory,
+                immediate=immediate,
+                timeout_ms=timeout_ms,
+            )
         )
 
     def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
@@ -507,8 +553,13 @@ class Client(_Settling):
     def delete(self, name: str, *, timeout_ms: int | None = None) -> int:
         return self._loop.run(self._client.delete(name, timeout_ms=timeout_ms))
 
-    def purge(self, name: str, *, timeout_ms: int | None = None) -> int:
-        return self._loop.run(self._client.purge(name, timeout_ms=timeout_ms))
+    def purge(self, name: str, *, dead_only: bool = False, timeout_ms: int | None = None) -> int:
+        return self._loop.run(self._client.purge(name, dead_only=dead_only, timeout_ms=timeout_ms))
+
+    def redrive(
+        self, queue: str, selector: str | None = None, *, limit: int | None = None, only: str | None = None
+    ) -> Redriven:
+        return self._loop.run(self._client.redrive(queue, selector, limit=limit, only=only))
 
     def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         return self._loop.run(self._client.queues(prefix, timeout_ms=timeout_ms))
@@ -570,6 +621,22 @@ class Client(_Settling):
     ) -> list[BindingInfo]:
         return self._loop.run(
             self._client.bindings(source, queue=queue, exchange=exchange, timeout_ms=timeout_ms)
+        )
+
+    def transactions(self, group: int = 0, *, timeout_ms: int | None = None) -> list[TransactionInfo]:
+        return self._loop.run(self._client.transactions(group, timeout_ms=timeout_ms))
+
+    def resolve_transaction(
+        self,
+        group: int,
+        producer: bytes,
+        number: int,
+        outcome: str = "",
+        *,
+        timeout_ms: int | None = None,
+    ) -> ResolvedTransaction:
+        return self._loop.run(
+            self._client.resolve_transaction(group, producer, number, outcome, timeout_ms=timeout_ms)
         )
 
     def set_policy(

@@ -395,5 +395,14 @@ class SelectorGroup:
             self._decoded = decoded(self.selector)
         return self._decoded
 
+    def credit(self, priority: int, enough: int) -> int:
+        """The credit of its consumers of a priority; it stops to count at `enough`."""
+        found = 0
+        for consumer in self.eligible.get(priority, {}).values():
+            found += consumer.credit
+            if found >= enough:
+                break
+        return found
+
     def next_consumer(self, priority: int) -> Consumer:
         return next(iter(self.eligible[priority].values()))

@@ -29,6 +29,8 @@ READ_FIELD_BYTES = 1 << 20
 """Encoded fields that are decoded together."""
 
 _COUNT = slice(4, 8)
+_NO_BLOCK = -2
+"""In place of a block's number: the messages are in no block."""
 
 
 @lru_cache(maxsize=8)
@@ -112,35 +114,77 @@ class Fields:
 
     def select(self, block: Block, selector: Selector, members: int) -> int:
         """The messages of `members` (all in the queue) for which the selector is TRUE."""
-        self.evaluated += members.bit_count()
         chosen = 0
-        few = self._limits.few_messages
         for columns, part in self._parts(block, members):
-            if part.bit_count() > few:
-                messages, first = self._messages(block, columns, part)
-                flags = vectorised.select(selector.tree, messages)
-                chosen |= (bitsets.from_flags(flags) << first) & part
-                continue
-            condition = selector.condition
-            for slot in bitsets.members(part):
-                if condition(columns.row(slot)) is True:
-                    chosen |= 1 << slot
+            chosen |= self._select(block.number, columns, selector, part)
         return chosen
+
+    def _select(self, number: int, columns: BlockColumns, selector: Selector, members: int) -> int:
+        """The same, where the fields of all `members` are in the columns of a block, which has this number."""
+        self.evaluated += members.bit_count()
+        if members.bit_count() > self._limits.few_messages:
+            messages, first = self._messages(number, columns, members)
+            flags = vectorised.select(selector.tree, messages)
+            return (bitsets.from_flags(flags) << first) & members
+        chosen, condition = 0, selector.condition
+        for slot in bitsets.members(members):
+            if condition(columns.row(slot)) is True:
+                chosen |= 1 << slot
+        return chosen
+
+    def matches(
+        self,
+        batch: BatchColumns | None,
+        rows: Sequence[tuple[int, int]],
+        index: PredicateIndex[bytes],
+        groups: Mapping[bytes, SelectorGroup],
+        others: Iterable[SelectorGroup],
+    ) -> dict[bytes, int]:
+        """Which messages of a batch that is not in the queue the selectors match: those that are both in the index and
+        in `groups`, and `others`. rows: the messages (row, count) in the fields of the batch. The messages that a
+        selector matches are a set of places among the rows."""
+        total = sum([count for _, count in rows])
+        columns = BlockColumns(total, self._limits.dense_columns)
+        place = 0
+        for row, count in rows:
+            found = (_no_fields(count), 0) if batch is None else (batch, row)
+            columns.append(place, *found, count)
+            place += count
+        self.forget_laid()
+        members = bitsets.span(0, total)
+        made: dict[bytes, int] = {}
+        for token, chosen in self._look_up(_NO_BLOCK, columns, index, groups, members):
+            made[token] = made.get(token, 0) | chosen
+        for group in others:
+            if chosen := self._select(_NO_BLOCK, columns, group.decoded, members):
+                made[group.selector] = chosen
+        self.forget_laid()
+        return made
 
     def look_up(
         self, block: Block, index: PredicateIndex[bytes], groups: Mapping[bytes, SelectorGroup], members: int
     ) -> Iterator[tuple[bytes, int]]:
         """Of the selectors that are both in the index and in `groups`, those that are TRUE for some of `members` (all
         in the queue), and for which. A selector may occur several times, with different messages."""
-        few = self._limits.few_messages
         for columns, part in self._parts(block, members):
-            if part.bit_count() <= few:
-                yield from self._look_up_each(columns, index, groups, part).items()
-                continue
-            for token, named in self._candidates(block, columns, index, part):
-                group = groups.get(token)
-                if group is not None and (chosen := self.select(block, group.decoded, named)):
-                    yield token, chosen
+            yield from self._look_up(block.number, columns, index, groups, part)
+
+    def _look_up(
+        self,
+        number: int,
+        columns: BlockColumns,
+        index: PredicateIndex[bytes],
+        groups: Mapping[bytes, SelectorGroup],
+        members: int,
+    ) -> Iterator[tuple[bytes, int]]:
+        """The same, where the fields of all `members` are in the columns of a block, which has this number."""
+        if members.bit_count() <= self._limits.few_messages:
+            yield from self._look_up_each(columns, index, groups, members).items()
+            return
+        for token, named in self._candidates(number, columns, index, members):
+            group = groups.get(token)
+            if group is not None and (chosen := self._select(number, columns, group.decoded, named)):
+                yield token, chosen
 
     def _look_up_each(
         self,
@@ -163,23 +207,23 @@ class Fields:
         return found
 
     def _candidates(
-        self, block: Block, columns: BlockColumns, index: PredicateIndex[bytes], members: int
+        self, number: int, columns: BlockColumns, index: PredicateIndex[bytes], members: int
     ) -> Iterator[tuple[bytes, int]]:
         """The selectors of an index that may be TRUE, and for which of `members`, whose fields are in `columns`."""
         for token in list(index.rest):
             yield token, members
-        messages, first = self._messages(block, columns, members)
+        messages, first = self._messages(number, columns, members)
         for token, arrays in index.candidates(messages).items():
             places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
             named = (bitsets.from_positions(places, members.bit_length() - first) << first) & members
             if named:
                 yield token, named
 
-    def _messages(self, block: Block, columns: BlockColumns, part: int) -> tuple[vectorised.Messages, int]:
+    def _messages(self, number: int, columns: BlockColumns, part: int) -> tuple[vectorised.Messages, int]:
         """A part of the messages, laid out once for several selectors in turn, and the slot of the first message."""
         first = bitsets.first(part)
         width = part.bit_length() - first
-        key = (block.number, first, width)
+        key = (number, first, width)
         if self._laid is None or key != self._laid_key:
             self._laid = vectorised.Messages(columns, first, width)
             self._laid_key = key
@@ -225,7 +269,10 @@ class Fields:
     def _read(self, block: Block, columns: BlockColumns, start: int, end: int) -> None:
         """Reads the missing fields of the slots start .. end-1, or of the first ones. Every batch is read once, in the
         order of the log. Batches of one message are decoded together."""
-        runs, missing = block.runs, block.kept & bitsets.span(start, end - start) & ~columns.filled
+        runs, missing = (
+            block.runs,
+            block.selectable & bitsets.span(start, end - start) & ~columns.filled,
+        )
         singles: dict[int, bytes | memoryview] = {}
         size, most_singles = 0, self._limits.read_singles
         batches: list[tuple[int, int, int]] = []

@@ -31,7 +31,7 @@ group gets or loses its holder, so every selector with credit is asked each time
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from fifo.budgets import Budget, Entry
 from fifo.consumers.consumer import Consumer, Key, SelectorGroup
@@ -45,6 +45,7 @@ from fifo.messages import bitsets, expiry
 from fifo.messages.blocks import Block, Stored
 from fifo.messages.messages import Messages
 from fifo.versions import BUDGETED_ARRIVALS
+from quorum_selectors.columns import BatchColumns
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.summaries import decode, may_match
 
@@ -169,7 +170,7 @@ class SelectorGroups:
         """Makes a group that gets credit caught up if no message is ahead of its scan position, and idle if it has no
         known matches."""
         messages = self.messages
-        is_empty = not messages.total_count
+        is_empty = not messages.present_count
         if not group.selector or (group.scan_position < messages.next_sequence and not is_empty):
             return
         if is_empty:
@@ -200,6 +201,30 @@ class SelectorGroups:
             if consumer.attach in grouped.own
         ]
         return sorted(found, key=lambda consumer: consumer.attach)
+
+    def with_credit(self, priority: int, selectors: Iterable[bytes]) -> list[SelectorGroup]:
+        """Those of these selectors' groups, and the group without a selector, that have a consumer of this priority
+        with credit, in the order of the service queue."""
+        found = [self.service_queue.get(selector) for selector in (b"", *selectors)]
+        return sorted(
+            [group for group in found if group is not None and priority in group.eligible],
+            key=lambda group: group.queue_position,
+        )
+
+    def matches_of(self, batch: BatchColumns | None, rows: Sequence[tuple[int, int]]) -> dict[bytes, int]:
+        """Which messages of a batch that is not in the queue match the selectors that are caught up and have credit.
+        See `Fields.matches`."""
+        others = [
+            group
+            for group in self._active.values()
+            if group.scan_position == CAUGHT_UP and group.selector not in self._filed
+        ]
+        found = self.fields.matches(batch, rows, self._filed, self.service_queue, others)
+        return {
+            selector: chosen
+            for selector, chosen in found.items()
+            if self.service_queue[selector].scan_position == CAUGHT_UP
+        }
 
     def may_find_more(self, priority: int) -> bool:
         """Whether a caught-up group has a consumer of this priority with credit, and arrivals that are not looked up

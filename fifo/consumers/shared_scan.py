@@ -39,6 +39,11 @@ class SharedScan:
         """The sequence below which all messages have been looked up."""
         return self._messages.next_sequence if self.behind is None else self.behind
 
+    @property
+    def steps(self) -> int:
+        """The steps of looking up one message with short texts for all groups that share the scan."""
+        return self._costs.steps
+
     # ---- the groups that share it
 
     def join(self, group: SelectorGroup, entry: Entry) -> bool:

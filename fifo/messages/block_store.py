@@ -169,7 +169,7 @@ class BlockStore:
         columns = block.columns
         if block.summary or not block.has_fields:
             return
-        block.summary = summarise(columns, bitsets.as_flags(block.kept, columns.size).astype(bool))
+        block.summary = summarise(columns, bitsets.as_flags(block.selectable, columns.size).astype(bool))
         if block.stored is not None:
             block.stored = block.stored.with_summary(block.summary)
 

@@ -8,7 +8,8 @@ its body is in the *run* it belongs to: neighbours that came in one batch, or si
 other in one Raft entry (`one_each`). A run ends at the edge of its block and takes 20 bytes, or 28 in a block where
 messages expire. In a queue with a limit on bytes it takes 4 more, for the size of its messages: those of one run count
 alike. The due times of delayed messages are apart from the runs, because those of requeued messages have nothing to do
-with their batches.
+with their batches. A *dead* message waits for its dead-letter target (dead_letters.py). The block has a bit set for
+each cause of which its dead messages have died (`deaths`).
 
 All access to blocks is through a `BlockStore` (block_store.py), which keeps cold blocks in pages. The machine sees no
 difference. Code that changes the replicated state of a block marks its page as outdated (`stored = None`).
@@ -193,6 +194,7 @@ class Stored:
     not known, or if an earlier build made the record.
     noted_bytes: of the ready messages; -1 if the block notes no sizes. noted_delayed_bytes: the same of the delayed
     ones.
+    dead_bytes: of the dead messages, as a limit counts them.
     read_cost: local, counted by read_costs.py, and negative before. Only once it is counted are text_factor and
     long_texts those of the block.
 
@@ -203,6 +205,8 @@ class Stored:
     __slots__ = (
         "checked_out_count",
         "crc",
+        "dead_bytes",
+        "dead_count",
         "delayed_count",
         "earliest",
         "earliest_due",
@@ -245,9 +249,12 @@ class Stored:
         self.delayed_count, self.noted_delayed_bytes = 0, min(self.noted_bytes, 0)
         self.earliest_due: int | None = None
         if not reader.is_at_end():
-            self.delayed_count = reader.number()
-            self.earliest_due = reader.number()
+            self.delayed_count, earliest_due = reader.number(), reader.number()
+            self.earliest_due = earliest_due if self.delayed_count else None
             self.noted_delayed_bytes = reader.number() - 1
+        self.dead_count = self.dead_bytes = 0
+        if not reader.is_at_end():
+            self.dead_count, self.dead_bytes = reader.number(), reader.number()
         self.read_cost = -1
         self.text_factor = self.long_texts = 0
 
@@ -282,7 +289,8 @@ class Stored:
         out = Writer()
         out.data += self.head
         out.blob(self.references.packed)
-        write_rest(out, self.summary, self.noted_bytes, self.ready_levels, self.delayed)
+        dead = self.dead_count, self.dead_bytes
+        write_rest(out, self.summary, self.noted_bytes, self.ready_levels, self.delayed, dead)
         return bytes(out.data)
 
     def with_summary(self, summary: bytes) -> Stored:
@@ -299,10 +307,13 @@ def write_rest(
     noted_bytes: int,
     ready_levels: Sequence[tuple[int, int]],
     delayed: tuple[int, int, int] | None,
+    dead: tuple[int, int],
 ) -> None:
     """The end of a record, as far as there is anything to say. ready_levels: how many messages of which priorities are
     ready. delayed: the number of delayed messages, their earliest due time, and their bytes, -1 if the block notes no
-    sizes; None if there are none."""
+    sizes; None if there are none. dead: the number of dead messages, and their bytes."""
+    if delayed is None and dead[0]:
+        delayed = 0, 0, min(noted_bytes, 0)
     has_delayed = delayed is not None
     has_levels = bool(ready_levels) or has_delayed
     has_bytes = noted_bytes >= 0 or has_levels
@@ -316,6 +327,8 @@ def write_rest(
     if delayed is not None:
         count, earliest_due, size_bytes = delayed
         out.numbers((count, earliest_due, size_bytes + 1))
+    if dead[0]:
+        out.numbers(dead)
 
 
 class Block:
@@ -327,6 +340,7 @@ class Block:
         "checked_out",
         "columns",
         "copies",
+        "deaths",
         "delayed",
         "dues",
         "earliest",
@@ -361,6 +375,9 @@ class Block:
         self.copies: dict[
             int, int
         ] = {}  # by pin, ascending: the ready set of its time, if that has changed since
+        self.deaths: dict[
+            int, int
+        ] = {}  # by cause (dead_letters.CAUSES): the dead messages, in no other place
         self.failures = bitsets.Counts()
         self.levels: dict[int, int] = {}  # by priority: which of `present` have it; empty without priorities
         self.group_keys: NDArray[np.uint64] | None = None
@@ -410,14 +427,27 @@ class Block:
         return found
 
     @property
-    def kept(self) -> int:
-        """The messages whose bodies are needed."""
+    def dead(self) -> int:
+        """The messages that wait for their dead-letter target."""
+        found = 0
+        for members in self.deaths.values():
+            found |= members
+        return found
+
+    @property
+    def selectable(self) -> int:
+        """The messages that a selector may have to look at. Dead ones are none of them."""
         return self.present | self.pinned
 
     @property
+    def kept(self) -> int:
+        """The messages whose bodies are needed."""
+        return self.selectable | self.dead
+
+    @property
     def has_fields(self) -> bool:
-        """Whether the fields of all messages whose bodies are needed are in memory."""
-        return self.columns is not None and not self.kept & ~self.columns.filled
+        """Whether the fields of all selectable messages are in memory."""
+        return self.columns is not None and not self.selectable & ~self.columns.filled
 
     @property
     def ready_count(self) -> int:
@@ -435,6 +465,10 @@ class Block:
     def earliest_due(self) -> int | None:
         """The earliest due time of a delayed message, None if there is none."""
         return None if self.dues is None else self.dues.earliest
+
+    @property
+    def dead_count(self) -> int:
+        return self.dead.bit_count()
 
     # ---- bytes, as a limit counts them
 
@@ -455,6 +489,10 @@ class Block:
     def noted_delayed_bytes(self) -> int:
         """The same of the delayed messages."""
         return -1 if self.runs.sizes is None else self.delayed_bytes
+
+    @property
+    def dead_bytes(self) -> int:
+        return self.bytes_of(self.dead)
 
     def note_sizes(self) -> None:
         """From now on the block notes the size of each run. Those that are there count the mean of all that came."""
@@ -538,6 +576,7 @@ class Block:
             + len(self.copies)
             + len(self.failures.planes)
             + len(self.levels)
+            + len(self.deaths)
         )
         columns = 0 if self.columns is None else int(self.columns.nbytes)
         dues = 0 if self.dues is None else 12 * len(self.dues)
@@ -546,7 +585,7 @@ class Block:
         return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns + dues
 
     def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """The Raft indexes of the bodies of messages that are in the queue or pinned, ascending, each once."""
+        """The Raft indexes of the bodies that are needed, ascending, each once."""
         indexes = np.frombuffer(self.runs.indexes, dtype=np.uint64)
         kept = self.kept
         if kept.bit_count() != sum(self.runs.counts):  # some are gone, and with them perhaps all of a run
@@ -558,7 +597,7 @@ class Block:
         return indexes[np.concatenate(([True], indexes[1:] != indexes[:-1]))]
 
     def clear(self) -> None:
-        """Empties a block without messages or pins for the messages that will arrive next."""
+        """Empties a block without kept messages for the messages that will arrive next."""
         self.redelivered = 0
         self.failures = bitsets.Counts()
         self.group_keys = None

@@ -71,7 +71,8 @@ def purge(messages: Messages, before: int, is_pinned: Callable[[int], bool], cau
             break
         found = messages.blocks.at(number)
         is_whole = slots == block_size and number != messages.tail and not is_pinned(number)
-        if is_whole and not isinstance(found, Block) and found.live == found.delayed_count:
+        has_delayed_only = found.live == found.delayed_count and not found.dead_count
+        if is_whole and not isinstance(found, Block) and has_delayed_only:
             messages.forget_delayed(found, cause)
             continue
         block = messages.blocks.get(number)

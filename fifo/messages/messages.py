@@ -1,7 +1,8 @@
 """The messages of one queue, and their life.
 
-A message is ready, checked out, delayed, or gone. `LIFE` is the whole life as a table: each row is a move, by the
-method of `Messages` that makes it. Messages leave in one place, `_departed`, whatever the cause.
+A message is ready, checked out, delayed, dead (dead_letters.py), or gone. `LIFE` is the whole life as a table: each row
+is a move, by the method of `Messages` that makes it. Consumers and views lose messages in one place, `_departed`,
+whatever the cause: the messages die there, if the queue has a dead-letter target, or are gone.
 
 The parts of a queue that serve, reserve, pin and stage are built on this layer, which knows none of them. Two of them
 register for changes:
@@ -14,8 +15,9 @@ Rules:
 - Only a failed delivery counts towards the delivery limit. A message over the limit, or expired while it was checked
   out, leaves the queue when it is requeued.
 - Every change of a block's replicated state marks its page as outdated (`stored = None`).
-- Nothing leaves uncounted: the published messages are those that are ready, checked out or delayed, and those that
-  have left for each cause. Entries of version 1 count a purge as a settlement, and count no returns and redeliveries.
+- Nothing leaves uncounted: the published messages are those that are ready, checked out, delayed or dead, and those
+  that have left for each cause. Entries of version 1 count a purge as a settlement, and count no returns and
+  redeliveries.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore
 from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block, Stored
+from fifo.messages.dead_letters import CAUSES, DeadLetters
 from fifo.messages.due_times import DueBlocks, DueTimes
 from fifo.messages.message_groups import MessageGroups, keys_of_each
 from fifo.messages.ready_order import ReadyOrder, order_of
@@ -52,6 +55,7 @@ class Place(Enum):
     READY = "ready"
     CHECKED_OUT = "checked_out"
     DELAYED = "delayed"
+    DEAD = "dead"
     GONE = ""
 
 
@@ -84,6 +88,18 @@ LIFE = (
     Move("drop_delayed", Place.DELAYED, Place.GONE, "maxlen"),
     Move("drop_delayed", Place.DELAYED, Place.GONE, "purged"),
     Move("forget_delayed", Place.DELAYED, Place.GONE, "purged"),
+    Move("settle", Place.CHECKED_OUT, Place.DEAD, "rejected"),
+    Move("requeue", Place.CHECKED_OUT, Place.DEAD, "delivery_limit"),
+    Move("requeue", Place.CHECKED_OUT, Place.DEAD, "expired"),
+    Move("drop", Place.READY, Place.DEAD, "expired"),
+    Move("drop", Place.READY, Place.DEAD, "maxlen"),
+    Move("end_delay", Place.DELAYED, Place.DEAD, "expired"),
+    Move("drop_delayed", Place.DELAYED, Place.DEAD, "maxlen"),
+    Move("settle_dead", Place.DEAD, Place.GONE, "expired"),
+    Move("settle_dead", Place.DEAD, Place.GONE, "rejected"),
+    Move("settle_dead", Place.DEAD, Place.GONE, "delivery_limit"),
+    Move("settle_dead", Place.DEAD, Place.GONE, "maxlen"),
+    Move("purge", Place.DEAD, Place.GONE, "purged"),
 )
 
 COUNTED = ("expired", "rejected", "delivery_limit", "maxlen")
@@ -120,6 +136,7 @@ class Messages:
         "blocks",
         "checked_out_count",
         "config",
+        "dead",
         "delays",
         "dropped",
         "expiries",
@@ -152,6 +169,7 @@ class Messages:
         self.reserved_count = self.reserved_bytes = 0
         """of the messages that prepared transactions publish"""
         self.blocks = BlockStore(queue, memory)
+        self.dead = DeadLetters(self.blocks, memory.limits)
         self.order: ReadyOrder = order_of(config)
         self.grouped: MessageGroups | None = None
         if config.message_groups:
@@ -194,9 +212,24 @@ class Messages:
         return self.ready_bytes + (0 if self.delays is None else self.delays.size_bytes)
 
     @property
-    def total_count(self) -> int:
-        """The number of messages that are in the queue."""
+    def present_count(self) -> int:
+        """The number of messages that are ready, delayed or checked out."""
         return self.waiting_count + self.checked_out_count
+
+    @property
+    def total_count(self) -> int:
+        """The number of messages in all places."""
+        return self.present_count + self.dead.count
+
+    @property
+    def _limited_count(self) -> int:
+        """The number of messages that count for the length of a queue that refuses publishes."""
+        return self.waiting_count + self.dead.count + self.reserved_count
+
+    @property
+    def _limited_bytes(self) -> int:
+        """The bytes of these messages, while there is a limit on them."""
+        return self.waiting_bytes + self.dead.size_bytes + self.reserved_bytes
 
     @property
     def counts_bytes(self) -> bool:
@@ -212,6 +245,11 @@ class Messages:
     def filed_to(self, sequence: int) -> None:
         if self.grouped is not None:
             self.grouped.filed_to = sequence
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether messages that leave go to a dead-letter target."""
+        return self.config.dead_letter_strategy != "none"
 
     @property
     def published_count(self) -> int:
@@ -236,19 +274,21 @@ class Messages:
         if self.delays is not None and was_counted != self.counts_bytes:
             counted = self.blocks.values() if self.counts_bytes else ()
             self.delays.size_bytes = sum(block.delayed_bytes for block in counted)
+        if was_counted != self.counts_bytes:
+            numbers = self.dead.numbers if self.counts_bytes else ()
+            self.dead.size_bytes = sum([self.blocks.at(number).dead_bytes for number in numbers])
 
     def room(self, size: int) -> int:
-        """The number of messages of `size` bytes each that the queue accepts until it is full."""
+        """The number of messages of `size` bytes each that the queue accepts until it is full. Dead messages count, so
+        a target that takes nothing holds back those who publish."""
         config = self.config
         if config.overflow != "reject_publish":
             return UNLIMITED
-        found = (
-            UNLIMITED
-            if config.max_length < 0
-            else config.max_length - self.waiting_count - self.reserved_count
-        )
+        found = UNLIMITED
+        if config.max_length >= 0:
+            found = config.max_length - self._limited_count
         if config.max_length_bytes >= 0:
-            left = config.max_length_bytes - self.waiting_bytes - self.reserved_bytes
+            left = config.max_length_bytes - self._limited_bytes
             if size or left < 0:
                 found = min(found, left // max(size, 1))
         return max(0, found)
@@ -258,19 +298,19 @@ class Messages:
         config = self.config
         if config.overflow != "reject_publish":
             return None
-        waiting = self.waiting_count + self.reserved_count
-        waiting_bytes = self.waiting_bytes + self.reserved_bytes
-        wanted, wanted_bytes = waiting + count, waiting_bytes + size_bytes
+        held, held_bytes = self._limited_count, self._limited_bytes
         places = "ready"
         if self.delayed_count:
             places += " or delayed"
+        if self.dead.count:
+            places += " or dead"
         if self.reserved_count:
             places += " or part of a transaction"
-        if 0 <= config.max_length < wanted:
-            text = f"{waiting} messages are {places}, {wanted} would be; allowed: {config.max_length}"
-        elif 0 <= config.max_length_bytes < wanted_bytes:
+        if 0 <= config.max_length < held + count:
+            text = f"{held} messages are {places}, {held + count} would be; allowed: {config.max_length}"
+        elif 0 <= config.max_length_bytes < held_bytes + size_bytes:
             text = (
-                f"{waiting_bytes} bytes of messages are {places}, {wanted_bytes} would be; "
+                f"{held_bytes} bytes of messages are {places}, {held_bytes + size_bytes} would be; "
                 f"allowed: {config.max_length_bytes}"
             )
         else:
@@ -544,39 +584,93 @@ class Messages:
         self.order.left(block, members)
         self.ready_count -= self._departed(block, (cause, members))
 
-    def purge(self, before: int, is_pinned: Callable[[int], bool], cause: str = "purged") -> int:
-        """Removes ready messages with a sequence below `before`. Returns their number. It takes a constant number of
-        steps a block. A cold block with ready messages only is not read, unless a pin reaches into it."""
-        was_ready = self.ready_count
+    def settle_dead(self, to: int, forwarded: int) -> int:
+        """Removes the dead messages that were claimed with numbers up to `to`. Returns their number. forwarded: how
+        many of them the target has."""
+        total = 0
+        for block, members in self.by_block(self.dead.take_claims(to)):
+            total += members.bit_count()
+            self._forget_dead(block, members)
+        self.dead.forwarded_count += min(forwarded, total)
+        return total
+
+    def _forget_dead(self, block: Block, members: int, cause: str = "") -> None:
+        """Dead messages of a block are gone. They count for this cause, or for those of their deaths."""
+        if self.counts_bytes:
+            self.dead.size_bytes -= block.bytes_of(members)
+        for own, some in self.dead.remove(block, members):
+            self._count(cause or own, some.bit_count())
+        self.release_block(block)
+
+    def restore_dead(self, block: Block | Stored) -> None:
+        """Counts the dead messages of a block of a snapshot or checkpoint."""
+        if block.dead_count:
+            self.dead.restored(block)
+            if self.counts_bytes:
+                self.dead.size_bytes += block.dead_bytes
+
+    def purge(
+        self,
+        before: int,
+        is_pinned: Callable[[int], bool],
+        cause: str = "purged",
+        *,
+        dead_only: bool = False,
+    ) -> int:
+        """Removes dead messages with a sequence below `before`, and ready ones if not `dead_only`. Returns their
+        number. It takes a constant number of steps a block. A cold block with no other messages is not read, unless a
+        pin reaches into it."""
+        before_count = self.ready_count + self.dead.count
+        self.dead.drop_claims(before)
+        numbers = [] if dead_only else list(self.order.by_sequence.numbers)
+        if self.dead.count:
+            numbers = sorted({*numbers, *self.dead.numbers})
         block_bits, block_size = self.limits.block_bits, self.limits.block_size
-        for number in list(self.order.by_sequence.numbers):
-            found = self.blocks.at(number)
+        for number in numbers:
             slots = min(before - (number << block_bits), block_size)
             if slots <= 0:
                 continue
+            found = self.blocks.at(number)
             is_whole = slots == block_size and number != self.tail and not is_pinned(number)
-            if is_whole and not isinstance(found, Block) and found.live == found.ready_count:
-                if found.earliest != NEVER:
-                    self.expiries.remove((found.earliest, number))
-                self.ready_count -= found.live
-                if self.counts_bytes:
-                    self.ready_bytes -= found.ready_bytes
-                self._count(cause, found.live)
-                self.order.block_left(found)
-                self._forget_block(number)
+            is_all = found.live == (0 if dead_only else found.ready_count)
+            if is_whole and is_all and not isinstance(found, Block):
+                self._forget_cold(found, cause)
                 continue
-            block = self.blocks.get(number)
-            members = block.ready & ((1 << slots) - 1)
-            if members:
-                self.drop(block, members, cause)
-        return was_ready - self.ready_count
+            block, below = self.blocks.get(number), (1 << slots) - 1
+            if not dead_only and block.ready & below:
+                self.drop(block, block.ready & below, cause)
+            if block.deaths and block.dead & below:
+                self._forget_dead(block, block.dead & below, "purged")
+        return before_count - self.ready_count - self.dead.count
+
+    def _forget_cold(self, block: Stored, cause: str) -> None:
+        """Removes a cold block, of which all messages are ready or dead, from the queue."""
+        if block.earliest != NEVER:
+            self.expiries.remove((block.earliest, block.number))
+        if block.ready_count:
+            self.ready_count -= block.ready_count
+            if self.counts_bytes:
+                self.ready_bytes -= block.ready_bytes
+            self._count(cause, block.ready_count)
+            self.order.block_left(block)
+        if block.dead_count:
+            if self.counts_bytes:
+                self.dead.size_bytes -= block.dead_bytes
+            self._count("purged", block.dead_count)
+            self.dead.forget(block)
+        self._forget_block(block.number)
 
     def _departed(self, block: Block, *parts: tuple[str, int]) -> int:
-        """Books messages of a block, given by causes, as gone. Returns their number. They are in no place's set any
-        more."""
+        """Books messages of a block, given by causes, as dead or gone. Returns their number. They are in no place's set
+        any more."""
         members = 0
         for cause, some in parts:
-            self._count(cause, some.bit_count())
+            if some and cause in CAUSES and self.has_dead_letters:
+                self.dead.add(block, cause, some)
+                if self.counts_bytes:
+                    self.dead.size_bytes += block.bytes_of(some)
+            else:
+                self._count(cause, some.bit_count())
             members |= some
         count = members.bit_count()
         block.live -= count
@@ -615,9 +709,9 @@ class Messages:
             self.before_ready_changes(block)
 
     def release_block(self, block: Block) -> None:
-        """Drops a block without messages or pins, or the unneeded runs of another one."""
+        """Drops a block without kept messages, or the unneeded runs of another one."""
         is_tail = block.number == self.tail
-        if block.live or block.pinned:
+        if block.live or block.pinned or block.deaths:
             block.compact(1024 if is_tail else 16)
         elif is_tail:
             block.clear()

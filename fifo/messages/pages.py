@@ -62,10 +62,10 @@ def write_page(pages: Pages, queue: int, block: Block) -> Stored:
     ):
         out.number(value)
     out.blob(pack(block.live_indexes()))
-    delayed = None
+    delayed, dead = None, (block.dead_count, block.dead_bytes)
     if block.dues is not None:
         delayed = block.delayed_count, block.dues.earliest, block.noted_delayed_bytes
-    write_rest(out, block.summary, block.noted_bytes, block.ready_levels, delayed)
+    write_rest(out, block.summary, block.noted_bytes, block.ready_levels, delayed, dead)
     block.stored = Stored(bytes(out.data))
     return block.stored
 
@@ -95,6 +95,7 @@ HAS_LONG_TEXTS = 2
 HAS_PRIORITIES = 4
 HAS_SIZES = 8
 HAS_DELAYED = 16
+HAS_DEAD = 32
 HAS_GROUPS = 64
 """The parts at the end of a block's bytes."""
 
@@ -124,6 +125,7 @@ def encode_block(block: Block) -> bytearray:
         | (HAS_PRIORITIES if block.levels else 0)
         | (HAS_SIZES if runs.sizes is not None else 0)
         | (HAS_DELAYED if block.dues is not None else 0)
+        | (HAS_DEAD if block.deaths else 0)
         | (HAS_GROUPS if keys is not None else 0)
     )
     if runs.expiries is not None:
@@ -143,6 +145,11 @@ def encode_block(block: Block) -> bytearray:
             out.column(column)
     if keys is not None:
         out.column(keys)
+    if block.deaths:
+        out.number(len(block.deaths))
+        for cause, members in sorted(block.deaths.items()):
+            out.number(cause)
+            out.bits(members)
     return out.data
 
 
@@ -179,4 +186,6 @@ def decode_block(reader: Reader, size: int) -> Block:
     block.live = block.present.bit_count()
     if flags & HAS_GROUPS:
         block.set_live_keys(reader.column("Q"))
+    if flags & HAS_DEAD:
+        block.deaths = {reader.number(): reader.bits() for _ in range(reader.number())}
     return block

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container
 
-from fifo.commands import NODE
+from fifo.commands import NODE, PRODUCER_BYTES
 from fifo.consumers.consumer import CheckedOut, Consumer, Embargoed, SelectorGroup
 from fifo.consumers.match_cache import EVICTED
 from fifo.consumers.shared_scan import CAUGHT_UP
@@ -15,6 +15,7 @@ from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
 from fifo.messages import bitsets
 from fifo.messages.blocks import NEVER, ONE_EACH, Block
+from fifo.messages.dead_letters import CAUSES
 from fifo.messages.message_groups import MessageGroups
 from fifo.messages.messages import COUNTED, LIFE, Place, by_number
 from fifo.messages.packed_sets import unpack as unpack_set
@@ -76,6 +77,8 @@ def check(group: GroupMachine) -> None:
         )
     _expect(group.selector_bytes.counts == selectors.counts, "the bytes of selectors are counted by owner")
     _expect(all(group.was_deleted(queue) for queue in group.expired), "an expired queue is deleted")
+    having = [queue for queue, machine in sorted(group.queues.items()) if machine.messages.dead.count]
+    _expect(sorted(group.with_dead) == having, "queues with dead messages are listed")
     _check_transactions(group)
     _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
     _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")
@@ -209,7 +212,7 @@ def _check_embargo(machine: QueueMachine, prepared: Container[Key]) -> None:
     for key, parts in machine.staging.embargo.parts.items():
         for part in parts:
             if isinstance(part, EmbargoedBatch):
-                _expect(0 < len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
+                _expect(len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
                 _expect(len(part.dues) in (0, len(part.counts)), "a due time belongs to a stretch")
                 continue
             _expect(part.held.total > 0, "a settlement has messages")
@@ -292,13 +295,13 @@ def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
         _expect(list(order.index) == sorted(index), "the order has the priorities of ready messages")
     _expect(list(machine.messages.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
     _expect(
-        machine.messages.published_count
-        == ready_count + checked_out_count + delayed_count + machine.messages.left_count,
+        machine.messages.published_count == machine.messages.total_count + machine.messages.left_count,
         "every message is in the queue, or counted by the cause for which it has left",
     )
     causes = [move.cause for move in LIFE]
     _expect(all(cause in causes for cause in COUNTED), "causes are of the table")
     _expect(tuple(machine.messages.dropped) == COUNTED, "causes are counted in their order")
+    _check_dead(machine)
     _check_groups(machine)
     _check_timeouts(machine)
     _check_single_active(machine)
@@ -307,6 +310,44 @@ def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
     _check_embargo(machine, prepared)
     _check_pages(machine)
     _check_pins(machine)
+
+
+def _check_dead(machine: QueueMachine) -> None:
+    dead, messages = machine.messages.dead, machine.messages
+    blocks = [messages.blocks.view(number) for number in messages.blocks.numbers()]
+    having = {block.number: block.dead for block in blocks if block.deaths}
+    _expect(list(dead.numbers) == list(having), "the blocks with dead messages are listed")
+    _expect(
+        dead.count == sum([members.bit_count() for members in having.values()]), "dead messages are counted"
+    )
+    size = sum([size_of(block, slot) for block in blocks for slot in bitsets.members(block.dead)])
+    _expect(
+        dead.size_bytes == (size if messages.counts_bytes else 0), "their bytes are counted under a limit"
+    )
+    for block in blocks:
+        _expect(all(0 <= cause < len(CAUSES) for cause in block.deaths), "causes of death are known")
+        counts = [members.bit_count() for members in block.deaths.values()]
+        _expect(0 not in counts and sum(counts) == block.dead_count, "a message dies once")
+    bound = -1
+    claimed: dict[int, int] = {}
+    for claim in dead.claims:
+        _expect(claim.number > bound and claim.count > 0, "claims ascend by number")
+        bound = claim.number + claim.count - 1
+        _expect(claim.epoch <= dead.epoch, "the last worker has the highest epoch")
+        block = messages.blocks.view(claim.sequence >> machine.limits.block_bits)
+        members = bitsets.span(claim.sequence - block.base, claim.count)
+        _expect(
+            any(members & dead == members for dead in block.deaths.values()),
+            "what is claimed has died of one cause",
+        )
+        _expect(not members & claimed.get(block.number, 0), "a message is claimed once")
+        claimed[block.number] = claimed.get(block.number, 0) | members
+    _expect(bound <= dead.last_number, "numbers of claims come from the counter")
+    _expect(dead.claimed_count <= machine.limits.max_claimed, "claims are limited")
+    _expect(
+        len(dead.producer) == (PRODUCER_BYTES if dead.epoch else 0), "the first worker has named the producer"
+    )
+    _expect(bool(dead.count) or not dead.problem, "a target is at fault only while messages wait for it")
 
 
 def _check_pins(machine: QueueMachine) -> None:
@@ -394,6 +435,8 @@ def _check_pages(machine: QueueMachine) -> None:
             "size_bytes",
             "noted_bytes",
             "ready_bytes",
+            "dead_count",
+            "dead_bytes",
         ):
             _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
         _expect(
@@ -607,20 +650,21 @@ def _check_subscription(machine: QueueMachine, subscription: Subscription) -> No
 
 def _check_block(machine: QueueMachine, block: Block) -> None:
     runs = block.runs
-    live = 0
+    placed = 0
     for where in PLACES:
         members = getattr(block, where.value)
-        _expect(not live & members, "a message is in one place")
-        live |= members
+        _expect(not placed & members, "a message is in one place")
+        placed |= members
+    live = placed & ~block.dead
     is_tail = block.number == machine.messages.next_sequence >> machine.limits.block_bits
-    _expect(block.live == live.bit_count(), "live is the number of messages in the block")
+    _expect(block.live == live.bit_count(), "live is the number of ready, held and delayed messages")
     _check_dues(block)
-    _expect(bool(live or block.pinned) or is_tail, "only the last block may be empty")
+    _expect(bool(block.kept) or is_tail, "only the last block may be empty")
     _expect(list(block.copies) == sorted(block.copies), "copies are in the order of their pins")
     _expect(not block.kept >> block.size, "a copy has no more slots than its block")
     _expect(live.bit_length() <= block.size, "a block has as many slots as sequences")
     _expect(
-        block.base + live.bit_length() <= machine.messages.next_sequence, "sequences come from the counter"
+        block.base + placed.bit_length() <= machine.messages.next_sequence, "sequences come from the counter"
     )
     _expect(not block.redelivered & ~live, "only messages in the block are redelivered")
     _expect(not block.failures.nonzero() & ~block.redelivered, "a message that failed was redelivered")

@@ -21,6 +21,7 @@ from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Outcome
 from fifo.group_state import GroupState
 from fifo.kinds import BYTES, FLAG, I64, TEXT, U64, Coded, Column, Many, Maybe, Row
 from fifo.layouts import ADDRESS, FENCE
+from fifo.messages.dead_letters import Claim
 from fifo.messages.messages import COUNTED
 from fifo.number_ranges import NumberRanges
 from fifo.numbering import Fences
@@ -171,6 +172,16 @@ PREPARED_PARTS, DECISIONS = Many(PREPARED), Many(DECISION)
 
 # ---- a queue
 
+CLAIM = Record(
+    Claim,
+    (
+        Field("number", U64),
+        Field("sequence", U64),
+        Field("count", U64),
+        Field("time_ms", U64),
+        Field("epoch", U64),
+    ),
+)
 QUEUE = Record(
     QueueMachine,
     (
@@ -184,6 +195,12 @@ QUEUE = Record(
         Field("messages.redelivered_count", U64, since=2, default=0),
         Field("used_ms", I64, since=2, default=IN_USE),
         Field("messages.filed_to", U64, since=2, default=0),
+        Field("messages.dead.last_number", U64, since=2, default=0),
+        Field("messages.dead.epoch", U64, since=2, default=0),
+        Field("messages.dead.forwarded_count", U64, since=2, default=0),
+        Field("messages.dead.problem", TEXT, since=2, default=""),
+        Field("messages.dead.claims", Many(CLAIM, tuple), since=2, default=()),
+        Field("messages.dead.producer", BYTES, since=2, default=b""),
     ),
 )
 CONSUMER = Record(

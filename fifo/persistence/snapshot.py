@@ -296,6 +296,7 @@ def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     if block.earliest_due is not None:
         machine.messages.restore_delayed(block)
     machine.messages.order.restored(block)
+    machine.messages.restore_dead(block)
     if block.earliest != NEVER:
         machine.messages.expiries.add((block.earliest, block.number))
 
@@ -305,3 +306,4 @@ def complete(group: GroupMachine, machine: QueueMachine) -> None:
     if machine.messages.settled_count == UNKNOWN_COUNT:
         machine.messages.count_earlier()
     group.note_expiry(machine)
+    group.note_dead(machine)

@@ -15,7 +15,7 @@ from fifo.queries import queues
 from fifo.queries import storage as storage_queries
 from fifo.queries import subscriptions as subscription_queries
 from fifo.queries.storage import Storage
-from fifo.results import BrowsePage, PinInfo, QueueInfo, ReservationPage, SubscriptionInfo
+from fifo.results import BrowsePage, DeadWork, PinInfo, QueueInfo, ReservationPage, SubscriptionInfo
 from fifo.staging import StagedInfo
 
 
@@ -23,6 +23,12 @@ def info(group: GroupMachine, queue: int) -> QueueInfo | None:
     """The counts of a queue; None if there is no such queue. The cost grows with `GroupMachine.block_count`."""
     machine = group.queues.get(queue)
     return None if machine is None else queues.info(machine)
+
+
+def dead_work(group: GroupMachine, queue: int, most: int) -> DeadWork | None:
+    """What a queue's dead-letter worker has to do; None if there is no such queue. most: as in queues.dead_work."""
+    machine = group.queues.get(queue)
+    return None if machine is None else queues.dead_work(machine, most)
 
 
 def held_by(group: GroupMachine, node: int, boot: int) -> tuple[Deliver, ...]:

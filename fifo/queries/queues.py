@@ -13,10 +13,11 @@ from fifo.effects import Deliver, Refused, Run
 from fifo.embargo import EmbargoedSettlement
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block, Stored
+from fifo.messages.dead_letters import CAUSES
 from fifo.messages.message_groups import MessageGroups
 from fifo.messages.ready_order import PriorityOrder
 from fifo.queue_machine import QueueMachine
-from fifo.results import BrowsePage, QueueInfo, QueueTotals
+from fifo.results import BrowsePage, ClaimedRun, DeadWork, QueueInfo, QueueTotals
 
 
 def info(machine: QueueMachine) -> QueueInfo:
@@ -45,6 +46,8 @@ def info(machine: QueueMachine) -> QueueInfo:
         totals=totals(machine),
         ready_levels=tuple(sorted(levels.items(), reverse=True)),
         held_groups=0 if machine.messages.grouped is None else machine.messages.grouped.held_count,
+        dead=machine.messages.dead.count,
+        dead_letter_problem=machine.messages.dead.problem if machine.messages.dead.count else "",
     )
 
 
@@ -57,7 +60,37 @@ def totals(machine: QueueMachine) -> QueueTotals:
         purged=messages.purged_count,
         returned=messages.returned_count,
         redelivered=messages.redelivered_count,
+        dead_lettered=messages.dead.forwarded_count,
         **messages.dropped,
+    )
+
+
+def dead_work(machine: QueueMachine, most: int) -> DeadWork:
+    """What the queue's dead-letter worker has to do. most: claimed messages to name; only their blocks are read."""
+    messages, dead = machine.messages, machine.messages.dead
+    claimed: list[ClaimedRun] = []
+    left = most
+    for claim in dead.claims:
+        if left <= 0:
+            break
+        block = messages.blocks.get(claim.sequence >> machine.limits.block_bits)
+        slot = claim.sequence - block.base
+        cause = next(cause for cause, members in block.deaths.items() if members >> slot & 1)
+        number, runs = claim.number, list[Run]()
+        block.runs.clip(block.base, slot, min(claim.count, left), runs)
+        for run in runs:
+            claimed.append(ClaimedRun(number, run, CAUSES[cause], claim.time_ms))
+            number += run.count
+        left -= claim.count
+    earlier = [claim.number + claim.count - 1 for claim in dead.claims if claim.epoch < dead.epoch]
+    return DeadWork(
+        config=messages.config,
+        claimed=tuple(claimed),
+        waiting=dead.count - dead.claimed_count,
+        epoch=dead.epoch,
+        inherited_to=max(earlier, default=0),
+        producer=dead.producer,
+        problem=dead.problem,
     )
 
 

@@ -36,16 +36,16 @@ def storage(machine: QueueMachine, recent_from: int) -> Storage:
     for block in machine.messages.blocks.values():
         if not isinstance(block, Block):
             cold_blocks += 1
-            delta += block.live
+            delta += block.live + block.dead_count
             continue
         warm_blocks += 1
         warm_bytes += block.memory_bytes()
         recent = _recent(block, recent_from)
         alpha += recent
         if block.stored is None:
-            beta += block.live - recent
+            beta += block.live + block.dead_count - recent
         else:
-            gamma += block.live - recent
+            gamma += block.live + block.dead_count - recent
     return Storage(alpha, beta, gamma, delta, warm_blocks, cold_blocks, warm_bytes)
 
 
@@ -53,11 +53,12 @@ def _recent(block: Block, recent_from: int) -> int:
     """The number of a block's messages whose bodies are at or above this Raft index."""
     runs = block.runs
     recent = np.frombuffer(runs.indexes, dtype=np.uint64) >= recent_from
-    if not block.live or not recent.any():
+    count = block.live + block.dead_count
+    if not count or not recent.any():
         return 0
     if recent.all():
-        return block.live
-    return int(runs.counted(block.present)[recent].sum())
+        return count
+    return int(runs.counted(block.present | block.dead)[recent].sum())
 
 
 def scan_positions(machine: QueueMachine) -> dict[bytes, int]:

@@ -1,5 +1,6 @@
 """quorum.v1.Admin: queues and cluster status. Members are in member_service.py, policies in policy_service.py,
-exchanges and bindings in exchange_service.py, definitions in definition_service.py."""
+exchanges and bindings in exchange_service.py, definitions in definition_service.py, transactions in
+transaction_service.py."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.api.definition_service import DefinitionService
 from quorum.api.filters import selector_text
-from quorum.api.handlers import unary, unary_once
+from quorum.api.handlers import LISTED_BYTES, unary, unary_once
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
+from quorum.api.transaction_service import TransactionService
 from quorum.catalog import commands as cat
 from quorum.catalog.arguments import check_queue_name, check_size, effective_config
 from quorum.catalog.commands import NO_QUEUE, RemoveQueue
@@ -33,8 +35,6 @@ from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc, queue_pb2
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-LISTED_BYTES = 3 << 20
-"""Approximate maximum bytes of an answer with queues, or one queue: gRPC clients accept 4 MiB by default."""
 PART_QUEUES, PART_BLOCKS = 200, 5_000
 """Limits of one query: queues, and blocks of messages in them. It takes some milliseconds."""
 
@@ -44,7 +44,9 @@ PART_CONSUMERS, PART_FILTER_BYTES = 1_000, 256 << 10
 """Maximum number of consumers in an answer, and bytes of their filters, unless a single filter is larger."""
 
 
-class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_grpc.AdminServicer):
+class AdminService(
+    MemberService, PolicyService, DefinitionService, TransactionService, admin_pb2_grpc.AdminServicer
+):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         super().__init__()
         self._hub = hub
@@ -139,7 +141,8 @@ class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_gr
         if not before:
             counts = await self._hub.requests.query_current(q.QueueCounts(queue.group, queue.id))
             before = 0 if counts is None else counts.next_sequence
-        reply = await self._hub.own_session.call(queue.group, c.Purge(queue.id, before))
+        command = c.Purge(queue.id, before, request.dead_only)
+        reply = await self._hub.own_session.call(queue.group, command)
         assert isinstance(reply, Ok)
         return pb.PurgeQueueResponse(message_count=reply.count)
 
@@ -242,6 +245,8 @@ class AdminService(MemberService, PolicyService, DefinitionService, admin_pb2_gr
                 pb.PriorityCount(priority=priority, ready=count) for priority, count in found.ready_levels
             ],
             held_groups=found.held_groups,
+            dead=found.dead,
+            dead_letter_problem=found.dead_letter_problem,
         )
         set_arguments(info.arguments, queue.arguments)
         show_policy(info, self._hub.catalog.effective(queue))

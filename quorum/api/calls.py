@@ -9,8 +9,9 @@ they are parsed.
 - If all places of a kind are taken, the first call of an address ends the oldest call of the address with the most
   calls.
 - The first request has a time limit; a call without requests ends.
-- A client has to take each answer within a time limit. gRPC keeps unread answers until the connection is closed, so
-  the server closes it (`Gate.stalled`).
+- A client has to take each answer within a time limit, and the call keeps its place until then. gRPC keeps unread
+  answers until the connection is closed, so the server closes it (`Gate.stalled`). The bytes of single answers are
+  reserved in a window of their own until the client has taken them.
 - The bytes of a request are reserved in the node's window for received requests before they are parsed, and released
   when the service is done with the request. A call that waits for the window is not read.
 - A request with too many bytes or elements (request_limits.py) ends its call, and is not parsed.
@@ -49,15 +50,9 @@ MAX_WATCHES = 500
 IS_RESERVED = ("quorum.v1.Admin", "grpc.health.", "grpc.reflection.")
 """Name prefixes of the services with reserved places."""
 WATCHES = ("Health/Watch", "ServerReflection/ServerReflectionInfo")
-LARGE_ANSWERS = (
-    "Queue/Get",
-    "Admin/ClusterStatus",
-    "Admin/ListQueues",
-    "Admin/ListPolicies",
-    "Bulk/QueueInfo",
-    "Bulk/DescribeReservations",
-)
-"""Methods with a single answer that may be large. The call keeps its place until the client has taken the answer."""
+ANSWERS_BYTES = 64 << 20
+"""Maximum bytes of answers that clients have not taken, and of answers that wait for room. Only for calls with a single
+answer: streams of answers have limits of their own."""
 WATCH_LIMIT_S = 3_600.0
 """Time limit of a watch; its client then begins another one."""
 ANSWER_LIMIT_S = 60.0
@@ -67,8 +62,8 @@ OPEN_LIMIT_S = 5.0
 REQUEST_LIMIT_S = 30.0
 """Time limit for the first request of any other call: a request of 32 MiB takes a while on a slow link."""
 UNCOUNTED_BYTES = UNWALKED_BYTES
-"""A request up to this size takes nothing from the window, so a consumer's dispositions do not wait behind publishes.
-All calls together have at most 43 MiB of such requests."""
+"""A request or answer up to this size takes nothing from the windows, so a consumer's dispositions do not wait behind
+publishes. All calls together have at most 43 MiB of such requests, and as much of such answers."""
 
 
 class Places:
@@ -124,11 +119,12 @@ class Places:
 class Call:
     """A call under way, which its handler uses as gRPC's context. It records unfinished writes."""
 
-    __slots__ = ("_context", "_since", "_task", "is_ended")
+    __slots__ = ("_context", "_serialize", "_since", "_task", "is_ended")
 
-    def __init__(self, context: Context, since: dict[Call, float]) -> None:
+    def __init__(self, context: Context, serialize: Callable[[Any], bytes], since: dict[Call, float]) -> None:
         """since: start time of each unfinished write, the oldest first."""
         self._context = context
+        self._serialize = serialize
         self._since = since
         self._task = asyncio.current_task()
         self.is_ended = False
@@ -137,9 +133,33 @@ class Call:
         return getattr(self._context, name)
 
     async def write(self, response: Any) -> None:
+        await self._send(self._serialize(response))
+
+    async def answer(self, response: Any, answers: ByteWindow, address: str) -> None:
+        """Write the only answer, and wait until the client has taken it. A large one first waits for room among the
+        unread answers of its address."""
+        data = self._serialize(response)
+        del response  # it takes more memory than its bytes
+        size = len(data)
+        if size <= UNCOUNTED_BYTES:
+            await self._send(data)
+            return
+        try:
+            await answers.take(size, address)
+        except WindowFull as error:
+            text = f"no room for an answer of {size} bytes, for this client's address: {error}"
+            raise status.StatusError(
+                status.make(status.Code.RESOURCE_EXHAUSTED, "overloaded", text)
+            ) from error
+        try:
+            await self._send(data)
+        finally:
+            answers.give(size, address)
+
+    async def _send(self, data: bytes) -> None:
         self._since[self] = time.monotonic()
         try:
-            await self._context.write(response)
+            await self._context.write(data)
         finally:
             del self._since[self]
 
@@ -195,6 +215,8 @@ class Gate:
         self._server = server
         self._batch = batch
         self._received = received
+        self.answers = ByteWindow(ANSWERS_BYTES, max_waiting=ANSWERS_BYTES)
+        """bytes of single answers that clients have not taken, by address"""
         self.calls = Places(MAX_CALLS)
         self.reserved = Places(MAX_RESERVED_CALLS)
         self.watches = Places(MAX_WATCHES)
@@ -217,6 +239,7 @@ class Gate:
                 handler,
                 self._method(service, name, methods[name].input_type, handler),
                 self._received,
+                self.answers,
                 self._since,
             )
             for name, handler in handlers.items()
@@ -304,24 +327,25 @@ class Requests:
 
 
 def _handler(
-    handler: Any, method: _Method, received: ByteWindow, since: dict[Call, float]
+    handler: Any, method: _Method, received: ByteWindow, answers: ByteWindow, since: dict[Call, float]
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return a handler for the server that takes a stream of bytes and runs this method."""
+    """Return a handler for the server that takes and gives streams of bytes, and runs this method."""
     behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
     limit_s = WATCH_LIMIT_S if method.name in WATCHES else None
-    is_written = handler.response_streaming or method.name in LARGE_ANSWERS
 
-    async def run(_: AsyncIterator[bytes], context: Context) -> Any:
-        address, call = client_address(context.peer()), Call(context, since)
+    async def run(_: AsyncIterator[bytes], context: Context) -> None:
+        address = client_address(context.peer())
+        call = Call(context, handler.response_serializer, since)
         CALLER.set(address)  # gRPC runs each call as a task of its own
         if not method.calls.enter(address, call):
             await abort(context, _no_room(method))
         try:
             if limit_s is None:
-                return await serve(call, context, address)
+                await serve(call, context, address)
+                return
             async with asyncio.timeout(limit_s):
-                return await serve(call, context, address)
+                await serve(call, context, address)
         except TimeoutError:
             await abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
         except asyncio.CancelledError:
@@ -331,7 +355,7 @@ def _handler(
         finally:
             method.calls.leave(address, call)
 
-    async def serve(call: Call, context: Context, address: str) -> Any:
+    async def serve(call: Call, context: Context, address: str) -> None:
         requests = Requests(method, context, received, address)
         try:
             given = await requests.begin()
@@ -344,19 +368,17 @@ def _handler(
                 async with aclosing(made):
                     async for response in made:
                         await call.write(response)
-                return None
-            answer = await made
-            if answer is None or not is_written:
-                return answer
-            await call.write(answer)
+                return
+            if handler.response_streaming:
+                await made
+            else:
+                await call.answer(await made, answers, address)
         except status.StatusError as error:
             await abort(context, error)
         finally:
             requests.release()
-        return None
 
-    make = grpc.stream_stream_rpc_method_handler if is_written else grpc.stream_unary_rpc_method_handler
-    return make(run, None, handler.response_serializer)
+    return grpc.stream_stream_rpc_method_handler(run, None, None)
 
 
 def _over(text: str) -> status.StatusError:

@@ -68,6 +68,10 @@ class CatalogView:
         """The queue of this name."""
         return self._by_name.get(name)
 
+    def queue_of(self, number: int) -> CatalogQueue | None:
+        """The queue with this id."""
+        return self._by_id.get(number)
+
     def queues(self) -> list[CatalogQueue]:
         """Return a new list of all queues, in no particular order."""
         return list(self._by_name.values())

@@ -11,8 +11,9 @@ answer is turned into an outcome. Each command has a token that knows what its a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 
+from fifo.commands import PRODUCER_BYTES
 from fifo.effects import Confirmed, Deliver, Notify, Refused, Reply
 from quorum.api import status
 from quorum.api.deliveries import DeliveredBatch
@@ -23,8 +24,8 @@ from quorum.api.session_consumers import SessionConsumers
 from quorum.api.session_publisher import SessionPublisher
 from quorum.api.session_transactions import SessionTransactions
 from quorum.node.errors import BodyUnreadable
+from quorum.node.wire.batches import BatchLimits
 
-PRODUCER_BYTES = 16
 MAX_UNSENT = 10_000
 """Outcomes that wait to be sent: past it, no further request is taken from a client that does not read."""
 MAX_UNSENT_BYTES = 1 << 20
@@ -47,10 +48,11 @@ MAX_UNDER_WAY = 10_000
 class ClientSession:
     """One client's session at this node (raft_thread.SessionHandler)."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, limits: BatchLimits | None = None) -> None:
+        """limits: of its batches; None: those of clients."""
         self._hub = hub
         commands = self._commands = SessionCommands(hub)
-        self.publisher = SessionPublisher(hub, commands)
+        self.publisher = SessionPublisher(hub, commands, limits or hub.limits)
         self.consumers = SessionConsumers(hub, commands)
         self.transactions = SessionTransactions(hub, commands, self.publisher, self.consumers)
         self.outbox = commands.outbox
@@ -117,7 +119,7 @@ class ClientSession:
             self._commands.room.clear()
             await self._commands.room.wait()
 
-    async def outcomes(self, *, together: bool = True) -> AsyncIterator[list[Outcome]]:
+    async def outcomes(self, *, together: bool = True) -> AsyncGenerator[list[Outcome], None]:
         """What to tell the client, in turns. A turn is what is ready at one moment, about TURN_BYTES and TURN_RECORDS
         of it at most; without `together` it is one outcome. Send it at once: the lease for its
         deliveries was checked only for this moment.

@@ -54,6 +54,17 @@ class DecisionWorker:
         except status.StatusError:
             pass
 
+    async def ask(self, part: PreparedPart) -> bool:
+        """Whether the group that decides has committed. If it had not decided, it has rolled back now. StatusError if
+        it does not answer."""
+        try:
+            await self._own.call(part.record, c.Resolve(part.producer, part.tx))
+        except status.StatusError as error:
+            if error.status.reason != ROLLED_BACK:
+                raise
+            return False
+        return True
+
     # ---- inside
 
     def _start(self, key: tuple[int, bytes, int], work: Coroutine[Any, Any, None]) -> None:
@@ -65,12 +76,9 @@ class DecisionWorker:
 
     async def _ask(self, group: int, part: PreparedPart) -> None:
         try:
-            await self._own.call(part.record, c.Resolve(part.producer, part.tx))
-            is_committed = True
-        except status.StatusError as error:
-            if error.status.reason != ROLLED_BACK:
-                return  # it is asked again
-            is_committed = False
+            is_committed = await self.ask(part)
+        except status.StatusError:
+            return  # it is asked again
         await self.tell(part.producer, part.tx, part.ranges, [group], is_committed=is_committed)
 
     async def _end(self, group: int, decided: DecidedTransaction) -> None:

@@ -13,7 +13,7 @@ from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.api.filters import Filters, SelectorText, selector_text
-from quorum.api.handlers import unary_once
+from quorum.api.handlers import LISTED_BYTES, unary_once
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.policy_service import argument, set_arguments
@@ -32,9 +32,6 @@ from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.exchanges import Bind, DeleteExchange, Unbind
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
-
-LISTED_BYTES = 3 << 20
-"""Approximate maximum bytes of an answer with exchanges or bindings: gRPC clients accept 4 MiB by default."""
 
 
 class ExchangeService:

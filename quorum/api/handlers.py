@@ -21,6 +21,9 @@ from quorum.catalog.queues import CatalogQueue
 from quorum.node.wire.batches import BatchError
 from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 
+LISTED_BYTES = 3 << 20
+"""Approximate maximum bytes of an answer with a part of a list: gRPC clients accept 4 MiB by default."""
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Call = TypeVar("Call", bound=Callable[..., Any])
 

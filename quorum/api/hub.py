@@ -53,6 +53,7 @@ class Hub:
     ) -> None:
         """node: the id of this node's member. clock_s: the member's clock, as its driver reads it."""
         self.node = node
+        self.random_bytes = random_bytes
         self.limits = limits
         self.session_window = session_window
         self.loop = asyncio.get_running_loop()
@@ -85,6 +86,7 @@ class Hub:
             ev.StandingChanged: self.published.standing_changed,
             ev.VersionChanged: self.published.version_changed,
             ev.CatalogChanged: self.catalog.apply,
+            ev.MessagesDied: self.published.messages_died,
             ev.QueueDeleted: lambda output: self.catalog.queue_deleted(output.queue),
             ev.QueryResult: self.requests.take_result,
             ev.DecisionsDue: self.decisions.take,

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -19,6 +19,7 @@ from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
+from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
 from quorum.api.server import Server
@@ -204,19 +205,28 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     )
     watching = asyncio.create_task(watch_health(hub, server))
     returning = asyncio.create_task(allocator.return_memory())
+    forwarding = asyncio.create_task(forward_dead_letters(hub))
     stopped = asyncio.create_task(stopping.wait())
-    await asyncio.wait({stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
-    if watching.done():
-        watching.result()  # raises the defect: without the watch the health status would not change any more
+    await _first_end(stopped, watching, forwarding)
     logger.info("stopping")
     watching.cancel()
     returning.cancel()
+    forwarding.cancel()
     await _hand_over(hub)
     await hub.stop()
     await server.stop(STOP_GRACE_S)
     await loop.run_in_executor(None, driver.stop)
     network.close()
     return 0
+
+
+async def _first_end(stopped: asyncio.Task[Any], *needed: asyncio.Task[None]) -> None:
+    """Return when the process is to stop. Raises the defect of a task that has ended before: without it the health
+    status would not change any more, or no dead letter would be forwarded."""
+    await asyncio.wait({stopped, *needed}, return_when=asyncio.FIRST_COMPLETED)
+    for task in needed:
+        if task.done():
+            task.result()
 
 
 async def _hand_over(hub: Hub) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from fifo import commands as c
@@ -24,6 +25,8 @@ class PublishedState:
         """What this node is to its cluster (node/queries.STANDINGS)."""
         self._version = BASE
         """The machine version that the cluster uses."""
+        self._died: dict[tuple[int, int], None] = {}
+        self._has_died = asyncio.Event()
 
     # ---- outputs of the member
 
@@ -42,7 +45,20 @@ class PublishedState:
     def version_changed(self, output: ev.VersionChanged) -> None:
         self._version = output.version
 
+    def messages_died(self, output: ev.MessagesDied) -> None:
+        self._died.update(dict.fromkeys([(output.group, queue) for queue in output.queues]))
+        self._has_died.set()
+
     # ---- questions
+
+    async def new_dead_queues(self) -> list[tuple[int, int]]:
+        """The queues (group, id) that have got their first dead message since the last call, as soon as there is
+        one."""
+        await self._has_died.wait()
+        self._has_died.clear()
+        found = list(self._died)
+        self._died.clear()
+        return found
 
     def may_deliver(self, group: int) -> bool:
         """Whether this node's lease on the group still holds, now."""

@@ -17,7 +17,7 @@ from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.api.filters import ordered_by
 from quorum.api.outcomes import Outbox
-from quorum.api.status import Status
+from quorum.api.status import NO_CONSUMERS, Status
 from quorum.catalog.queues import CatalogQueue
 from quorum.catalog.router import Fields, TooManySteps
 from quorum.node.wire import batches
@@ -180,6 +180,24 @@ def _no_fields() -> Fields:
     raise _NeedsFields
 
 
+def no_route(catalog: CatalogView, exchange: str, key: str) -> Status | None:
+    """Why no message with this key comes to a queue, as far as the catalog's view knows; None if some may."""
+    if not exchange:
+        queue = catalog.queue(key)
+        return status.no_queue(key).status if queue is None or catalog.was_deleted(queue) else None
+    if catalog.routes.exchange(exchange) is None:
+        return status.no_exchange(exchange).status
+    try:
+        routed = catalog.routes.router.route(exchange, key, _no_fields)
+    except (_NeedsFields, TooManySteps):
+        return None
+    for name in routed.queues:
+        queue = catalog.queue(name)
+        if queue is not None and not catalog.was_deleted(queue):
+            return None
+    return status.unroutable(exchange, key)
+
+
 async def route(
     catalog: CatalogView,
     exchange: str,
@@ -271,7 +289,8 @@ class _Lookup:
 
 class Shared:
     """The outcomes of messages that several groups get. A message is confirmed when all of them have taken it. If one
-    of them refuses it, it is rejected when all have answered, with the queues that may have it."""
+    of them refuses it, it is rejected when all have answered, with the queues that may have it. A group without a
+    consumer for an immediate message has no part in it, unless all groups are without one."""
 
     def __init__(self, outbox: Outbox, groups: dict[int, int]) -> None:
         """groups: the number of groups of each message, by its client sequence; others are told at once."""
@@ -293,15 +312,15 @@ class Shared:
                 continue
             if why is None:
                 self._taken.setdefault(number, []).append(queues)
-            else:
-                self._refused.setdefault(number, why)
+            elif number not in self._refused or self._refused[number].reason == NO_CONSUMERS:
+                self._refused[number] = why
             if left > 1:
                 self._left[number] = left - 1
                 continue
             del self._left[number]
             refused, taken = self._refused.pop(number, None), self._taken.pop(number, [])
             if refused is not None and taken:
-                refused = self._with_queues(refused, taken)
+                refused = None if refused.reason == NO_CONSUMERS else self._with_queues(refused, taken)
             self._tell(number, refused)
 
     def _tell(self, number: int, why: Status | None) -> None:

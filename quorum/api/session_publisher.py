@@ -24,7 +24,7 @@ from quorum.api.session_commands import SessionCommands
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
-from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, CheckedBatch
+from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, BatchLimits, CheckedBatch
 from quorum.node.wire.operations import MAX_RANGES
 from quorum_selectors.known_fields import KeptFields
 
@@ -33,6 +33,16 @@ T = TypeVar("T")
 MAX_UINT64 = (1 << 64) - 1
 MAX_KNOWN = 8_192
 """Queues of which a session remembers something; above it, it forgets them all."""
+TOO_LARGE = ("metadata_too_large", "message_too_large", "batch_too_large")
+"""Reasons that are about the size of a message."""
+
+
+def _too_many_copies(count: int, copies: int) -> batches.BatchError:
+    return batches.BatchError(
+        "batch_too_large",
+        f"a batch of {count} messages that counts as {copies}, once for each of their queues; at most "
+        f"{PRODUCTION.max_targeted}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +78,22 @@ class _Registering:
             self.registered.set_result(reply)
 
 
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How a batch is published: see `SessionPublisher.publish`."""
+
+    independent: bool = False
+    mandatory: bool = False
+    immediate: bool = False
+
+
 class SessionPublisher:
     """The producer of one session."""
 
-    def __init__(self, hub: Hub, commands: SessionCommands) -> None:
+    def __init__(self, hub: Hub, commands: SessionCommands, limits: BatchLimits) -> None:
         self._hub = hub
+        self._limits = limits
+        """of its batches"""
         self._commands = commands
         self._outbox = commands.outbox
         self._kept: dict[int, tuple[KeptFields | None, int]] = {}
@@ -123,12 +144,15 @@ class SessionPublisher:
         exchange: str = "",
         routing_keys: Sequence[str] = (),
         mandatory: bool = False,
+        immediate: bool = False,
     ) -> None:
         """Messages for an exchange, numbered from `first` on. routing_keys: one of each message, instead of one of all.
         The outcome is among Confirms. independent: each message has an outcome of its own. mandatory: messages that no
-        queue gets are rejected; the default exchange rejects them always. StatusError (UNAVAILABLE) if the session has
+        queue gets are rejected; the default exchange rejects them always. immediate: messages that no consumer can take
+        at once are rejected. StatusError (UNAVAILABLE) if the session has
         to end, so that its client sends the batch again, in order."""
         self._commands.resume()
+        mode = Mode(independent, mandatory, immediate)
         if exchange or routing_keys:
             if routing_key and routing_keys:
                 refused = status.invalid(
@@ -138,9 +162,9 @@ class SessionPublisher:
                 await self._refuse(count, first, lowest_unconfirmed, None, refused)
             elif exchange:
                 route = exchange, routing_key, routing_keys
-                await self._publish_through(route, first, lowest_unconfirmed, batch, independent, mandatory)
+                await self._publish_through(route, first, lowest_unconfirmed, batch, mode)
             else:
-                await self._publish_each(routing_keys, first, lowest_unconfirmed, batch, independent)
+                await self._publish_each(routing_keys, first, lowest_unconfirmed, batch, mode)
             return
         queue = None
         check = batches.check_independent if independent else batches.check
@@ -152,7 +176,7 @@ class SessionPublisher:
                 partial(
                     check,
                     batch,
-                    self._hub.limits,
+                    self._limits,
                     kept,
                     max_bytes,
                     **ordered_by([queue]),
@@ -165,7 +189,7 @@ class SessionPublisher:
             if independent and 1 < count <= MAX_INDEPENDENT:
                 assert queue is not None  # its batch was checked
                 routes = [(queue,)] * count
-                await self._publish_routed(routes, {}, first, lowest_unconfirmed, batch, independent)
+                await self._publish_routed(routes, {}, first, lowest_unconfirmed, batch, mode)
             else:
                 await self._refuse(count, first, lowest_unconfirmed, queue, status.of_error(error))
             return
@@ -175,7 +199,7 @@ class SessionPublisher:
             count = batches.claimed_count(batch)
             await self._refuse(count, first, lowest_unconfirmed, queue, error.status)
             return
-        await self._send(queue, first, lowest_unconfirmed, checked, independent=independent)
+        await self._send(queue, first, lowest_unconfirmed, checked, mode)
 
     async def _in_turn(self, batch: bytes, work: Callable[[], T]) -> T:
         """The result of work on a batch, when it is the turn of the client's address. Such work may run in a thread."""
@@ -187,8 +211,7 @@ class SessionPublisher:
         first: int,
         lowest_unconfirmed: int,
         checked: CheckedBatch,
-        *,
-        independent: bool,
+        mode: Mode,
     ) -> None:
         last = first + checked.count - 1
         self._numbers.use(last)
@@ -201,10 +224,11 @@ class SessionPublisher:
             checked.ttl_ms,
             checked.ttls_ms,
             checked.columns,
-            independent and checked.count > 1,
+            mode.independent and checked.count > 1,
             priorities=checked.priorities,
             due_times_ms=checked.due_times_ms,
             group_keys=checked.group_keys,
+            immediate=mode.immediate,
         )
         await self._submit(queue.group, (queue,), ((first, last),), enqueue, checked.data)
 
@@ -290,7 +314,7 @@ class SessionPublisher:
     # ---- a batch for several queues, or with wrong messages among others
 
     async def _publish_each(
-        self, keys: Sequence[str], first: int, lowest_unconfirmed: int, batch: bytes, independent: bool
+        self, keys: Sequence[str], first: int, lowest_unconfirmed: int, batch: bytes, mode: Mode
     ) -> None:
         """A batch with a routing key for each message."""
         if len(keys) != (count := batches.claimed_count(batch)) or count > MAX_INDEPENDENT:
@@ -300,7 +324,14 @@ class SessionPublisher:
             return
         queues = await self._queues_of(keys)
         if len(queues) == 1:
-            await self.publish(keys[0], first, lowest_unconfirmed, batch, independent=independent)
+            await self.publish(
+                keys[0],
+                first,
+                lowest_unconfirmed,
+                batch,
+                independent=mode.independent,
+                immediate=mode.immediate,
+            )
             return
         by_name: dict[str, routing.Queues] = {
             name: () if queue is None else (queue,) for name, queue in queues.items()
@@ -309,7 +340,7 @@ class SessionPublisher:
             ordinal: status.no_queue(name).status for ordinal, name in enumerate(keys) if not by_name[name]
         }
         routes = [by_name[name] for name in keys]
-        await self._publish_routed(routes, missing, first, lowest_unconfirmed, batch, independent)
+        await self._publish_routed(routes, missing, first, lowest_unconfirmed, batch, mode)
 
     async def _publish_through(
         self,
@@ -317,14 +348,13 @@ class SessionPublisher:
         first: int,
         lowest_unconfirmed: int,
         batch: bytes,
-        independent: bool,
-        mandatory: bool,
+        mode: Mode,
     ) -> None:
         """A batch for another exchange than the default one. route: the exchange, the routing key of all messages, and
         the routing keys if each message has its own."""
         count = batches.claimed_count(batch)
         try:
-            found, missing = await self._routes_through(route, batch, count, mandatory)
+            found, missing = await self._routes_through(route, batch, count, mode.mandatory)
         except batches.BatchError as error:
             await self._refuse(count, first, lowest_unconfirmed, None, status.of_error(error))
             return
@@ -335,7 +365,14 @@ class SessionPublisher:
             return
         routes = found.queues
         if found.is_alike and len(routes[0]) == 1:
-            await self.publish(routes[0][0].name, first, lowest_unconfirmed, batch, independent=independent)
+            await self.publish(
+                routes[0][0].name,
+                first,
+                lowest_unconfirmed,
+                batch,
+                independent=mode.independent,
+                immediate=mode.immediate,
+            )
             return
         some = routes[:1] if found.is_alike else routes
         await self._look_up_kept_of({queue.id: queue for queues in some for queue in queues}.values())
@@ -345,10 +382,51 @@ class SessionPublisher:
             first,
             lowest_unconfirmed,
             batch,
-            independent,
+            mode,
             is_alike=found.is_alike,
             groups=self._hub.catalog.queue_groups,
         )
+
+    async def forward(
+        self,
+        exchange: str,
+        routing_key: str,
+        first: int,
+        batch: bytes,
+        allowed_of: Sequence[Callable[[routing.Queues], routing.Queues]],
+        *,
+        independent: bool,
+    ) -> set[int]:
+        """Dead letters for an exchange, also the default one, numbered from `first` on; everything below is decided,
+        and so is what this session has sent before. allowed_of: for each letter, those of its queues that it may go to.
+        One that no queue may get is confirmed; the ordinals of these are returned. One that is routed to no queue is
+        rejected. Letters may be sent again under the same numbers after they were rejected. If one is too large,
+        nothing is sent, also if `independent`, so that a smaller form of it may have its number."""
+        self._commands.resume()
+        count = batches.claimed_count(batch)
+        try:
+            if exchange:
+                found, missing = await self._routes_through((exchange, routing_key, ()), batch, count, True)
+                routes = found.queues
+            else:
+                routes, missing = [(await self._hub.requests.queue(routing_key),)] * count, {}
+            if (copies := sum(map(len, routes))) > PRODUCTION.max_targeted:
+                raise _too_many_copies(count, copies)
+            await self._look_up_kept_of({queue.id: queue for each in routes for queue in each}.values())
+        except (batches.BatchError, status.StatusError) as error:
+            why = status.of_error(error) if isinstance(error, batches.BatchError) else error.status
+            if why.code == status.Code.UNAVAILABLE:
+                raise
+            self._outbox.reject(first, first + count - 1, why)
+            self._commands.work.set()
+            return set()
+        mode = Mode(independent)
+        allowed = [choose(queues) for choose, queues in zip(allowed_of, routes, strict=True)]
+        refused = await self._send_routed(allowed, missing, first, first, batch, mode, together=TOO_LARGE)
+        for begin, last, why in routing.neighbours(refused):
+            self._outbox.reject(first + begin, first + last, why)
+        self._commands.work.set()
+        return {ordinal for ordinal, queues in enumerate(routes) if queues and not allowed[ordinal]}
 
     async def _routes_through(
         self, route: tuple[str, str, Sequence[str]], batch: bytes, count: int, mandatory: bool
@@ -383,7 +461,7 @@ class SessionPublisher:
             self._is_current = True
 
         async def read() -> batches.StoredBatch:
-            return await self._in_turn(batch, partial(batches.read_each, batch, self._hub.limits))
+            return await self._in_turn(batch, partial(batches.read_each, batch, self._limits))
 
         while True:
             while self._routed_by != (revision := self._hub.catalog.routes.revision):
@@ -409,7 +487,7 @@ class SessionPublisher:
         first: int,
         lowest_unconfirmed: int,
         batch: bytes,
-        independent: bool,
+        mode: Mode,
         *,
         is_alike: bool = False,
         groups: Sequence[int] = (),
@@ -425,17 +503,39 @@ class SessionPublisher:
             await self._refuse(count, first, lowest_unconfirmed, None, error.status)
             return
         self._numbers.use(first + count - 1)
+        refused = await self._send_routed(
+            routes, missing, first, lowest_unconfirmed, batch, mode, is_alike=is_alike
+        )
+        await self._refuse_each(refused, routes, first, groups)
+
+    async def _send_routed(
+        self,
+        routes: Sequence[routing.Queues],
+        missing: dict[int, status.Status],
+        first: int,
+        lowest_unconfirmed: int,
+        batch: bytes,
+        mode: Mode,
+        *,
+        is_alike: bool = False,
+        together: Collection[str] = (),
+    ) -> dict[int, status.Status]:
+        """Send the parts of a batch to their groups, as `_publish_routed` says. Return the messages that are refused
+        here, by ordinal. together: reasons for which the whole batch is refused if one of its messages is."""
         parts, refused = (await self._alike(routes, batch), missing) if is_alike else ([], missing)
         if not parts:
-            parts, refused = await self._route(routes, missing, batch, independent)
+            parts, refused = await self._route(routes, missing, batch, mode)
+        for ordinal in sorted(refused) if together else ():
+            if refused[ordinal].reason in together:
+                return dict.fromkeys(range(len(routes)), refused[ordinal])
         shared = routing.shared_messages(self._outbox, routes, parts, first)
         for part in parts:
-            await self._send_part(part, first, lowest_unconfirmed, independent, shared)
+            await self._send_part(part, first, lowest_unconfirmed, mode, shared)
         if not all(routes):
             dropped = [place for place, queues in enumerate(routes) if not queues and place not in refused]
             for number, some in routing.numbers_of(first, dropped):
                 self._outbox.confirm(number, number + some - 1)
-        await self._refuse_each(refused, routes, first, groups)
+        return refused
 
     async def _queues_of(self, keys: Sequence[str]) -> dict[str, CatalogQueue | None]:
         """The queues by name, None for an unknown one, after one look at the current catalog if one is unknown. The
@@ -469,7 +569,7 @@ class SessionPublisher:
         try:
             checked = await self._in_turn(
                 batch,
-                partial(batches.check, batch, self._hub.limits, None, -1, **ordered_by(queues)),
+                partial(batches.check, batch, self._limits, None, -1, **ordered_by(queues)),
             )
             for group in routing.groups_of(queues):
                 self._hub.published.check_disks(group)
@@ -484,15 +584,15 @@ class SessionPublisher:
         routes: Sequence[routing.Queues],
         missing: dict[int, status.Status],
         batch: bytes,
-        independent: bool,
+        mode: Mode,
     ) -> tuple[list[routing.Part], dict[int, status.Status]]:
         """Return the parts of the batch that the groups get, and the messages that are refused here, by ordinal. Of a
         batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
         independent batch, what exceeds a limit together is halved until it fits."""
         await asyncio.sleep(0)  # other sessions have their turn
-        limits = self._hub.limits
+        limits = self._limits
         try:
-            whole = replace(limits, max_batch_bytes=FRAME_BYTES) if independent else limits
+            whole = replace(limits, max_batch_bytes=FRAME_BYTES) if mode.independent else limits
             kept = [[self._kept[queue.id] for queue in queues] for queues in routes]
 
             def read() -> tuple[batches.StoredBatch, dict[int, batches.BatchError]]:
@@ -500,12 +600,8 @@ class SessionPublisher:
                 return stored, batches.refused_each(stored, limits, kept)
 
             stored, wrong = await self._in_turn(batch, read)
-            if not independent and sum(map(len, routes)) > PRODUCTION.max_targeted:
-                raise batches.BatchError(
-                    "batch_too_large",
-                    f"a batch of {len(routes)} messages that counts as {sum(map(len, routes))}, once for each of "
-                    f"their queues; at most {PRODUCTION.max_targeted}",
-                )
+            if not mode.independent and sum(map(len, routes)) > PRODUCTION.max_targeted:
+                raise _too_many_copies(len(routes), sum(map(len, routes)))
         except batches.BatchError as error:
             return [], dict.fromkeys(range(len(routes)), status.of_error(error))
         refused = missing | {ordinal: status.of_error(error) for ordinal, error in wrong.items()}
@@ -516,13 +612,13 @@ class SessionPublisher:
                 refused |= dict.fromkeys([each for each in ordinals if each not in refused], error.status)
         parts: list[routing.Part] = []
         is_done = False
-        while not is_done and (independent or not refused):
+        while not is_done and (mode.independent or not refused):
             accepted = [ordinal for ordinal in range(len(routes)) if ordinal not in refused]
-            parts, more = await self._cut(routes, accepted, batch, stored, independent)
+            parts, more = await self._cut(routes, accepted, batch, stored, mode)
             refused |= more
             # a message that one group does not get must not go to its other groups
             is_done = not any(len(routes[ordinal]) > 1 for ordinal in more)
-        if refused and not independent:
+        if refused and not mode.independent:
             return [], dict.fromkeys(range(len(routes)), refused[min(refused)])
         return parts, refused
 
@@ -532,10 +628,10 @@ class SessionPublisher:
         accepted: Sequence[int],
         batch: bytes,
         stored: batches.StoredBatch,
-        independent: bool,
+        mode: Mode,
     ) -> tuple[list[routing.Part], dict[int, status.Status]]:
         """The parts with the accepted messages, and those of them that exceed a limit."""
-        limits = self._hub.limits
+        limits = self._limits
         parts: list[routing.Part] = []
         refused: dict[int, status.Status] = {}
         for group, ordinals in routing.by_group(routes, accepted).items():
@@ -547,7 +643,7 @@ class SessionPublisher:
                     cut = partial(routing.cut, batch, stored, group, some, routes, self._kept, limits)
                     parts.append(await self._in_turn(batch, cut))
                 except batches.BatchError as error:
-                    if independent and isinstance(error, batches.TogetherTooLarge) and len(some) > 1:
+                    if mode.independent and isinstance(error, batches.TogetherTooLarge) and len(some) > 1:
                         middle = len(some) // 2
                         waiting += (some[middle:], some[:middle])
                     else:
@@ -559,7 +655,7 @@ class SessionPublisher:
         part: routing.Part,
         first: int,
         lowest_unconfirmed: int,
-        independent: bool,
+        mode: Mode,
         shared: routing.Shared | None,
     ) -> None:
         checked, targets = part.batch, part.targets
@@ -575,12 +671,13 @@ class SessionPublisher:
             checked.ttl_ms,
             checked.ttls_ms,
             targets[0].columns if is_plain else b"",
-            independent and checked.count > 1,
+            mode.independent and checked.count > 1,
             () if is_plain else targets,
             () if is_dense else numbers,
             checked.priorities,
             checked.due_times_ms,
             checked.group_keys,
+            mode.immediate,
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
         await self._submit(part.queues[0].group, part.queues, spans, command, checked.data, shared)
@@ -607,7 +704,7 @@ class SessionPublisher:
         kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
         checked = await self._in_turn(
             batch,
-            partial(batches.check, batch, self._hub.limits, kept, max_bytes, **ordered_by([queue])),
+            partial(batches.check, batch, self._limits, kept, max_bytes, **ordered_by([queue])),
         )
         self._hub.published.check_disks(queue.group)
         target = c.Target(queue.id, ((0, checked.count),), checked.columns)
@@ -642,12 +739,14 @@ class SessionPublisher:
                 if not routes[ordinal]
             }
         if not parts:
-            parts, refused = await self._route(routes, refused, batch, independent=False)
+            parts, refused = await self._route(routes, refused, batch, Mode())
         if refused:
             raise status.StatusError(refused[min(refused)])
         return parts
 
-    async def embargo(self, part: routing.Part, tx: int, told: Callable[[Reply | None], None]) -> None:
+    async def embargo(
+        self, part: routing.Part, tx: int, told: Callable[[Reply | None], None], *, immediate: bool
+    ) -> None:
         """Send a batch of a transaction. told: gets the group's answer."""
         checked, targets = part.batch, part.targets
         is_plain = len(targets) == 1
@@ -664,6 +763,7 @@ class SessionPublisher:
             priorities=checked.priorities,
             due_times_ms=checked.due_times_ms,
             group_keys=checked.group_keys,
+            immediate=immediate,
         )
         await self._submit(part.queues[0].group, part.queues, (), command, checked.data, tx=tx, told=told)
 

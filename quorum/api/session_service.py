@@ -124,6 +124,7 @@ class SessionCall:
                 request.batch,
                 (request.exchange, request.routing_key, request.routing_keys),
                 mandatory=request.mandatory,
+                immediate=request.immediate,
             )
             return
         await self._session.publisher.publish(
@@ -135,6 +136,7 @@ class SessionCall:
             exchange=request.exchange,
             routing_keys=request.routing_keys,
             mandatory=request.mandatory,
+            immediate=request.immediate,
         )
 
     async def _attach(self, request: pb.Attach) -> None:

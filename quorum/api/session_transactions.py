@@ -115,7 +115,13 @@ class SessionTransactions:
         """commits over several groups that are not answered, by number"""
 
     async def publish(
-        self, tx: int, batch: bytes, route: tuple[str, str, Sequence[str]], *, mandatory: bool
+        self,
+        tx: int,
+        batch: bytes,
+        route: tuple[str, str, Sequence[str]],
+        *,
+        mandatory: bool,
+        immediate: bool,
     ) -> None:
         """Messages of a transaction: all or none of them. route: the exchange, the routing key of all messages, and the
         routing keys if each message has its own. StatusError (UNAVAILABLE) if the session has to end."""
@@ -134,7 +140,8 @@ class SessionTransactions:
             group = part.queues[0].group
             ranges = sum(len(target.ranges) for target in part.targets) + len(part.batch.ttls_ms)
             self._use(transaction, group, len(part.targets), ranges)
-            await self._publisher.embargo(part, tx, partial(transaction.answered, group))
+            told = partial(transaction.answered, group)
+            await self._publisher.embargo(part, tx, told, immediate=immediate)
 
     def settle(self, tx: int, request_id: int, consumer: Consumer | None, disposition: Disposition) -> None:
         """A disposition of a transaction. consumer: None if the request was refused because there is none."""

@@ -20,6 +20,10 @@ MAX_TEXT = 2_000
 """Maximum number of characters of a message. Messages quote the client's request, and unread answers stay in memory."""
 MAX_METADATA = 255
 """Maximum number of characters of one metadata value."""
+MAY_BE_IN = "may_be_in"
+"""Metadata of a refused message: queues of other groups, which may have taken it."""
+NO_CONSUMERS = "no_consumers"
+"""The reason for the refusal of an immediate message."""
 
 
 class Code(IntEnum):
@@ -183,7 +187,7 @@ def taken_elsewhere(why: Status, queues: Sequence[str]) -> Status:
     """The status of a message that one group refused and others took. queues: of the others, not empty."""
     shown = ", ".join(map(repr, queues[:3])) + (f" and {len(queues) - 3} more" if len(queues) > 3 else "")
     text = f"{why.message}; the message may be in other queues: {shown}"
-    return make(why.code, why.reason, text, **dict(why.metadata), may_be_in=",".join(queues[:3]))
+    return make(why.code, why.reason, text, **dict(why.metadata), **{MAY_BE_IN: ",".join(queues[:3])})
 
 
 def old_version(what: str, needed: int, used: int) -> StatusError:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -104,14 +103,9 @@ class Turns:
                     self._thread_is_free()
                 raise
         self._is_thread_busy = True
-
-        def over(_: Future[T]) -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._thread_is_free)
-
-        done = self._thread.submit(work)
-        done.add_done_callback(over)  # also if the caller waits no more, because the work goes on
-        return await asyncio.wrap_future(done)
+        done = loop.run_in_executor(self._thread, work)
+        done.add_done_callback(lambda _: self._thread_is_free())
+        return await asyncio.shield(done)  # the work goes on if the caller waits no more
 
     def _thread_is_free(self) -> None:
         while self._waiting_for_thread:

@@ -120,6 +120,9 @@ def bench(
     transaction: Annotated[
         int, typer.Option(min=0, help="messages of a transaction; 0: no transactions (mode singles)")
     ] = Plan().transaction,
+    groups: Annotated[
+        int, typer.Option(min=1, help="Raft groups of each transaction, one queue each (mode singles)")
+    ] = Plan().groups,
     alone: Annotated[
         bool, typer.Option("--alone", help="without a cluster, on this machine alone (mode selectors)")
     ] = False,
@@ -148,6 +151,8 @@ def bench(
         raise typer.BadParameter("one of the two", param_hint="--queues, --bindings")
     if transaction and (mode != BenchMode.singles or consumers != 0):
         raise typer.BadParameter("allowed in mode singles with --consumers 0", param_hint="--transaction")
+    if groups > 1 and not transaction:
+        raise typer.BadParameter("allowed with --transaction", param_hint="--groups")
     plan = Plan(
         mode=mode.value,
         members=members or Plan().members,
@@ -168,6 +173,7 @@ def bench(
         queues=queues,
         bindings=bindings,
         transaction=transaction,
+        groups=groups,
     )
 
     def note(text: str) -> None:

@@ -27,7 +27,8 @@ class Plan:
     rounds: number of times that `transfer` removes a member's log. tasks, threads: of each producer in `singles`.
     queues: in `publish`, above 1, each message goes through a fanout exchange to so many queues of one group. bindings:
     in `publish`, above 0, messages go through a selector exchange with so many bindings, and match one of them.
-    transaction: in `singles`, above 0, each task publishes transactions of so many messages.
+    transaction: in `singles`, above 0, each task publishes transactions of so many messages. groups: the Raft groups of
+    each transaction, with one queue each; its messages are spread evenly.
     """
 
     mode: Mode = "both"
@@ -49,6 +50,7 @@ class Plan:
     queues: int = 1
     bindings: int = 0
     transaction: int = 0
+    groups: int = 1
 
     @property
     def selectors(self) -> tuple[str, ...]:
@@ -110,6 +112,7 @@ class SinglesLoad:
     receivers: int = 0
     threads: int = 0
     transaction: int = 0  # messages of each transaction; 0: no transactions
+    others: tuple[str, ...] = ()  # queues of other groups that each transaction publishes to as well
     numbers: tuple[int, ...] = ()
 
     def to_json(self) -> str:
@@ -118,7 +121,8 @@ class SinglesLoad:
     @classmethod
     def from_json(cls, text: str) -> SinglesLoad:
         fields = json.loads(text)
-        return cls(**{**fields, "endpoints": tuple(fields["endpoints"]), "numbers": tuple(fields["numbers"])})
+        lists = {name: tuple(fields[name]) for name in ("endpoints", "numbers", "others")}
+        return cls(**{**fields, **lists})
 
 
 @dataclass(slots=True)

@@ -22,10 +22,13 @@ from quorum.bench.plan import Plan, SinglesLoad, Tally, percentile_ms
 from quorum.bench.run import QUEUE, BenchFailed, Note, Places, prepare, timed
 from quorum.bench.singles_load import HEAD
 from quorum.cli.local_cluster import LocalCluster
+from quorum.client import connect
 
 MOST_CONSUMER_PROCESSES = 2
 """Maximum number of processes for consumers. Each consumer has its own client. More processes than cores would only
 take processor time from the members."""
+MOST_DECLARED = 100
+"""Queues that are declared at most to find one in each group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class SinglesResult:
             "tasks": 0 if plan.rate or plan.threads else plan.tasks,
             "threads": plan.threads,
             "transaction": plan.transaction,
+            "groups": plan.groups,
             "producers": plan.producers,
             "consumers": plan.consumers,
             "rate": plan.rate,
@@ -79,11 +83,11 @@ def _per_100k(cpu_s: float, messages: int) -> float | None:
     return round(cpu_s * 100_000 / messages, 2) if messages else None
 
 
-def loads_for(plan: Plan, places: Places) -> list[SinglesLoad]:
-    """The processes: one for each producer, and at most two for all consumers."""
+def loads_for(plan: Plan, places: Places, others: tuple[str, ...] = ()) -> list[SinglesLoad]:
+    """The processes: one for each producer, and at most two for all consumers. others: queues of other groups."""
     receivers = plan.consumers if plan.mode == "select" else 0
     common = SinglesLoad("producer", 0, (), QUEUE, plan.body_bytes, plan.tasks, plan.rate, receivers)
-    common = replace(common, threads=plan.threads, transaction=plan.transaction)
+    common = replace(common, threads=plan.threads, transaction=plan.transaction, others=others)
     loads = [
         replace(common, number=n, endpoints=(places.producer(n),), rate=plan.rate / plan.producers)
         for n in range(plan.producers)
@@ -96,9 +100,11 @@ def loads_for(plan: Plan, places: Places) -> list[SinglesLoad]:
     return loads
 
 
-async def measure(plan: Plan, places: Places, pids: Sequence[int], note: Note) -> SinglesResult:
-    """Run the plan against running members and an existing queue."""
-    loads = loads_for(plan, places)
+async def measure(
+    plan: Plan, places: Places, pids: Sequence[int], note: Note, others: tuple[str, ...] = ()
+) -> SinglesResult:
+    """Run the plan against running members and existing queues. others: those of other groups."""
+    loads = loads_for(plan, places, others)
     measured = await timed(loads, plan.warmup_s, plan.seconds, pids, note)
     pairs = list(zip(loads, measured.tallies, strict=True))
     publishers = [tally for load, tally in pairs if load.role == "producer"]
@@ -118,6 +124,25 @@ async def measure(plan: Plan, places: Places, pids: Sequence[int], note: Note) -
     return result
 
 
+async def declare_others(url: str, groups: int) -> tuple[str, ...]:
+    """Declare one queue in each of so many groups, that of the bench's queue included, and return the new ones."""
+    others: list[str] = []
+    async with connect(url) as client:
+        found = {(await client.describe(QUEUE)).queue.group}
+        for number in range(1, MOST_DECLARED + 1):
+            if len(found) == groups:
+                return tuple(others)
+            name = f"{QUEUE}-{number}"
+            await client.declare(name)
+            group = (await client.describe(name)).queue.group
+            if group in found:
+                await client.delete(name)
+            else:
+                found.add(group)
+                others.append(name)
+    raise BenchFailed(f"{len(found)} groups took {MOST_DECLARED} queues; {groups} are wanted")
+
+
 def _latencies(tallies: Sequence[Tally]) -> list[int]:
     return [latency for tally in tallies for latency in tally.latencies_us]
 
@@ -130,12 +155,17 @@ def run(plan: Plan, note: Note) -> SinglesResult:
         raise BenchFailed("threads publish as fast as they are answered; they have no rate")
     if plan.transaction and (plan.threads or plan.rate):
         raise BenchFailed("transactions are for tasks; give neither --threads nor --rate")
+    if plan.groups > max(plan.transaction, 1):
+        raise BenchFailed(
+            f"{plan.groups} groups; give each a message with --transaction {plan.groups} or more"
+        )
     plan = replace(plan, filter_enabled=plan.mode == "select")
     with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:
         note(f"starting {plan.members} members")
         with LocalCluster(Path(directory), members=plan.members) as cluster:
             places = asyncio.run(prepare(plan, cluster.url))
-            return asyncio.run(measure(plan, places, cluster.pids, note))
+            others = asyncio.run(declare_others(cluster.url, plan.groups)) if plan.groups > 1 else ()
+            return asyncio.run(measure(plan, places, cluster.pids, note, others))
 
 
 def table(result: SinglesResult) -> Table:
@@ -152,7 +182,8 @@ def table(result: SinglesResult) -> Table:
     view.add_row("messages confirmed a second", f"{values['published_per_s']:,}")
     if plan.transaction:
         per_s = round(result.published / plan.transaction / plan.seconds)
-        view.add_row(f"transactions of {plan.transaction} committed a second", f"{per_s:,}")
+        where = f" over {plan.groups} groups" if plan.groups > 1 else ""
+        view.add_row(f"transactions of {plan.transaction}{where} committed a second", f"{per_s:,}")
     view.add_row("publish to confirm, p50", f"{values['publish_p50_ms']} ms")
     view.add_row("publish to confirm, p99", f"{values['publish_p99_ms']} ms")
     if plan.consumers:

@@ -86,12 +86,13 @@ class Producer:
 
     async def _transactions(self) -> None:
         """The same with transactions: publish, commit, and wait for the answer. The time is that of a transaction."""
-        count = self._load.transaction
+        count, queues = self._load.transaction, (self._load.queue, *self._load.others)
+        shares = [count // len(queues) + (place < count % len(queues)) for place in range(len(queues))]
         while (begun := time.monotonic()) < self._clock.end:
+            body = HEAD.pack(begun, 0) + self._filler
             async with self._client.transaction() as transaction:
-                await transaction.publish_batch(
-                    self._load.queue, [HEAD.pack(begun, 0) + self._filler] * count
-                )
+                for queue, share in zip(queues, shares, strict=True):
+                    await transaction.publish_batch(queue, [body] * share)
             now = time.monotonic()
             self._clock.note(now, begun, now, count)
 

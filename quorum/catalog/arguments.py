@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fifo.commands import (
+    DEAD_LETTER_STRATEGIES,
     MAX_MESSAGE_TTL_MS,
     MAX_NAME_BYTES,
     MAX_PRIORITY,
@@ -49,17 +50,15 @@ MAX_ALL_ARGUMENTS_BYTES = 32 << 20
 OVERFLOW_MODES = {mode.replace("_", "-"): mode for mode in OVERFLOWS}
 """The client's name of a mode -> its name in the code."""
 
+STRATEGIES = {mode.replace("_", "-"): mode for mode in DEAD_LETTER_STRATEGIES if mode != "none"}
+"""The client's name of a dead-letter strategy -> its name in the code."""
+
 FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
 """Arguments that have an effect only if x-filter-enabled is true."""
 RETRYING = ("x-delayed-retry-min", "x-delayed-retry-max")
 """Arguments that x-message-groups excludes."""
 
-UNSUPPORTED_ARGUMENTS = (
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-initial-group-size",
-)
+UNSUPPORTED_ARGUMENTS = ("x-initial-group-size",)
 """Known arguments that this version does not support."""
 
 
@@ -72,15 +71,15 @@ def check_queue_name(name: str) -> None:
     check_text("queue name", name, MAX_NAME_BYTES)
 
 
-def check_text(what: str, text: str, most_bytes: int) -> None:
-    """Check for 1 to most_bytes bytes of UTF-8 without control characters; raises ArgumentError."""
+def check_text(what: str, text: str, most_bytes: int, least_bytes: int = 1) -> None:
+    """Check for least_bytes to most_bytes bytes of UTF-8 without control characters; raises ArgumentError."""
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise ArgumentError(f"{what} {text!r} is not valid UTF-8") from error
-    if not 1 <= size <= most_bytes:
+    if not least_bytes <= size <= most_bytes:
         article = "an" if what[0] in "aeiou" else "a"
-        raise ArgumentError(f"{article} {what} of {size} bytes; allowed: 1..{most_bytes}")
+        raise ArgumentError(f"{article} {what} of {size} bytes; allowed: {least_bytes}..{most_bytes}")
     for character in text:
         if character < " " or "\x7f" <= character <= "\x9f":
             raise ArgumentError(f"{what} {text!r} has the control character {character!r}; none is allowed")
@@ -117,6 +116,10 @@ def effective_config(
                     f"arguments {argument!r} and 'x-message-groups' exclude each other: later messages of a group "
                     "would be delivered before one that was returned"
                 )
+    if "x-dead-letter-exchange" in checked:
+        checked.setdefault("x-dead-letter-strategy", "at_least_once")
+    else:  # without an exchange there is no target: the strategy waits for a policy that names one
+        checked.pop("x-dead-letter-strategy", None)
     values: dict[str, Any] = {SUPPORTED[argument].attribute: value for argument, value in checked.items()}
     return QueueConfig(name, **values)
 
@@ -251,6 +254,20 @@ def _queue_mode(argument: str, value: ArgumentValue) -> _Checked:
     return value
 
 
+def _strategy(argument: str, value: ArgumentValue) -> _Checked:
+    if not isinstance(value, str) or value not in STRATEGIES:
+        raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: {', '.join(STRATEGIES)}")
+    return STRATEGIES[value]
+
+
+def _short_text(argument: str, value: ArgumentValue) -> _Checked:
+    """Check a name or key that may be empty."""
+    if not isinstance(value, str):
+        raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: a text")
+    check_text(f"value of {argument!r}", value, MAX_NAME_BYTES, 0)
+    return value
+
+
 def _field_names(argument: str, value: ArgumentValue) -> _Checked:
     """Check a list of field names in one text with commas, because an argument's value is no list. Spaces around a name
     and repeats are dropped."""
@@ -300,6 +317,9 @@ SUPPORTED = {
     "x-consumer-timeout": Argument(
         "consumer_timeout_ms", _integer(MIN_CONSUMER_TIMEOUT_MS, MAX_MESSAGE_TTL_MS), _smaller, since=2
     ),
+    "x-dead-letter-exchange": Argument("dead_letter_exchange", _short_text, _own, since=2),
+    "x-dead-letter-routing-key": Argument("dead_letter_routing_key", _short_text, _own, since=2),
+    "x-dead-letter-strategy": Argument("dead_letter_strategy", _strategy, _own, since=2),
     "x-delayed-retry-max": Argument(
         "delayed_retry_max_ms", _integer(1, MAX_MESSAGE_TTL_MS), _smaller, since=2
     ),

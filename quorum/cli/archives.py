@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,40 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.cli.console import CliError, JsonOption, UrlOption, connect, default_url, note, print_json
-from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
+from quorum.cli.spark_options import ConfOption, MasterOption, heap
+from quorum.cli.spark_sessions import MemoryOption, spark_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from quorum.spark.selectivity import QueueSelectivity
-
-MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="of Spark's JVM here: 2g, 4096m")]
-
 
 WAIT_S = 1
 """Seconds between checks for Ctrl-C."""
-
-
-@contextmanager
-def _spark(name: str, memory: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    """A Spark session for one command. A wrong option or a failed query becomes a CliError with its cause."""
-    from quorum.spark import OptionError, plain_failures, session
-    from quorum.spark.java import java_home
-    from quorum.spark.session import LOCAL
-
-    settings = {"spark.driver.memory": heap(memory), **settings_of(conf)}
-    java_home()
-    note("starting Spark")
-    with plain_failures():
-        spark = session(f"quorum pipeline {name}", master or LOCAL, **settings)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's own handler would call the JVM
-    try:
-        with plain_failures():
-            yield spark
-    except OptionError as error:
-        raise CliError(str(error)) from None
-    finally:
-        spark.stop()
 
 
 def archive(
@@ -108,7 +80,7 @@ def archive(
     with connect(url) as client:
         for queue in queues:
             client.describe(queue)
-    with _spark("archive", memory, master, conf) as spark:
+    with spark_session("archive", memory, master, conf) as spark:
         interrupted = _interrupts()
         query = wanted.start(spark, None if once else interval)
         is_over = False
@@ -168,7 +140,7 @@ def selectivity(
     asks_cluster = cluster or url is not None
     if not texts and not asks_cluster:
         raise CliError("no selectors; give --selector, --selectors or --cluster")
-    with _spark("selectivity", memory, master, conf) as spark:
+    with spark_session("selectivity", memory, master, conf) as spark:
         from quorum.cli.live_selectors import Present, of_cluster
         from quorum.spark.archive import queues_of, read_archive
         from quorum.spark.selectivity import asked

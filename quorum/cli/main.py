@@ -18,6 +18,7 @@ from quorum.cli import (
     archives,
     cluster,
     data_files,
+    dead_letters,
     definitions,
     exchanges,
     messages,
@@ -25,6 +26,7 @@ from quorum.cli import (
     policies,
     queues,
     subscriptions,
+    transactions,
 )
 from quorum.cli.console import CliError, is_user_facing, print_error
 from quorum.errors import DEFECT, ConfigError
@@ -44,9 +46,11 @@ app.add_typer(exchanges.bindings_app, name="bindings")
 app.add_typer(policies.app, name="policies")
 app.add_typer(definitions.app, name="definitions")
 app.add_typer(subscriptions.app, name="subscriptions")
+app.add_typer(transactions.app, name="transactions")
 app.add_typer(pipeline.app, name="pipeline")
 pipeline.app.command()(archives.archive)
 pipeline.app.command()(archives.selectivity)
+pipeline.app.command()(dead_letters.deadletters)
 app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("browse")(messages.browse)

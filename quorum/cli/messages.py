@@ -65,6 +65,9 @@ def publish(
     mandatory: Annotated[
         bool, typer.Option("--mandatory", help="fail if the exchange routes a message to no queue")
     ] = False,
+    immediate: Annotated[
+        bool, typer.Option("--immediate", help="fail if no consumer can take a message at once")
+    ] = False,
     property_: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,14 +127,16 @@ def publish(
 
     def send(client: Client, part: list[Message]) -> concurrent.futures.Future[int]:
         if exchange is None:
-            return client.send_batch(queue or "", part, timeout_ms=_ms(timeout))
-        return client.send_batch_to(exchange, key, part, mandatory=mandatory, timeout_ms=_ms(timeout))
+            return client.send_batch(queue or "", part, immediate=immediate, timeout_ms=_ms(timeout))
+        return client.send_batch_to(
+            exchange, key, part, mandatory=mandatory, immediate=immediate, timeout_ms=_ms(timeout)
+        )
 
     def add(transaction: Transaction, part: list[Message]) -> None:
         if exchange is None:
-            transaction.publish_batch(queue or "", part)
+            transaction.publish_batch(queue or "", part, immediate=immediate)
         else:
-            transaction.publish_batch_to(exchange, key, part, mandatory=mandatory)
+            transaction.publish_batch_to(exchange, key, part, mandatory=mandatory, immediate=immediate)
 
     most = batch if exchange is None else min(batch, MAX_ROUTED)
     if tx:

@@ -1,4 +1,4 @@
-"""`quorum queues list|show|declare|delete|purge`."""
+"""`quorum queues list|show|declare|delete|purge|redrive`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json
 
 if TYPE_CHECKING:
     from quorum.client.bulk_records import SubscriptionInfo
-    from quorum.client.records import ConsumerInfo, QueueInfo, QueueTotals, StorageInfo
+    from quorum.client.records import ConsumerInfo, QueueInfo, QueueTotals, Redriven, StorageInfo
 
 app = typer.Typer(help="Queues.", no_args_is_help=True)
 
@@ -77,6 +77,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         *_priorities(info),
         ("checked out", f"{info.checked_out:,}"),
         *([("delayed", f"{info.delayed:,}")] if info.delayed else []),
+        *_dead(info),
         *_message_groups(info),
         ("total", f"{info.total:,}"),
         ("sequences", f"{info.first_sequence} to before {info.next_sequence}"),
@@ -124,15 +125,67 @@ def delete(queue: NameArgument, url: UrlOption = None) -> None:
     """Delete a queue and its messages without confirmation."""
     with connect(url) as client:
         count = client.delete(queue)
-    print(f"deleted {queue} and {count:,} message{'' if count == 1 else 's'}")
+    print(f"deleted {queue} and {_messages(count)}")
 
 
 @app.command()
-def purge(queue: NameArgument, url: UrlOption = None) -> None:
-    """Remove the ready messages; checked-out messages stay."""
+def purge(
+    queue: NameArgument,
+    dead: Annotated[
+        bool, typer.Option("--dead", help="only those that wait for a dead-letter target; all others stay")
+    ] = False,
+    url: UrlOption = None,
+) -> None:
+    """Remove the messages that are ready, delayed, or wait for a dead-letter target; checked-out messages stay."""
     with connect(url) as client:
-        count = client.purge(queue)
-    print(f"purged {count:,} message{'' if count == 1 else 's'} from {queue}")
+        count = client.purge(queue, dead_only=dead)
+    print(f"purged {_messages(count)} from {queue}")
+
+
+@app.command()
+def redrive(
+    queue: NameArgument,
+    selector: Annotated[
+        str | None, typer.Option("--selector", "-s", help="only messages that match this JMS selector")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="highest number of messages, with those that stay")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="QUEUE", help="only messages that died in this queue")
+    ] = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the messages of a dead-letter queue back to the queues where they died."""
+    with connect(url) as client:
+        found = client.redrive(queue, selector, limit=limit, only=only)
+    show_redriven(queue, found, as_json=as_json)
+
+
+def show_redriven(queue: str, found: Redriven, *, as_json: bool) -> None:
+    """Print what a redrive has done. Exits with 1 if messages stay or are in doubt."""
+    if as_json:
+        print_json(asdict(found))
+    else:
+        for name, count in sorted(found.moved.items()):
+            print(f"moved {_messages(count)} to {printable(name)}")
+        for reason, count in sorted(found.left.items()):
+            print(f"left {_messages(count)}: {printable(reason)}")
+        for name, count in sorted(found.doubtful.items()):
+            print(f"in doubt: {_messages(count)}, in {printable(name)}, {printable(queue)} or both")
+        if not found.is_complete:
+            print(
+                "stopped early: too many messages stay; choose some with --selector, or take them out of the queue"
+            )
+        if not (found.moved or found.left or found.doubtful):
+            print("nothing to move")
+    if found.left or found.doubtful or not found.is_complete:
+        raise typer.Exit(1)
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'' if count == 1 else 's'}"
 
 
 def selected(selector: str, encoded: bytes) -> str:
@@ -164,6 +217,7 @@ def _totals(totals: QueueTotals) -> list[tuple[str, str]]:
         ("published", f"{totals.published:,}"),
         ("left", ", ".join(f"{count:,} {cause}" for cause, count in left.items())),
         ("returned", f"{totals.returned:,}, {totals.redelivered:,} of them redelivered"),
+        *([("dead-lettered", f"{totals.dead_lettered:,}")] if totals.dead_lettered else []),
     ]
 
 
@@ -186,6 +240,14 @@ def _message_groups(info: QueueInfo) -> list[tuple[str, str]]:
     """The held groups of a queue with message groups."""
     has_groups = info.arguments.get("x-message-groups") is True
     return [("message groups held", f"{info.held_groups:,}")] if has_groups else []
+
+
+def _dead(info: QueueInfo) -> list[tuple[str, str]]:
+    """The messages that wait for the dead-letter target."""
+    if not info.dead:
+        return []
+    problem = f": {shown(info.dead_letter_problem)}" if info.dead_letter_problem else ""
+    return [("dead, waiting for their target", f"{info.dead:,}{problem}")]
 
 
 def _plain(queue: QueueInfo) -> dict[str, Any]:

@@ -44,11 +44,14 @@ from quorum.client.records import (
     MemberInfo,
     QueueDescription,
     QueueInfo,
+    Redriven,
     StorageInfo,
 )
-from quorum.client.routes import Address, Route, Through, check_name, check_names, describe
+from quorum.client.redrive import redrive
+from quorum.client.routes import Address, Route, Through, at_once, check_name, check_names, describe
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
+from quorum.client.transaction_calls import MAX_GROUP, TransactionCalls
 from quorum.client.values import FieldValue, Properties, arguments, property_filter, with_delay
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 
@@ -58,8 +61,6 @@ CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000
 SILENCE_MS = 3_000
 UNARY_PAUSE_S = 0.05
-MAX_GROUP = (1 << 32) - 1
-"""Highest number of a group that a request can name."""
 MAX_LEASE_TIME_MS = (1 << 64) - 1
 LISTED_QUEUES = 1_000
 """Queues that one call of ListQueues asks for."""
@@ -81,6 +82,8 @@ DOING = {
     "SetPolicy": "setting a policy",
     "DeletePolicy": "deleting a policy",
     "ListPolicies": "listing policies",
+    "ListTransactions": "listing transactions",
+    "ResolveTransaction": "resolving a transaction",
     "ClusterStatus": "asking for the cluster's status",
     "AddMember": "adding a member",
     "RemoveMember": "removing a member",
@@ -102,7 +105,7 @@ GONE: dict[str, Any] = {
 PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 
 
-class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
+class Client(PolicyCalls, ExchangeCalls, DefinitionCalls, TransactionCalls):
     """A connection to the service. `async with connect(url) as client`, or `await connect(url)` and
     `close()`."""
 
@@ -197,15 +200,17 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         *,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
         """Publish one message and wait until it is confirmed. What many tasks publish at a time is sent together.
 
         delay: seconds after which the message becomes ready for consumers. at: or the time of that, with a zone.
+        immediate: PublishRejected, reason NO_CONSUMERS, if no consumer can take the message at once.
         """
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.gather(
-            queue,
+            Through("", queue, immediate=True) if immediate else queue,
             Message(body, with_delay(properties, delay, at), application_properties),
             timeout_ms,
             outcome,
@@ -223,15 +228,18 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
         """Publish one message to an exchange and wait until all queues that it routes to have confirmed it.
 
         mandatory: PublishRejected, reason UNROUTABLE, if there are none; otherwise the message is dropped then.
+        immediate: only queues where a consumer can take the message at once get it. PublishRejected, reason
+        NO_CONSUMERS, if there are none.
         """
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        self.gather(Through(exchange, routing_key, mandatory), message, timeout_ms, outcome)
+        self.gather(Through(exchange, routing_key, mandatory, immediate), message, timeout_ms, outcome)
         await outcome
 
     def gather(
@@ -241,21 +249,27 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         this. queue: or an exchange with the message's routing key."""
         session = self._live()
         check_names(queue)
-        if isinstance(queue, Through):
+        if isinstance(queue, Through) and queue.exchange:
             session.placement.use_exchange()
         else:
-            session.placement.use(queue)
+            session.placement.use(str(queue.keys) if isinstance(queue, Through) else queue)
         session.publisher.publish(queue, message, self._limit(timeout_ms), outcome)
 
     async def publish_batch(
-        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
+        self,
+        queue: str | Sequence[str],
+        batch: Batch,
+        *,
+        immediate: bool = False,
+        timeout_ms: int | None = None,
     ) -> int:
         """Publish a batch, wait until all of it is confirmed, and return its number of messages.
 
         `queue` is the queue of all messages, or one of each message. `batch` is messages, a PreparedBatch from
-        `encode_batch`, or a serialized MessageBatch.
+        `encode_batch`, or a serialized MessageBatch. immediate: PublishRejected, reason NO_CONSUMERS, if consumers
+        cannot take all messages at once; then no message of the Raft group is published.
         """
-        return await self._publish_batch(_queues(queue), batch, timeout_ms)
+        return await self._publish_batch(at_once(_queues(queue), immediate), batch, timeout_ms)
 
     async def publish_batch_to(
         self,
@@ -264,12 +278,14 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         batch: Batch,
         *,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> int:
         """Publish a batch of at most 4,096 messages to an exchange, wait until all of it is confirmed, and return its
         number of messages. routing_key: of all messages, or one of each. mandatory: PublishRejected, reason UNROUTABLE,
-        if a message has no queue; then no message is published."""
-        return await self._publish_batch(_through(exchange, routing_key, mandatory), batch, timeout_ms)
+        if a message has no queue; then no message is published. immediate: as in `publish_to` and `publish_batch`."""
+        route = _through(exchange, routing_key, mandatory, immediate)
+        return await self._publish_batch(route, batch, timeout_ms)
 
     async def _publish_batch(self, queue: Route, batch: Batch, timeout_ms: int | None) -> int:
         limit_ms = self._limit(timeout_ms)
@@ -287,10 +303,15 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
             ) from None
 
     async def send_batch(
-        self, queue: str | Sequence[str], batch: Batch, *, timeout_ms: int | None = None
+        self,
+        queue: str | Sequence[str],
+        batch: Batch,
+        *,
+        immediate: bool = False,
+        timeout_ms: int | None = None,
     ) -> asyncio.Future[int]:
         """Publish without waiting for the confirm. Returns a future of it as soon as the window has room."""
-        return await self._send_batch(_queues(queue), batch, timeout_ms)
+        return await self._send_batch(at_once(_queues(queue), immediate), batch, timeout_ms)
 
     async def send_batch_to(
         self,
@@ -299,19 +320,22 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         batch: Batch,
         *,
         mandatory: bool = False,
+        immediate: bool = False,
         timeout_ms: int | None = None,
     ) -> asyncio.Future[int]:
         """`publish_batch_to` without waiting for the confirm. Returns a future of it as soon as the window has room."""
-        return await self._send_batch(_through(exchange, routing_key, mandatory), batch, timeout_ms)
+        route = _through(exchange, routing_key, mandatory, immediate)
+        return await self._send_batch(route, batch, timeout_ms)
 
     async def _send_batch(self, route: Route, batch: Batch, timeout_ms: int | None) -> asyncio.Future[int]:
         prepared = prepare(batch)
         check_names(route)
         session = self._live()
-        if isinstance(route, Through):
+        if isinstance(route, Through) and route.exchange:
             session.placement.use_exchange()
         else:
-            session.placement.use(route if isinstance(route, str) else next(iter(route), ""))
+            queues = route.keys if isinstance(route, Through) else route
+            session.placement.use(queues if isinstance(queues, str) else next(iter(queues), ""))
         return await session.publisher.admit(route, prepared, self._limit(timeout_ms))
 
     def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
@@ -464,13 +488,24 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls):
         request = admin_pb2.DeleteQueueRequest(queue=name, id=queue.id)
         return int((await self._admin("DeleteQueue", request, left_ms())).message_count)
 
-    async def purge(self, name: str, *, timeout_ms: int | None = None) -> int:
-        """Remove the ready messages; checked-out ones stay. Returns the number of removed messages (fewer if an earlier
-        try removed some). Messages that are published after the call began may stay; a repeat never removes them."""
+    async def purge(self, name: str, *, dead_only: bool = False, timeout_ms: int | None = None) -> int:
+        """Remove the ready, delayed and dead messages; checked-out ones stay. Returns the number of removed messages
+        (fewer if an earlier try removed some). Messages that are published after the call began may stay; a repeat
+        never removes them. dead_only: remove only those that wait for a dead-letter target."""
         left_ms = self._time_left(timeout_ms)
         queue = await self._look_up(name, "PurgeQueue", left_ms())
-        request = admin_pb2.PurgeQueueRequest(queue=name, id=queue.id, before_sequence=queue.next_sequence)
+        request = admin_pb2.PurgeQueueRequest(
+            queue=name, id=queue.id, before_sequence=queue.next_sequence, dead_only=dead_only
+        )
         return int((await self._admin("PurgeQueue", request, left_ms())).message_count)
+
+    async def redrive(
+        self, queue: str, selector: str | None = None, *, limit: int | None = None, only: str | None = None
+    ) -> Redriven:
+        """Move the messages that are ready in a dead-letter queue back to the queues where they died last. A message is
+        settled when the other queue has confirmed it: if this client ends in between, it is in both. limit: the highest
+        number of messages, with those that stay. only: the queue where they have died; others are passed over."""
+        return await redrive(self, queue, selector, limit, only)
 
     async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         """Queues whose names begin with prefix, sorted by name as the service sorts them."""
@@ -677,10 +712,9 @@ def messages_of(delivery: Delivery) -> list[DeliveredMessage]:
     return [delivery[ordinal] for ordinal in range(delivery.count)]
 
 
-def _queues(queue: str | Sequence[str]) -> Route:
+def _queues(queue: str | Sequence[str]) -> str | tuple[str, ...]:
     return queue if isinstance(queue, str) else tuple(queue)
 
 
-def _through(exchange: str, routing_key: str | Sequence[str], mandatory: bool) -> Route:
-    keys = routing_key if isinstance(routing_key, str) else tuple(routing_key)
-    return Through(exchange, keys, mandatory)
+def _through(exchange: str, routing_key: str | Sequence[str], mandatory: bool, immediate: bool) -> Route:
+    return Through(exchange, _queues(routing_key), mandatory, immediate)

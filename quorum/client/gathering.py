@@ -14,14 +14,16 @@ Each message has its own outcome: the batches are independent (queue_pb2.Publish
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
+from dataclasses import replace
 from typing import Any, Protocol
 
 from quorum.client.answers import Answer
 from quorum.client.batch import Message, PreparedBatch, body_of, encode_parts
 from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError, TimedOut, UsageError, retrieved
 from quorum.client.limits import Limits
-from quorum.client.routes import Address, Route, Through, describe
+from quorum.client.routes import IMMEDIATE, Address, Route, Through, describe
 from quorum.client.values import encode_properties
 
 MAX_MESSAGES = 4_096
@@ -89,7 +91,7 @@ class Gathered:
         if isinstance(self.queue, str):
             return self.queue
         keys = self._keys[0] if len(dict.fromkeys(self._keys)) == 1 else tuple(self._keys)
-        return Through(self.queue.exchange, keys, self.queue.mandatory)
+        return replace(self.queue, keys=keys)
 
     def add(
         self,
@@ -199,6 +201,8 @@ class Gathering:
         """by queue or exchange: closed batches that are not decided"""
         self._flushing: set[Address] = set()
         """queues and exchanges whose open batch closes soon"""
+        self._has_immediate = False
+        """whether there were immediate messages for queues"""
 
     @property
     def is_idle(self) -> bool:
@@ -226,10 +230,10 @@ class Gathering:
         if isinstance(queue, Through):
             assert isinstance(queue.keys, str)
             key, queue = queue.keys, queue.address
-            self.close(
-                Through(queue.exchange, mandatory=not queue.mandatory)
-            )  # it may be for the same queues
+            self._close_others(key, queue)
             size += len(key)
+        elif self._has_immediate:
+            self.close(IMMEDIATE)  # it may be for this queue
         batch = self._open.get(queue)
         most = min(MAX_BYTES, limits.max_batch_bytes - BATCH_BYTES)
         if batch is not None and (size >= ALONE_BYTES or batch.size_bytes + size > most):
@@ -242,6 +246,17 @@ class Gathering:
         batch.add(body, described, size, asyncio.get_running_loop().time() + timeout_s, future, key)
         if size >= ALONE_BYTES or batch.count >= min(MAX_MESSAGES, limits.max_batch_messages):
             self.close(queue)
+
+    def _close_others(self, key: str, queue: Through) -> None:
+        """Close the open batches with messages that may be for the same queues, so that the order is kept."""
+        if queue.exchange:
+            for mandatory, immediate in itertools.product((False, True), repeat=2):
+                other = Through(queue.exchange, "", mandatory, immediate)
+                if other != queue:
+                    self.close(other)
+        else:
+            self._has_immediate = True
+            self.close(key)
 
     def close(self, queue: Address) -> None:
         """Send the open batch of this queue, if there is one."""

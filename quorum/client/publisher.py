@@ -279,6 +279,7 @@ class Publisher:
             route = pending.queue
             if isinstance(route, Through):
                 publish.exchange, publish.mandatory = route.exchange, route.mandatory
+                publish.immediate = route.immediate
             keys = route.keys if isinstance(route, Through) else route
             if isinstance(keys, str):
                 publish.routing_key = keys

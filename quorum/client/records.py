@@ -10,8 +10,9 @@ from quorum.client.values import FieldValue, Properties, decode_properties, valu
 
 @dataclass(frozen=True, slots=True)
 class QueueTotals:
-    """Numbers of a queue's messages since it was declared (docs/queues.md). published: they are ready, checked out, or
-    have left by one of the next six causes. returned and redelivered count each time."""
+    """Numbers of a queue's messages since it was declared (docs/queues.md). published: they are ready, checked out or
+    dead, or have left by one of the next six causes. returned and redelivered count each time. dead_lettered: of those
+    that have left, how many a dead-letter target has."""
 
     published: int = 0
     settled: int = 0
@@ -22,6 +23,7 @@ class QueueTotals:
     purged: int = 0
     returned: int = 0
     redelivered: int = 0
+    dead_lettered: int = 0
 
     @classmethod
     def of(cls, wire: Any) -> QueueTotals:
@@ -30,10 +32,11 @@ class QueueTotals:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """One queue. delayed: messages that become ready later. total: ready, checked-out and delayed messages. arguments:
-    as it was declared, sorted by name. policy: name of the policy that applies, empty if none. effective_arguments: its
-    own and the policy's. ready_by_priority: of a queue with priorities, where there are any, the highest first.
-    held_groups: message groups that consumers hold."""
+    """One queue. delayed: messages that become ready later. total: ready, checked-out, delayed and dead messages.
+    arguments: as it was declared, sorted by name. policy: name of the policy that applies, empty if none.
+    effective_arguments: its own and the policy's. ready_by_priority: of a queue with priorities, where there are any,
+    the highest first. held_groups: message groups that consumers hold. dead: messages that wait for the dead-letter
+    target. dead_letter_problem: why it does not take the next of them; empty if nothing is known against it."""
 
     name: str
     id: int
@@ -53,6 +56,8 @@ class QueueInfo:
     ready_by_priority: dict[int, int] = field(default_factory=dict)
     delayed: int = 0
     held_groups: int = 0
+    dead: int = 0
+    dead_letter_problem: str = ""
 
     @classmethod
     def of(cls, wire: Any) -> QueueInfo:
@@ -75,7 +80,22 @@ class QueueInfo:
             ready_by_priority={each.priority: each.ready for each in wire.ready_by_priority},
             delayed=wire.delayed,
             held_groups=wire.held_groups,
+            dead=wire.dead,
+            dead_letter_problem=wire.dead_letter_problem,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What became of the messages of a dead-letter queue. moved: by the queue that has them now. left: those that are
+    still where they were, by the reason. doubtful: by the queue that they were published to, those that are or may be
+    in both queues, because the publish or the settlement was not answered. is_complete: False if the command ended
+    early, because it held as many messages that stay as it may, or because the queue had too many consumers."""
+
+    moved: dict[str, int]
+    left: dict[str, int]
+    doubtful: dict[str, int] = field(default_factory=dict)
+    is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +152,50 @@ class BindingInfo:
             values_to_dict(wire.arguments),
             wire.id,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """A transaction in one Raft group. group, producer and number identify it.
+
+    state: open; prepared, if the group waits for the decision of deciding_group; or committed, while the
+    unfinished_groups may not have heard of it. since_ms: when this state began, in ms since the epoch. queues: those of
+    the group. messages: that the transaction publishes and settles in them. bytes: of the published bodies. These three
+    are not known of a committed transaction."""
+
+    group: int
+    producer: bytes
+    number: int
+    state: str
+    since_ms: int
+    deciding_group: int
+    unfinished_groups: tuple[int, ...]
+    queues: tuple[str, ...]
+    messages: int
+    bytes: int
+
+    @classmethod
+    def of(cls, wire: Any) -> TransactionInfo:
+        return cls(
+            wire.id.group,
+            wire.id.producer,
+            wire.id.number,
+            type(wire).State.Name(wire.state).lower(),
+            wire.since_ms,
+            wire.deciding_group,
+            tuple(wire.unfinished_groups),
+            tuple(wire.queues),
+            wire.messages,
+            wire.bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTransaction:
+    """committed: the outcome; False if it was rolled back. by_hand: the group that decides could not be asked."""
+
+    committed: bool
+    by_hand: bool
 
 
 @dataclass(frozen=True, slots=True)

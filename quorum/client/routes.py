@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from quorum.client.errors import UsageError
@@ -12,24 +12,27 @@ from quorum.client.errors import UsageError
 @dataclass(frozen=True, slots=True)
 class Through:
     """An exchange. keys: the routing key of all messages, or one of each message. mandatory: messages that no queue
-    gets are refused."""
+    gets are refused. immediate: messages that no consumer can take at once are refused."""
 
     exchange: str
     keys: str | tuple[str, ...] = ""
     mandatory: bool = False
+    immediate: bool = False
 
     def part(self, first: int, count: int) -> Through:
         """The route of some of the messages."""
         if isinstance(self.keys, str):
             return self
-        return Through(self.exchange, self.keys[first : first + count], self.mandatory)
+        return replace(self, keys=self.keys[first : first + count])
 
     @property
     def address(self) -> Through:
         """The same for messages with any keys, which are gathered together."""
-        return Through(self.exchange, "", self.mandatory)
+        return replace(self, keys="")
 
 
+IMMEDIATE = Through("", immediate=True)
+"""Immediate messages for queues, whose names are the keys."""
 Address = str | Through
 """What single messages are gathered by: a queue, or an exchange without keys."""
 Route = str | tuple[str, ...] | Through
@@ -40,8 +43,9 @@ def check_names(route: Route) -> None:
     """Raise UsageError if no request could carry this route."""
     names = route
     if isinstance(route, Through):
-        if not isinstance(route.mandatory, bool):
-            raise UsageError(f"mandatory is True or False, not {route.mandatory!r}")
+        for what in ("mandatory", "immediate"):
+            if not isinstance(value := getattr(route, what), bool):
+                raise UsageError(f"{what} is True or False, not {value!r}")
         check_name(route.exchange)
         names = route.keys
     for name in dict.fromkeys(names) if isinstance(names, tuple) else (names,):
@@ -62,11 +66,16 @@ def check_name(name: object) -> None:
 
 def range_count(route: Route, count: int) -> int:
     """The most ranges of numbers that a group remembers of a batch. An exchange may route each message elsewhere."""
+    if isinstance(route, Through):
+        return count if route.exchange else range_count(route.keys, count)
     if isinstance(route, str):
         return 1
-    if isinstance(route, Through):
-        return count
     return sum(name != after for name, after in pairwise((*route, None)))
+
+
+def at_once(queue: str | tuple[str, ...], immediate: bool) -> Route:
+    """The queue of a batch, or those of its messages; through the default exchange if they are immediate."""
+    return Through("", queue, immediate=True) if immediate else queue
 
 
 def describe(route: str | Sequence[str] | Through) -> str:
@@ -74,6 +83,8 @@ def describe(route: str | Sequence[str] | Through) -> str:
     if isinstance(route, str):
         return repr(route)
     if isinstance(route, Through):
-        return f"exchange {route.exchange!r}"
+        if route.keys and not route.exchange:
+            return describe(route.keys)
+        return f"exchange {route.exchange!r}" if route.exchange else "the default exchange"
     names = list(dict.fromkeys(route))
     return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more queues" if len(names) > 3 else "")

@@ -81,18 +81,22 @@ class Transaction:
         *,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        immediate: bool = False,
     ) -> None:
-        """Publish one message with the commit. Returns when it is about to be sent. A delay counts from now on."""
-        await self.publish_batch(
-            queue, [Message(body, with_delay(properties, delay, at), application_properties)]
-        )
+        """Publish one message with the commit. Returns when it is about to be sent. A delay counts from now on.
+        immediate: the commit fails (NO_CONSUMERS) if no consumer can take the message at once, judged when it is
+        published."""
+        message = Message(body, with_delay(properties, delay, at), application_properties)
+        await self.publish_batch(queue, [message], immediate=immediate)
 
-    async def publish_batch(self, queue: str | Sequence[str], batch: Batch) -> None:
+    async def publish_batch(
+        self, queue: str | Sequence[str], batch: Batch, *, immediate: bool = False
+    ) -> None:
         """Publish a batch with the commit. queue: of all messages, or one of each message."""
         prepared = prepare(batch)
         self._open.check(queue if isinstance(queue, str) else tuple(queue), prepared)
         await self._may_send(queue if isinstance(queue, str) else next(iter(queue), ""), is_publish=True)
-        request = queue_pb2.PublishBatch(tx=self._begun(), batch=prepared.data)
+        request = queue_pb2.PublishBatch(tx=self._begun(), batch=prepared.data, immediate=immediate)
         if isinstance(queue, str):
             request.routing_key = queue
         else:
@@ -110,20 +114,29 @@ class Transaction:
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         mandatory: bool = False,
+        immediate: bool = False,
     ) -> None:
         """Publish one message to an exchange with the commit. mandatory: the commit fails (UNROUTABLE) if no queue gets
-        the message; otherwise the message is dropped then."""
+        the message; otherwise the message is dropped then. immediate: as in `publish`."""
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        await self.publish_batch_to(exchange, routing_key, [message], mandatory=mandatory)
+        await self.publish_batch_to(
+            exchange, routing_key, [message], mandatory=mandatory, immediate=immediate
+        )
 
     async def publish_batch_to(
-        self, exchange: str, routing_key: str | Sequence[str], batch: Batch, *, mandatory: bool = False
+        self,
+        exchange: str,
+        routing_key: str | Sequence[str],
+        batch: Batch,
+        *,
+        mandatory: bool = False,
+        immediate: bool = False,
     ) -> None:
         """Publish a batch of at most 4,096 messages to an exchange with the commit. routing_key: of all messages, or
         one of each message."""
         prepared = prepare(batch)
         keys = [] if isinstance(routing_key, str) else list(routing_key)
-        self._open.check(Through(exchange, tuple(keys) or str(routing_key), mandatory), prepared)
+        self._open.check(Through(exchange, tuple(keys) or str(routing_key), mandatory, immediate), prepared)
         await self._may_send(None, is_publish=True)
         request = queue_pb2.PublishBatch(
             tx=self._begun(),
@@ -132,6 +145,7 @@ class Transaction:
             routing_key="" if keys else str(routing_key),
             routing_keys=keys,
             mandatory=mandatory,
+            immediate=immediate,
         )
         self._stream.send(publish=request)
 

@@ -249,6 +249,14 @@ class DecisionsDue:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesDied:
+    """These queues have got their first dead message, and this node leads their group."""
+
+    group: int
+    queues: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StandingChanged:
     """This node's current standing in its cluster: one of queries.STANDINGS."""
 
@@ -281,6 +289,7 @@ Output = (
     | CatalogChanged
     | QueueDeleted
     | DecisionsDue
+    | MessagesDied
     | StandingChanged
     | VersionChanged
     | QueryResult

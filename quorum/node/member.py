@@ -134,6 +134,7 @@ class Member:
             self._upkeep_due,
             self._skipping,
             self._publisher,
+            self._outputs,
             entries=config.apply_entries,
         )
         self.pager = Pager(config.queue_memory_bytes)

@@ -16,7 +16,15 @@ from typing import Generic, TypeVar
 
 from fifo.effects import Refused, Run
 from fifo.queries.storage import Storage
-from fifo.results import BrowsePage, QueueInfo, ReservationPage, SubscriptionInfo
+from fifo.results import (
+    BrowsePage,
+    DeadWork,
+    PreparedPart,
+    QueueInfo,
+    ReservationPage,
+    SubscriptionInfo,
+    TransactionInfo,
+)
 from quorum.catalog.lease_times import LeaseSettings
 from quorum.catalog.members import CatalogMember
 from quorum.catalog.queues import CatalogQueue
@@ -213,6 +221,52 @@ class StagedParts(QueueQuery[tuple[bytes, ...]]):
 
     producer: str
     batch: int
+
+
+# ---- dead letters
+
+
+@dataclass(frozen=True, slots=True)
+class DeadQueues:
+    """groups: those that this node leads. queues: (group, id) of queues there with dead messages, ascending."""
+
+    groups: tuple[int, ...]
+    queues: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindDeadQueues(Query[DeadQueues]):
+    """The first `most` queues above `after` whose dead messages this node has to bring to their targets."""
+
+    after: tuple[int, int]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindDeadWork(QueueQuery[DeadWork | None]):
+    """What the worker of a queue has to do, with so many claimed messages; None if the group has no such queue, or if
+    this node does not lead it."""
+
+    most: int
+
+
+# ---- transactions
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactions(GroupQuery[tuple[TransactionInfo, ...]]):
+    """At most so many transactions of a group with higher keys than `after`, in the order of their keys."""
+
+    after: tuple[bytes, int]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindPrepared(GroupQuery[PreparedPart | None]):
+    """The part of a transaction that waits in this group for the decision of another one; None if there is none."""
+
+    producer: bytes
+    tx: int
 
 
 # ---- subscriptions

@@ -6,6 +6,7 @@ failure, in a StreamingQueryException. The last line of the last traceback is th
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,14 @@ def plain_failures() -> Iterator[None]:
         if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
             raise
         raise QueryFailed(cause(error)) from None
+
+
+def quiet_query_errors() -> None:
+    """Silence the loggers that print the error of a query a second time, with all frames of the JVM."""
+    from pyspark.logger import PySparkLogger
+
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
 
 
 def _python_cause(text: str) -> str:

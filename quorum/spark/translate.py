@@ -30,6 +30,25 @@ def to_selector(predicate: str) -> str:
     Properties have plain names or names such as `fields.color`. OptionError if no selector has the same meaning;
     SetupError without an active session (a Connect session does not count, because its client has no parser).
     """
+    text = _condition(_parsed(predicate))
+    if not is_sound(text):
+        raise OptionError(f"the selector for {predicate!r} is longer than a selector may be, or no condition")
+    return text
+
+
+def names_in(predicate: str) -> list[list[str]]:
+    """The columns that a predicate names, each as the parts of its name. Errors as `to_selector`."""
+    found: list[list[str]] = []
+    waiting = [_parsed(predicate)]
+    while waiting:
+        node = waiting.pop()
+        waiting += reversed(_children(node))
+        if _kind(node) == "UnresolvedAttribute":
+            found.append(_parts(node))
+    return found
+
+
+def _parsed(predicate: str) -> Any:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.getActiveSession()
@@ -39,14 +58,10 @@ def to_selector(predicate: str) -> str:
     from pyspark.errors import ParseException
 
     try:
-        parsed = jvm_session.sessionState().sqlParser().parseExpression(predicate)
+        return jvm_session.sessionState().sqlParser().parseExpression(predicate)
     except ParseException as error:
         first = str(error).strip().splitlines()[0]
         raise OptionError(f"{predicate!r} is not a predicate of Spark SQL: {first}") from None
-    text = _condition(parsed)
-    if not is_sound(text):
-        raise OptionError(f"the selector for {predicate!r} is longer than a selector may be, or no condition")
-    return text
 
 
 def _kind(node: Any) -> str:
@@ -141,14 +156,18 @@ def _like(node: Any) -> str:
 def _name(node: Any) -> str:
     if _kind(node) != "UnresolvedAttribute":
         raise _refuse(node, "only a property is allowed here")
-    parts = node.nameParts()
-    names = [str(parts.apply(place)) for place in range(parts.size())]
+    names = _parts(node)
     if len(names) == 2 and names[0].lower() == "fields":
         names = names[1:]
     found = identifier(names[0]) if len(names) == 1 else None
     if found is None:
         raise _refuse(node, "a selector can name no such property")
     return found
+
+
+def _parts(node: Any) -> list[str]:
+    parts = node.nameParts()
+    return [str(parts.apply(place)) for place in range(parts.size())]
 
 
 def _value(node: Any) -> str:

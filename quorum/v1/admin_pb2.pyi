@@ -44,14 +44,16 @@ class DeleteQueueResponse(_message.Message):
     def __init__(self, message_count: _Optional[int] = ...) -> None: ...
 
 class PurgeQueueRequest(_message.Message):
-    __slots__ = ("queue", "id", "before_sequence")
+    __slots__ = ("queue", "id", "before_sequence", "dead_only")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     BEFORE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DEAD_ONLY_FIELD_NUMBER: _ClassVar[int]
     queue: str
     id: int
     before_sequence: int
-    def __init__(self, queue: _Optional[str] = ..., id: _Optional[int] = ..., before_sequence: _Optional[int] = ...) -> None: ...
+    dead_only: bool
+    def __init__(self, queue: _Optional[str] = ..., id: _Optional[int] = ..., before_sequence: _Optional[int] = ..., dead_only: _Optional[bool] = ...) -> None: ...
 
 class PurgeQueueResponse(_message.Message):
     __slots__ = ("message_count",)
@@ -68,7 +70,7 @@ class PriorityCount(_message.Message):
     def __init__(self, priority: _Optional[int] = ..., ready: _Optional[int] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
-    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals", "ready_by_priority", "delayed", "held_groups")
+    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals", "ready_by_priority", "delayed", "dead", "dead_letter_problem", "held_groups")
     class ArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +102,8 @@ class QueueInfo(_message.Message):
     TOTALS_FIELD_NUMBER: _ClassVar[int]
     READY_BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     DELAYED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     HELD_GROUPS_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
@@ -118,11 +122,13 @@ class QueueInfo(_message.Message):
     totals: QueueTotals
     ready_by_priority: _containers.RepeatedCompositeFieldContainer[PriorityCount]
     delayed: int
+    dead: int
+    dead_letter_problem: str
     held_groups: int
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., totals: _Optional[_Union[QueueTotals, _Mapping]] = ..., ready_by_priority: _Optional[_Iterable[_Union[PriorityCount, _Mapping]]] = ..., delayed: _Optional[int] = ..., held_groups: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., totals: _Optional[_Union[QueueTotals, _Mapping]] = ..., ready_by_priority: _Optional[_Iterable[_Union[PriorityCount, _Mapping]]] = ..., delayed: _Optional[int] = ..., dead: _Optional[int] = ..., dead_letter_problem: _Optional[str] = ..., held_groups: _Optional[int] = ...) -> None: ...
 
 class QueueTotals(_message.Message):
-    __slots__ = ("published", "settled", "expired", "rejected", "delivery_limit", "maxlen", "purged", "returned", "redelivered")
+    __slots__ = ("published", "settled", "expired", "rejected", "delivery_limit", "maxlen", "purged", "returned", "redelivered", "dead_lettered")
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +138,7 @@ class QueueTotals(_message.Message):
     PURGED_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
     REDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERED_FIELD_NUMBER: _ClassVar[int]
     published: int
     settled: int
     expired: int
@@ -141,7 +148,8 @@ class QueueTotals(_message.Message):
     purged: int
     returned: int
     redelivered: int
-    def __init__(self, published: _Optional[int] = ..., settled: _Optional[int] = ..., expired: _Optional[int] = ..., rejected: _Optional[int] = ..., delivery_limit: _Optional[int] = ..., maxlen: _Optional[int] = ..., purged: _Optional[int] = ..., returned: _Optional[int] = ..., redelivered: _Optional[int] = ...) -> None: ...
+    dead_lettered: int
+    def __init__(self, published: _Optional[int] = ..., settled: _Optional[int] = ..., expired: _Optional[int] = ..., rejected: _Optional[int] = ..., delivery_limit: _Optional[int] = ..., maxlen: _Optional[int] = ..., purged: _Optional[int] = ..., returned: _Optional[int] = ..., redelivered: _Optional[int] = ..., dead_lettered: _Optional[int] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
     __slots__ = ("prefix", "limit", "after")
@@ -504,6 +512,86 @@ class ImportDefinitionsResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[DefinitionResult]
     def __init__(self, results: _Optional[_Iterable[_Union[DefinitionResult, _Mapping]]] = ...) -> None: ...
+
+class TransactionId(_message.Message):
+    __slots__ = ("group", "producer", "number")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    producer: bytes
+    number: int
+    def __init__(self, group: _Optional[int] = ..., producer: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
+
+class TransactionInfo(_message.Message):
+    __slots__ = ("id", "state", "since_ms", "deciding_group", "unfinished_groups", "queues", "messages", "bytes")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[TransactionInfo.State]
+        OPEN: _ClassVar[TransactionInfo.State]
+        PREPARED: _ClassVar[TransactionInfo.State]
+        COMMITTED: _ClassVar[TransactionInfo.State]
+    STATE_UNSPECIFIED: TransactionInfo.State
+    OPEN: TransactionInfo.State
+    PREPARED: TransactionInfo.State
+    COMMITTED: TransactionInfo.State
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    DECIDING_GROUP_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    id: TransactionId
+    state: TransactionInfo.State
+    since_ms: int
+    deciding_group: int
+    unfinished_groups: _containers.RepeatedScalarFieldContainer[int]
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    messages: int
+    bytes: int
+    def __init__(self, id: _Optional[_Union[TransactionId, _Mapping]] = ..., state: _Optional[_Union[TransactionInfo.State, str]] = ..., since_ms: _Optional[int] = ..., deciding_group: _Optional[int] = ..., unfinished_groups: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[str]] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class ListTransactionsRequest(_message.Message):
+    __slots__ = ("group", "after")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    after: TransactionId
+    def __init__(self, group: _Optional[int] = ..., after: _Optional[_Union[TransactionId, _Mapping]] = ...) -> None: ...
+
+class ListTransactionsResponse(_message.Message):
+    __slots__ = ("transactions", "has_more")
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactionInfo]
+    has_more: bool
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionInfo, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
+
+class ResolveTransactionRequest(_message.Message):
+    __slots__ = ("id", "outcome")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ASK_ONLY: _ClassVar[ResolveTransactionRequest.Outcome]
+        COMMIT: _ClassVar[ResolveTransactionRequest.Outcome]
+        ROLLBACK: _ClassVar[ResolveTransactionRequest.Outcome]
+    ASK_ONLY: ResolveTransactionRequest.Outcome
+    COMMIT: ResolveTransactionRequest.Outcome
+    ROLLBACK: ResolveTransactionRequest.Outcome
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    id: TransactionId
+    outcome: ResolveTransactionRequest.Outcome
+    def __init__(self, id: _Optional[_Union[TransactionId, _Mapping]] = ..., outcome: _Optional[_Union[ResolveTransactionRequest.Outcome, str]] = ...) -> None: ...
+
+class ResolveTransactionResponse(_message.Message):
+    __slots__ = ("committed", "by_hand")
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    BY_HAND_FIELD_NUMBER: _ClassVar[int]
+    committed: bool
+    by_hand: bool
+    def __init__(self, committed: _Optional[bool] = ..., by_hand: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
     __slots__ = ("with_state_hash",)

@@ -114,6 +114,16 @@ class AdminStub:
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ImportDefinitionsRequest.SerializeToString,
                 response_deserializer=quorum_dot_v1_dot_admin__pb2.ImportDefinitionsResponse.FromString,
                 _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/quorum.v1.Admin/ListTransactions',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.ListTransactionsResponse.FromString,
+                _registered_method=True)
+        self.ResolveTransaction = channel.unary_unary(
+                '/quorum.v1.Admin/ResolveTransaction',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.ResolveTransactionRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.ResolveTransactionResponse.FromString,
+                _registered_method=True)
         self.ClusterStatus = channel.unary_unary(
                 '/quorum.v1.Admin/ClusterStatus',
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ClusterStatusRequest.SerializeToString,
@@ -261,6 +271,25 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTransactions(self, request, context):
+        """Transactions (docs/transactions.md). ListTransactions is one node's own view and needs no majority.
+
+        ResolveTransaction ends a part of a transaction that waits for the decision of another group. It asks that group
+        again. If the group has not decided, this question rolls the transaction back for ever. Only if the group has no
+        leader, or does not serve, the part is ended with the outcome of the request. Then the transaction may count in some
+        groups and not in others. Reasons of a refusal: NOT_FOUND (no such part waits; after a repeat: it was ended),
+        NO_LEADER and STATES_DIFFER (the deciding group cannot be asked, and the request has no outcome).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResolveTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ClusterStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -389,6 +418,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ImportDefinitions,
                     request_deserializer=quorum_dot_v1_dot_admin__pb2.ImportDefinitionsRequest.FromString,
                     response_serializer=quorum_dot_v1_dot_admin__pb2.ImportDefinitionsResponse.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.ListTransactionsResponse.SerializeToString,
+            ),
+            'ResolveTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveTransaction,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.ResolveTransactionRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.ResolveTransactionResponse.SerializeToString,
             ),
             'ClusterStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ClusterStatus,
@@ -858,6 +897,60 @@ class Admin:
             '/quorum.v1.Admin/ImportDefinitions',
             quorum_dot_v1_dot_admin__pb2.ImportDefinitionsRequest.SerializeToString,
             quorum_dot_v1_dot_admin__pb2.ImportDefinitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/ListTransactions',
+            quorum_dot_v1_dot_admin__pb2.ListTransactionsRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.ListTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/ResolveTransaction',
+            quorum_dot_v1_dot_admin__pb2.ResolveTransactionRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.ResolveTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

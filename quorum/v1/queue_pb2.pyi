@@ -194,7 +194,7 @@ class Opened(_message.Message):
     def __init__(self, node: _Optional[str] = ..., session: _Optional[int] = ..., window_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_batch_messages: _Optional[int] = ..., max_window_messages: _Optional[int] = ..., max_batch_bytes: _Optional[int] = ...) -> None: ...
 
 class PublishBatch(_message.Message):
-    __slots__ = ("exchange", "routing_key", "routing_keys", "first_sequence", "lowest_unconfirmed", "batch", "independent", "mandatory", "tx")
+    __slots__ = ("exchange", "routing_key", "routing_keys", "first_sequence", "lowest_unconfirmed", "batch", "independent", "mandatory", "immediate", "tx")
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +203,7 @@ class PublishBatch(_message.Message):
     BATCH_FIELD_NUMBER: _ClassVar[int]
     INDEPENDENT_FIELD_NUMBER: _ClassVar[int]
     MANDATORY_FIELD_NUMBER: _ClassVar[int]
+    IMMEDIATE_FIELD_NUMBER: _ClassVar[int]
     TX_FIELD_NUMBER: _ClassVar[int]
     exchange: str
     routing_key: str
@@ -212,8 +213,9 @@ class PublishBatch(_message.Message):
     batch: bytes
     independent: bool
     mandatory: bool
+    immediate: bool
     tx: int
-    def __init__(self, exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., routing_keys: _Optional[_Iterable[str]] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ..., independent: _Optional[bool] = ..., mandatory: _Optional[bool] = ..., tx: _Optional[int] = ...) -> None: ...
+    def __init__(self, exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., routing_keys: _Optional[_Iterable[str]] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ..., independent: _Optional[bool] = ..., mandatory: _Optional[bool] = ..., immediate: _Optional[bool] = ..., tx: _Optional[int] = ...) -> None: ...
 
 class Confirms(_message.Message):
     __slots__ = ("confirmed", "rejected")

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from quorum.api import calls as calls_module
-from quorum.api import request_limits, status
+from quorum.api import request_limits, shares, status
 from quorum.api.calls import Gate, Places
 from quorum.api.connections import close_peers
 from quorum.api.owners import CALLER, client_address
@@ -28,12 +28,17 @@ REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
+def listed(count: int) -> admin_pb2.ListBindingsResponse:
+    return admin_pb2.ListBindingsResponse(bindings=[admin_pb2.Binding(source="e")] * count)
+
+
 class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_pb2_grpc.BulkServicer):
     """Answer with what they were given."""
 
     def __init__(self) -> None:
         self.sessions = 0
         self.publishes = 0
+        self.bindings = 1
         self.callers: list[str] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -65,6 +70,9 @@ class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_
 
     async def Stage(self, requests: AsyncIterator[Any], context: Any) -> Any:
         return bulk_pb2.StageResponse(rows=len([request async for request in requests]))
+
+    async def ListBindings(self, request: Any, context: Any) -> Any:
+        return listed(self.bindings)
 
     async def ClusterStatus(self, request: Any, context: Any) -> Any:
         return admin_pb2.ClusterStatusResponse(answering_node="n1")
@@ -366,7 +374,16 @@ def test_watches_take_no_places_of_health_checks_and_administration() -> None:
     with_server(run)
 
 
-@pytest.mark.parametrize("method", ["Queue/Browse", "Queue/Get"])
+UNREAD = {
+    "Queue/Browse": queue_pb2.BrowseRequest(queue="q", limit=3),
+    "Queue/Get": queue_pb2.GetRequest(queue="q"),
+    "Queue/Publish": queue_pb2.PublishRequest(queue="q"),
+    "Admin/ClusterStatus": admin_pb2.ClusterStatusRequest(),
+    "Admin/ListBindings": admin_pb2.ListBindingsRequest(),
+}
+
+
+@pytest.mark.parametrize("method", UNREAD)
 def test_a_client_that_does_not_take_an_answer_in_time_loses_its_connection(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,16 +391,40 @@ def test_a_client_that_does_not_take_an_answer_in_time_loses_its_connection(
 
     async def run(world: World) -> None:
         client = await StalledClient.connect(world.port)
-        await client.call(
-            "/quorum.v1." + method, queue_pb2.BrowseRequest(queue="q", limit=3).SerializeToString()
-        )
+        await client.call("/quorum.v1." + method, UNREAD[method].SerializeToString())
         while not (peers := world.gate.stalled()):
             await asyncio.sleep(0)
         assert close_peers(world.port, peers) == 1
-        while world.gate.calls.total:
+        while world.gate.calls.total or world.gate.reserved.total:
             await asyncio.sleep(0)
         assert not world.gate.stalled()
         client.close()
+
+    with_server(run)
+
+
+def test_unread_answers_of_one_address_take_a_limited_number_of_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 10_000
+    size = listed(count).ByteSize()
+    monkeypatch.setattr(calls_module, "ANSWERS_BYTES", 2 * size)  # one answer for each address
+    monkeypatch.setattr(shares, "PATIENCE_S", 0.05)
+
+    async def run(world: World) -> None:
+        world.services.bindings = count
+        request = admin_pb2.ListBindingsRequest()
+        client = await StalledClient.connect(world.port)
+        await client.call("/quorum.v1.Admin/ListBindings", request.SerializeToString())
+        while not world.gate.answers.used:
+            await asyncio.sleep(0)
+        await refused(world.admin.ListBindings(request), REFUSED, f"no room for an answer of {size} bytes")
+        await world.admin.ClusterStatus(admin_pb2.ClusterStatusRequest())  # a small one needs no room
+        assert world.gate.answers.used == size
+        client.close()
+        while world.gate.answers.used:
+            await asyncio.sleep(0)
+        assert len((await world.admin.ListBindings(request)).bindings) == count
 
     with_server(run)
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from fifo import commands as c
 from fifo.limits import PRODUCTION
+from fifo.queries import group as queries
 from quorum.api import routing
 from quorum.api.outcomes import Confirms
 from quorum.catalog.bindings import Binding, Exchange
@@ -18,7 +20,7 @@ from quorum.client.batch import Message, encode_batch
 from quorum.node import events as ev
 from quorum_selectors import canonical, jms
 from support.counted_lines import count_lines
-from support.publishing_node import Node, on_node
+from support.publishing_node import QUEUES, Node, on_node
 
 IDS = count(1)
 
@@ -378,3 +380,24 @@ def lines_of(number: int) -> int:
 
 def test_a_batch_for_the_same_queues_does_no_work_for_each_message() -> None:
     assert lines_of(1_000) <= 2 * lines_of(10)
+
+
+@pytest.mark.parametrize(("takers", "outcome"), [(("a",), ""), (("far",), ""), ((), "no_consumers")])
+def test_an_immediate_message_for_several_groups_needs_one_that_takes_it(
+    takers: tuple[str, ...], outcome: str
+) -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "far"))
+        for name in takers:
+            queue = QUEUES[name]
+            node.numbers[queue.group] += 1
+            origin = c.Origin(b"p" * 16, 1, node.numbers[queue.group])
+            node.apply(queue.group, origin, c.Attach(queue.id, "tag", b"", 5))
+        assert await publish(node, "amq.fanout", "", 2, immediate=True) == {1: outcome, 2: outcome}
+        published = {
+            name: queries.info(node.groups[QUEUES[name].group], QUEUES[name].id).totals.published  # type: ignore[union-attr]
+            for name in ("a", "far")
+        }
+        assert published == {name: 2 * (name in takers) for name in ("a", "far")}
+
+    on_node(scenario)

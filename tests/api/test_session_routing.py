@@ -365,7 +365,6 @@ def test_independent_messages_that_exceed_a_limit_together_are_sent_in_parts(
     monkeypatch.setattr(batches, "MAX_BATCH_FIELDS", 1_000 if name == "a" else 131_072)
 
     async def scenario(node: Node) -> None:
-        node.hub.limits = BatchLimits(5_000, 1_000, limit)
         keys, numbers = [name] * len(messages), range(1, len(messages) + 1)
         assert await node.publish(keys, messages, independent=True) == dict.fromkeys(numbers, "")
         assert len(node.commands) > 1
@@ -373,7 +372,7 @@ def test_independent_messages_that_exceed_a_limit_together_are_sent_in_parts(
         told = await node.publish(keys, messages, first=1_000)
         assert set(told.values()) in ({"batch_too_large"}, {"metadata_too_large"})
 
-    on_node(scenario)
+    on_node(scenario, BatchLimits(5_000, 1_000, limit))
 
 
 def test_what_is_left_of_an_independent_batch_is_one_command() -> None:

@@ -133,7 +133,9 @@ class Node:
     async def publish(self, tx: int, *names: str, exchange: str = "", mandatory: bool = False) -> None:
         key, keys = (names[0], ()) if len(names) == 1 else ("", names)
         data = encode_batch([b"body"] * len(names)).data
-        await self.session.transactions.publish(tx, data, (exchange, key, keys), mandatory=mandatory)
+        await self.session.transactions.publish(
+            tx, data, (exchange, key, keys), mandatory=mandatory, immediate=False
+        )
 
     def bind(self, exchange: str, *queues: str) -> None:
         """Binds queues to amq.fanout, or by their names."""

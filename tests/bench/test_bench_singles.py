@@ -12,14 +12,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import quorum
 from quorum.bench.command import app
 from quorum.bench.plan import Plan, SinglesLoad
 from quorum.bench.receivers import FIELD, properties_of, selector_of
 from quorum.bench.run import QUEUE, BenchFailed, Places
-from quorum.bench.singles import SinglesResult, loads_for, measure, run, table
+from quorum.bench.singles import SinglesResult, declare_others, loads_for, measure, run, table
 from quorum.bench.singles_load import HEAD
 from quorum.client.values import values_to_dict
 from support.fake_server import FakeCluster, FakeNode, Predicate, StoredMessage
+from support.served_member import served
 
 SINGLES = Plan(
     mode="singles", members=1, body_bytes=16, producers=1, consumers=1, warmup_s=0.2, seconds=0.5, tasks=4
@@ -95,6 +97,27 @@ def test_transactions_count_their_messages_and_are_timed_whole() -> None:
         run(replace(SINGLES, transaction=5, rate=100), lambda _: None)
 
 
+def test_a_transaction_over_groups_has_a_queue_in_each() -> None:
+    async def scenario() -> list[int]:
+        async with served() as url, quorum.connect(url) as client:
+            await client.declare(QUEUE)
+            queues = [QUEUE, *await declare_others(url, 2)]
+            return [(await client.describe(queue)).queue.group for queue in queues]
+
+    groups = asyncio.run(scenario())
+    assert len(groups) == len({*groups}) == 2
+    with pytest.raises(BenchFailed, match="give each a message"):
+        run(replace(SINGLES, transaction=1, groups=2), lambda _: None)
+
+
+def test_the_messages_of_a_transaction_are_spread_over_its_queues() -> None:
+    plan = replace(SINGLES, consumers=0, transaction=5)
+    result, cluster = asyncio.run(measured(plan, others=("other",)))
+    assert result.published > 0
+    here, there = (cluster.queues[queue].next_sequence - 1 for queue in (QUEUE, "other"))
+    assert 2 * here == 3 * there
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -102,18 +125,26 @@ def test_transactions_count_their_messages_and_are_timed_whole() -> None:
         "--queues 2 --bindings 3 publish",
         "--transaction 5 singles",
         "--transaction 5 publish",
+        "--groups 2 --consumers 0 singles",
     ],
 )
 def test_an_option_of_another_mode_is_refused(options: str) -> None:
     refused = CliRunner().invoke(app, options.split())
     assert refused.exit_code == 2
-    assert "allowed in mode" in refused.output or "one of the two" in refused.output
+    assert (
+        "allowed in mode" in refused.output
+        or "allowed with" in refused.output
+        or "one of the two" in refused.output
+    )
 
 
 def test_each_message_is_for_one_selective_consumer() -> None:
     result, cluster = asyncio.run(measured(SELECT, {n: wants(n) for n in range(3)}))
     values = result.to_dict()
-    assert result.published == result.delivered == len(result.delivery_us) == SELECT.rate * SELECT.seconds
+    assert 0 < result.published == result.delivered == len(result.delivery_us)
+    assert (
+        result.published <= SELECT.rate * SELECT.seconds
+    )  # fewer on a machine that is too slow for the rate
     assert values["undelivered"] == 0
     assert 0 < values["delivery_p50_ms"] <= values["delivery_p99_ms"]
     assert sorted(cluster.queues[QUEUE].settled) == [*range(1, cluster.queues[QUEUE].next_sequence)]
@@ -133,17 +164,18 @@ def test_a_message_for_another_consumer_fails_the_bench() -> None:
 
 
 async def measured(
-    plan: Plan, selectors: dict[int, Predicate] | None = None
+    plan: Plan, selectors: dict[int, Predicate] | None = None, others: tuple[str, ...] = ()
 ) -> tuple[SinglesResult, FakeCluster]:
-    """The plan on one node that knows these selectors."""
+    """The plan on one node that knows these selectors. others: queues of other groups."""
     cluster = FakeCluster()
     for number, predicate in (selectors or {}).items():
         cluster.selectors[selector_of(number)] = predicate
     node = await FakeNode(cluster, "alone").start()
-    cluster.declare(QUEUE)
+    for queue in (QUEUE, *others):
+        cluster.declare(queue)
     places = Places(node.address, ())
     try:
-        return await measure(plan, places, [os.getpid()], lambda _: None), cluster
+        return await measure(plan, places, [os.getpid()], lambda _: None, others), cluster
     finally:
         await node.stop()
 

@@ -56,6 +56,9 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
         "x-expires": 60_000,
         "x-max-priority": 9,
         "x-message-groups": True,
+        "x-dead-letter-exchange": "dead",
+        "x-dead-letter-routing-key": "grave",
+        "x-dead-letter-strategy": "at-most-once",
     }
     assert effective_config("flights", flights) == QueueConfig(
         "flights",
@@ -73,6 +76,9 @@ def test_every_supported_argument_reaches_the_configuration() -> None:
         expires_ms=60_000,
         max_priority=9,
         message_groups=True,
+        dead_letter_strategy="at_most_once",
+        dead_letter_exchange="dead",
+        dead_letter_routing_key="grave",
     )
     orders: dict[str, ArgumentValue] = {
         "x-single-active-consumer": True,
@@ -109,6 +115,22 @@ def test_message_groups_exclude_delayed_retry(argument: str) -> None:
         {"x-message-groups": True, argument: 1_000}, f"'{argument}' and 'x-message-groups' exclude each other"
     )
     effective_config("q", {"x-message-groups": False, argument: 1_000})
+
+
+def test_a_dead_letter_target_is_an_exchange_which_may_be_the_default_one() -> None:
+    none = effective_config(
+        "q", {"x-dead-letter-strategy": "at-least-once", "x-dead-letter-routing-key": "k"}
+    )
+    assert (none.dead_letter_strategy, none.dead_letter_routing_key) == ("none", "k")
+    to_queue = effective_config("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "k"})
+    assert (to_queue.dead_letter_strategy, to_queue.dead_letter_exchange) == ("at_least_once", "")
+    assert differences(to_queue, none) == "x-dead-letter-strategy is 'none', not 'at-least-once'"
+
+
+@pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
+def test_an_exchange_and_a_key_for_dead_letters_may_be_empty(argument: str) -> None:
+    effective_config("q", {argument: ""})
+    refused({argument: "n" * 256}, argument, "256 bytes; allowed: 0..255")
 
 
 def test_a_filtering_queue_keeps_the_default_fields() -> None:
@@ -169,6 +191,10 @@ def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: s
         ("x-message-groups", 1),
         ("x-filter-max-in-memory-bytes-per-msg", -1),
         ("x-filter-field-names", b"a"),
+        ("x-dead-letter-exchange", 1),
+        ("x-dead-letter-exchange", "n" * 256),
+        ("x-dead-letter-strategy", "at_least_once"),
+        ("x-dead-letter-strategy", "none"),
     ],
 )
 def test_a_value_of_the_wrong_kind_or_range_is_refused_naming_what_is_allowed(

@@ -213,6 +213,9 @@ def test_delayed_retry_does_not_reach_queues_with_message_groups(catalog: Catalo
 
 VALUES: dict[str, st.SearchStrategy[ArgumentValue]] = {
     "x-consumer-timeout": st.integers(1_000, 1_099),
+    "x-dead-letter-exchange": st.sampled_from(("", "dead")),
+    "x-dead-letter-routing-key": st.sampled_from(("", "grave")),
+    "x-dead-letter-strategy": st.sampled_from(("at-least-once", "at-most-once")),
     "x-delayed-retry-max": st.integers(1, 99),
     "x-delayed-retry-min": st.integers(1, 99),
     "x-delivery-limit": st.integers(-1, 20),

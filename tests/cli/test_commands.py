@@ -16,6 +16,7 @@ import pytest
 
 from quorum.cli.console import CliError, pairs, scalar
 from quorum.cli.serve import allow_open_files
+from quorum.v1 import admin_pb2
 from support.fake_server import FakeCluster, FakeNode
 from support.repository import ROOT
 
@@ -85,6 +86,7 @@ def test_help_and_version_come_without_anything_heavy() -> None:
         "policies",
         "definitions",
         "subscriptions",
+        "transactions",
         "publish",
         "consume",
         "browse",
@@ -105,6 +107,22 @@ def test_help_and_version_come_without_anything_heavy() -> None:
     )
 
 
+def test_dead_letters_of_one_queue_are_moved_back(service: Service) -> None:
+    for name in ("parking", "bills"):
+        quorum("queues", "declare", name, url=service.url)
+    for name in ("bills", "notes"):
+        quorum("publish", "parking", "a", "b", "-a", f"x-last-death-queue={name}", url=service.url)
+    redrive = ("queues", "redrive", "parking")
+    assert quorum(*redrive, "--only", "orders", url=service.url)[0] == "nothing to move\n"
+    assert quorum(*redrive, "--only", "bills", url=service.url)[0] == "moved 2 messages to bills\n"
+    said = quorum(*redrive, url=service.url, status=1)[0]
+    assert said.startswith("left 2 messages: ") and "notes" in said
+    found = json.loads(quorum(*redrive, "--only", "notes", "--json", url=service.url, status=1)[0])
+    assert (found["moved"], found["doubtful"], found["is_complete"]) == ({}, {}, True)
+    for name in ("bills", "parking"):
+        quorum("queues", "delete", name, url=service.url)
+
+
 def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -> None:
     declare = ("queues", "declare", "orders", "-a", "x-max-length=5", "-a", "x-filter-enabled=true")
     assert quorum(*declare, url=service.url)[0] == "created orders\n"
@@ -122,6 +140,35 @@ def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -
     assert "2 purged" in quorum("queues", "show", "orders", url=service.url)[0]
     assert quorum("queues", "delete", "orders", url=service.url)[0] == "deleted orders and 0 messages\n"
     assert "orders" in quorum("queues", "delete", "orders", url=service.url, status=1)[1]
+
+
+def test_transactions_in_doubt_are_listed_and_resolved(service: Service) -> None:
+    for number in (1, 2, 3):
+        service.cluster.transactions.append(
+            admin_pb2.TransactionInfo(
+                id=admin_pb2.TransactionId(group=2, producer=b"p" * 16, number=number),
+                state=admin_pb2.TransactionInfo.PREPARED,
+                since_ms=1_000,
+                deciding_group=1,
+                queues=["orders"],
+                messages=3,
+                bytes=70,
+            )
+        )
+    _, *lines = quorum("transactions", "list", url=service.url)[0].splitlines()
+    assert len(lines) == 3
+    assert lines[0].split()[:4] == ["2", "70" * 16, "1", "prepared"]
+    assert lines[0].endswith("  waits for group 1; orders")
+    [first, *_] = json.loads(quorum("transactions", "list", "--json", url=service.url)[0])
+    assert (first["producer"], first["messages"], first["deciding_group"]) == ("70" * 16, 3, 1)
+    resolve = ("transactions", "resolve", "2", "70" * 16)
+    said = quorum(*resolve, "1", "--commit", "--yes", url=service.url)[0]
+    assert said == "committed, by hand\n"
+    assert quorum(*resolve, "2", url=service.url)[0] == "rolled back, as the deciding group says\n"
+    _, asked = quorum(*resolve, "3", "--rollback", url=service.url, stdin=b"n\n", status=1)
+    assert "counts in some groups and not in others, for ever. Go on?" in asked
+    assert [each.id.number for each in service.cluster.transactions] == [3]
+    service.cluster.transactions.clear()
 
 
 def test_messages_are_published_with_a_delay(service: Service) -> None:
@@ -272,6 +319,14 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
         (("queues", "declare", "q", "-a", "x=1", "-a", "x=2"), b"", 2, "given twice"),
         (("cluster", "status", "--url", "http://x"), b"", 2, "quorum://"),
         (("subscriptions", "list", "q", "--url", "quorum://h:x"), b"", 2, "wanted: host:port"),
+        (
+            ("transactions", "resolve", "1", "xy", "1"),
+            b"",
+            2,
+            "'xy' is no producer; wanted: hexadecimal digits",
+        ),
+        (("transactions", "resolve", "1", "ab", "1", "--commit", "--rollback"), b"", 2, "exclude each other"),
+        (("transactions", "resolve", "1", "ab", "1"), b"", 1, "no such part waits"),
     ],
 )
 def test_mistakes_are_told_in_one_line(

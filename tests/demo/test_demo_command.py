@@ -27,4 +27,5 @@ def test_the_demo_loses_nothing_and_says_so(tmp_path: Path) -> None:
     assert "lost: 0" in done.stdout
     assert "with SIGKILL" in done.stdout
     assert "was started again" in done.stdout
+    assert [step for step in ("routed:", "dead letter:", "transaction:") if step not in done.stdout] == []
     assert list((tmp_path / "cluster").rglob("*.pid")) == []

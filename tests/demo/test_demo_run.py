@@ -57,9 +57,10 @@ class Members:
 
 
 def play(
-    flights: list[Flight], books: list[Tally], cluster: FakeCluster
+    flights: list[Flight], books: list[Tally], cluster: FakeCluster, *, is_filed: bool = True
 ) -> tuple[demo.Course, int, list[str], str]:
-    """(what happened, what is left, what the members were told, what was printed)."""
+    """(what happened, what is left, what the members were told, what was printed). is_filed: what became of the flight
+    that is followed at the end."""
     by_row = {flight.row: flight for flight in flights}
     for portion in PORTIONS:
         cluster.selectors[portion.selector] = lambda message, wants=portion.wants: wants(
@@ -80,6 +81,7 @@ def play(
                 await node.stop()
 
     course, left, told = asyncio.run(scenario())
+    course.is_filed = is_filed
     console.width = REPORT_WIDTH
     status = demo._report(console, course, books, left, 1.0)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -103,6 +105,11 @@ def test_all_flights_arrive_though_a_member_is_killed_on_the_way(flights: list[F
     assert all(book.is_right for book in books)
     assert "lost: 0" in text
     assert text.endswith("status 0")
+
+
+def test_a_flight_that_is_not_filed_is_reported(flights: list[Flight]) -> None:
+    _, _, _, text = play(flights, tallies(flights), FakeCluster(), is_filed=False)
+    assert text.endswith("status 1")
 
 
 def test_a_service_that_loses_flights_is_found_out(flights: list[Flight]) -> None:

@@ -14,7 +14,8 @@ from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
-from fifo.results import DecidedTransaction, PreparedPart
+from fifo.queries import transactions as transaction_queries
+from fifo.results import DecidedTransaction, PreparedPart, TransactionInfo
 from support.fifo_world import World, in_transaction
 
 RECORD = 7
@@ -271,3 +272,34 @@ def test_states_have_what_is_prepared_and_decided() -> None:
     world.machine = world.restored(data)
     finish(world, name, 1, is_committed=True)
     assert counts(world) == (2, 1)
+
+
+# ---- what an operator sees
+
+
+def test_transactions_are_shown_in_every_state_and_in_parts() -> None:
+    world, name = world_of()
+    attach = holding(world, name)
+    publish(world, name, 1, 2)
+    publish(world, name, 1, 3, queue=2)
+    settle(world, name, 1, attach, 1, 2)
+    for number in (2, 3):
+        publish(world, name, number)
+    prepare(world, name, 2)
+    assert world.do(name, c.Decide(3, 1, 10, (4, 5))) == Ok()
+    size = world.machine.transactions.by_key[name, 1].size_bytes
+    began_ms = world.machine.transactions.by_key[name, 1].began_ms
+    part = world.machine.decisions.prepared[name, 2]
+    shown = (
+        TransactionInfo(name, 1, "open", began_ms, queues=(1, 2), messages=7, size_bytes=size),
+        TransactionInfo(name, 2, "prepared", part.prepared_ms, RECORD, (), (1,), 2, part.size_bytes),
+        TransactionInfo(name, 3, "committed", world.machine.decisions.decided[name, 3].decided_ms, 0, (4, 5)),
+    )
+    assert transaction_queries.infos(world.machine, (b"", 0), 9) == shown
+    assert transaction_queries.infos(world.machine, (b"", 0), 2) == shown[:2]
+    assert transaction_queries.infos(world.machine, (name, 1), 1) == shown[1:2]
+    assert transaction_queries.infos(world.machine, (name, 3), 9) == ()
+    assert transaction_queries.prepared(world.machine, (name, 2)) == PreparedPart(
+        name, 2, RECORD, part.ranges
+    )
+    assert [transaction_queries.prepared(world.machine, (name, number)) for number in (1, 3)] == [None, None]

@@ -29,7 +29,7 @@ VERSION_2 = {
     "max_producers": 10_000, "max_fences": 10_000, "remembered_ms": 97_200_000,
     "max_selector_bytes": 33_554_432, "max_checked_out": 65_536, "max_consumers": 16_384, "max_get": 10_000,
     "max_subscriptions": 256, "max_reserved": 65_536, "max_reservations": 64, "max_outstanding": 1_048_576,
-    "max_released": 64, "max_pins": 16, "max_copy_bytes": 16_777_216,
+    "max_released": 64, "max_claimed": 512, "max_pins": 16, "max_copy_bytes": 16_777_216,
     "filed_places": 262_144, "file_steps": 32, "file_slots": 2_048,
     "staged_parts": 4_096, "staged_chunks": 16_384, "staged_bytes": 8_589_934_592,
     "staged_messages": 134_217_728, "staged_ttls": 65_536, "part_ms": 21_600_000, "known_producers": 10_000,

@@ -13,6 +13,7 @@ from fifo.commands import QueueConfig
 from fifo.limits import SMALL
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import Stored
+from fifo.messages.dead_letters import CAUSES
 from fifo.messages.messages import COUNTED, LIFE, Messages, Move, Place
 from fifo.messages.pages import MemoryPages
 from fifo.versions import CURRENT
@@ -23,8 +24,9 @@ ALL = [(1, 20)]
 """Three blocks of eight sequences."""
 
 
-def made(ttl_ms: int = -1, due_ms: int = -1) -> Messages:
-    messages = Messages(1, QueueConfig("orders", delivery_limit=0), BlockMemory(MemoryPages(), SMALL))
+def made(ttl_ms: int = -1, due_ms: int = -1, strategy: str = "none") -> Messages:
+    config = QueueConfig("orders", delivery_limit=0, dead_letter_strategy=strategy)
+    messages = Messages(1, config, BlockMemory(MemoryPages(), SMALL))
     messages.append(1, 0, 0, 20, messages.expires_at(NOW_MS, ttl_ms), 100, 0, due_ms=due_ms)
     return messages
 
@@ -34,7 +36,7 @@ def entry(now_ms: int = NOW_MS) -> Entry:
 
 
 def places(messages: Messages) -> dict[Place, int]:
-    found = {Place.READY: 0, Place.CHECKED_OUT: 0, Place.DELAYED: 0}
+    found = {Place.READY: 0, Place.CHECKED_OUT: 0, Place.DELAYED: 0, Place.DEAD: 0}
     for block in messages.blocks.warm():
         for place in found:
             found[place] += int(getattr(block, place.value)).bit_count()
@@ -42,7 +44,9 @@ def places(messages: Messages) -> dict[Place, int]:
         Place.READY: messages.ready_count,
         Place.CHECKED_OUT: messages.checked_out_count,
         Place.DELAYED: messages.delayed_count,
+        Place.DEAD: messages.dead.count,
     }
+    assert messages.total_count == sum(found.values())
     return {**found, Place.GONE: 20 - sum(found.values())}
 
 
@@ -79,13 +83,12 @@ def forget_delayed(messages: Messages) -> None:
         messages.forget_delayed(cold, "purged")
 
 
-MOVES: dict[Move, Callable[[Messages], object]] = {
-    Move("check_out", Place.READY, Place.CHECKED_OUT): check_out,
-    Move("requeue", Place.CHECKED_OUT, Place.READY): lambda m: m.requeue(entry(), ALL, failed=False),
-    Move("requeue", Place.CHECKED_OUT, Place.DELAYED): retry_later,
-    Move("end_delay", Place.DELAYED, Place.READY): lambda m: end_delay(m, DUE_MS),
-    Move("end_delay", Place.DELAYED, Place.GONE, "expired"): lambda m: end_delay(m, DUE_MS + LATER_MS),
-    Move("settle", Place.CHECKED_OUT, Place.GONE, "settled"): lambda m: m.settle(ALL),
+def settle_dead(messages: Messages) -> None:
+    while messages.dead.claim(LATER_MS):
+        messages.settle_dead(messages.dead.last_number, 0)
+
+
+DYING: dict[Move, Callable[[Messages], object]] = {
     Move("settle", Place.CHECKED_OUT, Place.GONE, "rejected"): lambda m: m.settle(ALL, "rejected"),
     Move("requeue", Place.CHECKED_OUT, Place.GONE, "delivery_limit"): lambda m: m.requeue(
         entry(), ALL, failed=True
@@ -95,11 +98,32 @@ MOVES: dict[Move, Callable[[Messages], object]] = {
     ),
     Move("drop", Place.READY, Place.GONE, "expired"): lambda m: drop(m, "expired"),
     Move("drop", Place.READY, Place.GONE, "maxlen"): lambda m: drop(m, "maxlen"),
-    Move("purge", Place.READY, Place.GONE, "purged"): lambda m: m.purge(m.next_sequence, lambda _: False),
+    Move("end_delay", Place.DELAYED, Place.GONE, "expired"): lambda m: end_delay(m, DUE_MS + LATER_MS),
     Move("drop_delayed", Place.DELAYED, Place.GONE, "maxlen"): lambda m: drop_delayed(m, "maxlen"),
+}
+"""These moves lead to *dead* where the queue has a dead-letter target."""
+MOVES: dict[Move, Callable[[Messages], object]] = {
+    Move("check_out", Place.READY, Place.CHECKED_OUT): check_out,
+    Move("requeue", Place.CHECKED_OUT, Place.READY): lambda m: m.requeue(entry(), ALL, failed=False),
+    Move("requeue", Place.CHECKED_OUT, Place.DELAYED): retry_later,
+    Move("end_delay", Place.DELAYED, Place.READY): lambda m: end_delay(m, DUE_MS),
+    Move("settle", Place.CHECKED_OUT, Place.GONE, "settled"): lambda m: m.settle(ALL),
+    Move("purge", Place.READY, Place.GONE, "purged"): lambda m: m.purge(m.next_sequence, lambda _: False),
     Move("drop_delayed", Place.DELAYED, Place.GONE, "purged"): lambda m: drop_delayed(m, "purged"),
     Move("forget_delayed", Place.DELAYED, Place.GONE, "purged"): forget_delayed,
+    **DYING,
+    **{replace(move, target=Place.DEAD): act for move, act in DYING.items()},
+    **{Move("settle_dead", Place.DEAD, Place.GONE, cause): settle_dead for cause in CAUSES},
+    Move("purge", Place.DEAD, Place.GONE, "purged"): lambda m: m.purge(m.next_sequence, lambda _: False),
 }
+
+
+def die(messages: Messages, cause: str) -> None:
+    """All messages die; of any cause if they are to be purged."""
+    move, act = next((move, act) for move, act in DYING.items() if cause in (move.cause, "purged"))
+    if move.source is Place.CHECKED_OUT:
+        check_out(messages)
+    act(messages)
 
 
 def test_every_move_of_the_table_is_tried() -> None:
@@ -108,23 +132,34 @@ def test_every_move_of_the_table_is_tried() -> None:
     assert places(made())[Place.READY] == places(made(due_ms=DUE_MS))[Place.DELAYED] == 20
 
 
-@pytest.mark.parametrize("move", MOVES, ids=lambda move: f"{move.method} {move.cause}")
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: f"{move.method} {move.cause} {move.target.name}")
 def test_a_move_takes_messages_from_one_place_to_the_other(move: Move) -> None:
     is_delayed = move.source is Place.DELAYED
     messages = made(
-        LATER_MS + DUE_MS - 2 * NOW_MS if is_delayed else LATER_MS - NOW_MS, DUE_MS if is_delayed else -1
+        LATER_MS + DUE_MS - 2 * NOW_MS if is_delayed else LATER_MS - NOW_MS,
+        DUE_MS if is_delayed else -1,
+        "at_least_once" if Place.DEAD in (move.source, move.target) else "none",
     )
     if move.source is Place.CHECKED_OUT:
         check_out(messages)
+    if move.source is Place.DEAD:
+        die(messages, move.cause)
     assert move.source is not None and places(messages)[move.source] == 20
     MOVES[move](messages)
     assert places(messages)[move.target] == 20
-    assert messages.dropped == {cause: 20 * (cause == move.cause) for cause in COUNTED}
+    is_gone = move.target is Place.GONE
+    assert messages.dropped == {cause: 20 * (is_gone and cause == move.cause) for cause in COUNTED}
 
 
 def test_the_documents_show_the_same_table() -> None:
-    words = {None: "-", Place.READY: "ready", Place.CHECKED_OUT: "checked out", Place.GONE: "gone"}
-    words[Place.DELAYED] = "delayed"
+    words = {
+        None: "-",
+        Place.READY: "ready",
+        Place.CHECKED_OUT: "checked out",
+        Place.DELAYED: "delayed",
+        Place.DEAD: "dead",
+        Place.GONE: "gone",
+    }
     rows = [
         f"| {move.method} | {words[move.source]} | {words[move.target]} | {move.cause} |".replace(
             "|  |", "| |"

@@ -32,6 +32,7 @@ from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
 from fifo.messages import delays
+from fifo.messages.dead_letters import DeadLetters
 from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
 from fifo.persistence import checkpoint, invariants, snapshot
@@ -75,6 +76,7 @@ KEY = st.sampled_from((0, 1, 1, 2, 3))
 KEYS = st.just(()) | KEY.map(lambda each: (each,)) | st.lists(KEY, min_size=12, max_size=12)
 """of message groups"""
 
+IMMEDIATE = st.sampled_from((False, False, False, True))
 PUBLISH = st.fixed_dictionaries(
     {
         "what": st.just("publish"),
@@ -90,6 +92,7 @@ PUBLISH = st.fixed_dictionaries(
         "skip": st.sampled_from((0, 0, 0, 2, 4)),
         "behind": st.integers(0, 20),
         "independent": st.booleans(),
+        "immediate": IMMEDIATE,
         "size": SIZES,
     }
 )
@@ -103,6 +106,7 @@ SINGLES = st.fixed_dictionaries(
         "priority": PRIORITY,
         "due": DUE,
         "key": KEY,
+        "immediate": IMMEDIATE,
     }
 )
 ROUTED = st.fixed_dictionaries(
@@ -124,6 +128,7 @@ ROUTED = st.fixed_dictionaries(
         "again": st.sampled_from((0, 0, 0, 0, 1, 5, 12)),
         "behind": st.integers(0, 20),
         "independent": st.booleans(),
+        "immediate": IMMEDIATE,
     }
 )
 CONSUME = st.fixed_dictionaries(
@@ -197,7 +202,20 @@ TRANSACTION = st.fixed_dictionaries(
 NUMBERING = st.fixed_dictionaries({"what": st.sampled_from(("repeat", "gap", "stale")), "who": PRODUCERS})
 ADMIN = st.fixed_dictionaries(
     {
-        "what": st.sampled_from(("purge", "config", "configured", "delete", "create", "use", "wake", "wake")),
+        "what": st.sampled_from(
+            (
+                "purge",
+                "config",
+                "configured",
+                "delete",
+                "create",
+                "use",
+                "wake",
+                "wake",
+                "claim",
+                "settle_dead",
+            )
+        ),
         "queue": QUEUES,
         "spared": st.sampled_from((None, None, 0, 1, 5, 40)),
         "max_length": st.sampled_from((-1, -1, 3, 20)),
@@ -205,6 +223,12 @@ ADMIN = st.fixed_dictionaries(
         "max_consumers": st.sampled_from((-1, -1, 1, 3)),
         "expires": st.sampled_from((-1, -1, -1, 40, 150)),
         "overflow": st.sampled_from(("drop_head", "reject_publish")),
+        "strategy": st.sampled_from(("none", "at_least_once", "at_most_once")),
+        "begins": st.booleans(),
+        "behind": st.integers(-3, 8),
+        "later": st.sampled_from((1, 1, 1, 1, 0, 2)),
+        "dead_only": st.sampled_from((False, False, True)),
+        "forwarded": st.integers(0, 6),
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
         "timeout": st.sampled_from((-1, 0, 20, 60, 200)),
@@ -242,14 +266,21 @@ def of_keys(keys: Sequence[int]) -> bytes:
     return b"".join([key.to_bytes(8, "little") for key in keys])
 
 
+unless_directed = precondition(lambda model: not model.is_directed)
+
+
 class FifoAgainstModel(RuleBasedStateMachine):
     max_priorities: ClassVar = {1: -1, 2: 3, 3: 2, 4: -1}
     """by queue"""
     message_groups: ClassVar[tuple[int, ...]] = ()
     """the queues that have them"""
     max_length, overflow = 10, "drop_head"
+    is_directed = False
+    """whether only the rules of a subclass are followed"""
     delayed_retry = (-1, -1)
     """the shortest and the longest delay"""
+    mortal: ClassVar = (1, 3)
+    """queues that may have a dead-letter target"""
 
     @initialize()
     def begin(self) -> None:
@@ -264,6 +295,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             (3, {
                 "filter_enabled": True, "max_length": self.max_length, "overflow": self.overflow,
                 "message_ttl_ms": 50, "delivery_limit": 1,
+                "dead_letter_strategy": "at_least_once" if 3 in self.mortal else "none",
             }),
             (4, {"single_active_consumer": True, "consumer_timeout_ms": 60}),
         ):  # fmt: skip
@@ -290,6 +322,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if hasattr(self, "world"):
             replay(self.world)
 
+    @unless_directed
     @rule(entry=ENTRY, passed_ms=PASSED_MS)
     def entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
         operations: list[Any] = []
@@ -299,6 +332,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 operations.append(operation)
         self.world.apply(operations, passed_ms)
 
+    @unless_directed
     @rule(step=ADMIN, passed_ms=PASSED_MS)
     def administration(self, step: dict[str, Any], passed_ms: int) -> None:
         queue, what = step["queue"], step["what"]
@@ -308,25 +342,44 @@ class FifoAgainstModel(RuleBasedStateMachine):
             consumer_timeout_ms=step["timeout"], max_length_bytes=step["max_length_bytes"],
             max_consumers=step["max_consumers"], expires_ms=step["expires"] if queue == 3 else -1,
             **self.orders(queue), **self.retries(queue, step["retry"]),
+            dead_letter_strategy=step["strategy"] if queue in self.mortal else "none",
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
             info = queries.info(self.world.machine, queue)
             ended = info.next_sequence if info is not None else 0
             spared = step["spared"]
-            command = c.Purge(queue, None if spared is None else max(0, ended - spared))
+            before = None if spared is None else max(0, ended - spared)
+            command = c.Purge(queue, before, dead_only=step["dead_only"])
         elif what == "config":
             command = c.UpdateConfig(queue, config)
         elif what == "configured":
             command = c.Configured(step["max_length"] + 1)
         elif what == "delete" and queue == 3:
             command = c.DeleteQueue(queue)
+        elif what == "claim":
+            command = c.ClaimDead(
+                queue, self.epoch_of(queue) + step["later"], bytes([step["behind"] % 7] * 16)
+            )
+        elif what == "settle_dead":
+            machine = self.world.machine.queues.get(queue)
+            to = max(0, (0 if machine is None else machine.messages.dead.last_number) - step["behind"])
+            epoch = self.epoch_of(queue) - (step["later"] - 1)
+            command = c.SettleDead(
+                queue, max(0, epoch), to, step["forwarded"], step["behind"] == 8, "full" * step["begins"]
+            )
         elif what == "use":
             command = c.UseQueue(queue)
         elif what == "create":
             command = c.CreateQueue(queue, config)
         self.world.apply([(None, command)], passed_ms)
 
+    def epoch_of(self, queue: int) -> int:
+        """Of the last dead-letter worker."""
+        machine = self.world.machine.queues.get(queue)
+        return 0 if machine is None else machine.messages.dead.epoch
+
+    @unless_directed
     @rule(step=SESSIONS)
     def sessions(self, step: dict[str, Any]) -> None:
         world, name, node = self.world, producer(step["who"]), step["node"]
@@ -345,10 +398,12 @@ class FifoAgainstModel(RuleBasedStateMachine):
             world.apply([(None, c.NodeDown(node, self.boots[node]))])
             self.boots[node] += 1
 
+    @unless_directed
     @rule()
     def wakes(self) -> None:
         self.world.wake_until_done()
 
+    @unless_directed
     @rule(what=st.sampled_from(("columns", "matches", "both", "both", "summaries", "all")))
     def forget(self, what: str) -> None:
         twin = self.world.twin
@@ -362,6 +417,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if what == "all":
             self.world.twin = self.world.restored(snapshot.encode(twin))
 
+    @unless_directed
     @rule(chosen=st.lists(st.booleans(), min_size=1, max_size=7), write_only=st.booleans())
     def page_out(self, chosen: list[bool], write_only: bool) -> None:
         """Any blocks, the last and those with held messages too."""
@@ -380,6 +436,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.world.checkpointer(twin).check()
         assert snapshot.encode(twin) == snapshot.encode(self.world.machine)
 
+    @unless_directed
     @rule(resume=st.booleans())
     def checkpoint(self, resume: bool) -> None:
         twin = self.world.twin
@@ -404,6 +461,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             invariants.check(self.world.twin)
 
     @precondition(lambda self: len(self.world.entries) > 3)
+    @unless_directed
     @rule()
     def look(self) -> None:
         """Views change nothing and say what the model says."""
@@ -433,6 +491,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         )
         assert snapshot.encode(world.machine) == before
 
+    @unless_directed
     @rule(text=st.sampled_from(TEXTS[1:]))
     def browse(self, text: str) -> None:
         """A look finds in cold blocks, which it may pass by their summaries, what it finds in warm ones."""
@@ -464,6 +523,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     priorities=bytes([step["priority"]]),
                     due_times_ms=self.dues([step["due"]]),
                     group_keys=of_keys([step["key"]]),
+                    immediate=step["immediate"],
                 )
                 for i in range(step["count"])
             ]
@@ -502,6 +562,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             due_times_ms=self.dues(step["dues"][:count]),
             group_keys=of_keys(step["keys"][:count]),
             independent=step["independent"],
+            immediate=step["immediate"],
             size=step["size"] if step["queue"] == 2 else 100,
         )
 
@@ -527,6 +588,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             due_times_ms=self.dues(step["dues"][:count]),
             group_keys=of_keys(step["keys"][:count]),
             independent=step["independent"],
+            immediate=step["immediate"],
         )
 
     def dues(self, offsets: Iterable[int]) -> tuple[int, ...]:
@@ -557,6 +619,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     due_times_ms=self.dues(part["dues"][:count]),
                     group_keys=of_keys(part["keys"][:count]),
                     independent=step["wrong"],
+                    immediate=part["immediate"],
                     size=part["size"] if part["queue"] == 2 else 100,
                 )
             elif part["what"] == "routed":
@@ -565,7 +628,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     name, part["routes"][:count], part["rows"][:count], place + len(found), range(count), plain=PLAIN,
                     ttl_ms=part["ttl"], priorities=bytes(part["priorities"][:count]),
                     due_times_ms=self.dues(part["dues"][:count]),
-                    group_keys=of_keys(part["keys"][:count]),
+                    group_keys=of_keys(part["keys"][:count]), immediate=part["immediate"],
                 )  # fmt: skip
             else:
                 origin, command = self.world.op(name, self.answer(part | {"held": not step["wrong"]}, name))
@@ -991,6 +1054,15 @@ class DelaysAgainstModel(FifoAgainstModel):
     def delaying(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
         self.entry(entry, passed_ms)
 
+    @rule(who=PRODUCERS, queue=QUEUES, step=ADMIN, passed_ms=PASSED_MS)
+    def purged(self, who: int, queue: int, step: dict[str, Any], passed_ms: int) -> None:
+        """A purge comes while messages are delayed."""
+        name, world = producer(who), self.world
+        world.apply([world.batch(name, 3, queue=queue), world.op(name, c.Attach(queue, "a", b"", 30))])
+        fail = {"what": "fail", "pick": 0, "first": 0, "width": 3, "more": False, "credit": 0}
+        world.apply([world.op(name, self.answer(fail | {"queue": queue}, name))])
+        self.administration(step | {"what": "purge", "queue": queue}, passed_ms)
+
 
 DelaysAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
 TestDelaysAgainstModel = DelaysAgainstModel.TestCase
@@ -1059,6 +1131,79 @@ HeldGroupsAgainstModel.TestCase.settings = settings(
     FifoAgainstModel.TestCase.settings, max_examples=examples(60)
 )
 TestHeldGroupsAgainstModel = HeldGroupsAgainstModel.TestCase
+
+
+class DeadLettersAgainstModel(FifoAgainstModel):
+    """The same with a preference for messages that die, and for what becomes of them."""
+
+    mortal: ClassVar = (1, 2, 3, 4)
+    max_length, overflow = 5, "reject_publish"
+
+    @rule(
+        entry=st.lists(
+            PUBLISH
+            | CONSUME
+            | ANSWER.map(lambda step: step | {"what": "discard"})
+            | ANSWER.map(lambda step: step | {"what": "fail"}),
+            min_size=1,
+            max_size=4,
+        ),
+        passed_ms=PASSED_MS,
+    )
+    def deaths(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+    @rule(
+        publish=PUBLISH,
+        steps=st.lists(
+            st.tuples(
+                ADMIN, st.sampled_from(("claim", "claim", "settle_dead", "settle_dead", "purge", "config"))
+            ),
+            min_size=1,
+            max_size=5,
+        ),
+        queue=QUEUES,
+        passed_ms=PASSED_MS,
+    )
+    def lives(
+        self, publish: dict[str, Any], steps: list[tuple[dict[str, Any], str]], queue: int, passed_ms: int
+    ) -> None:
+        """Messages are published and expire; then they get numbers and are settled."""
+        self.entry([publish | {"queue": queue, "ttl": 1, "ttls": None}], passed_ms)
+        self.world.wake(10)
+        for step, what in steps:
+            self.administration(step | {"what": what, "queue": queue}, passed_ms)
+
+
+DeadLettersAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestDeadLettersAgainstModel = DeadLettersAgainstModel.TestCase
+
+
+class DeadAndDelayedAgainstModel(DeadLettersAgainstModel):
+    """The same with queues that delay what is requeued: delayed messages die, too."""
+
+    delayed_retry = (10, 25)
+    overflow = "drop_head"
+
+
+DeadAndDelayedAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestDeadAndDelayedAgainstModel = DeadAndDelayedAgainstModel.TestCase
+
+
+class DeadInGroupsAgainstModel(DeadLettersAgainstModel):
+    """The same with message groups: what is dead holds up nobody."""
+
+    message_groups = (1, 2, 3)
+
+
+DeadInGroupsAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
+TestDeadInGroupsAgainstModel = DeadInGroupsAgainstModel.TestCase
 
 
 # ---- broken machines
@@ -1202,6 +1347,29 @@ BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
     "purge leaves delayed ones": (delays, "purge", not_purged),
 }
 """Of which the machine with delays is to notice each."""
+take_claims, purge_messages = DeadLetters.take_claims, Messages.purge
+
+
+def one_too_many(self: DeadLetters, to: int) -> Any:
+    """A settlement takes one message more than the target has confirmed."""
+    return take_claims(self, to + 1)
+
+
+def purged_alive(self: Messages, *arguments: Any, dead_only: bool = False) -> int:
+    """A purge takes no dead message."""
+    dead, self.dead = self.dead, DeadLetters(self.blocks, self.limits)
+    try:
+        return 0 if dead_only else purge_messages(self, *arguments)
+    finally:
+        self.dead = dead
+
+
+BROKEN_DEAD: dict[str, tuple[Any, str, Any]] = {
+    "nothing dies": (Messages, "has_dead_letters", property(lambda messages: False)),
+    "numbers are given twice": (DeadLetters, "_claimed", lambda dead: {}),
+    "one too many is settled": (DeadLetters, "take_claims", one_too_many),
+    "a purge keeps them": (Messages, "purge", purged_alive),
+}
 MOST_EXAMPLES = 1_000
 
 
@@ -1209,17 +1377,20 @@ MOST_EXAMPLES = 1_000
     ("model", "owner", "name", "broken"),
     [(TransactionsAgainstModel, *each) for each in BROKEN.values()]
     + [(DecisionsAgainstModel, *each) for each in BROKEN_DECISIONS.values()]
-    + [(DelaysAgainstModel, *each) for each in BROKEN_DELAYS.values()],
-    ids=[*BROKEN, *BROKEN_DECISIONS, *BROKEN_DELAYS],
+    + [(DelaysAgainstModel, *each) for each in BROKEN_DELAYS.values()]
+    + [(DeadLettersAgainstModel, *each) for each in BROKEN_DEAD.values()],
+    ids=[*BROKEN, *BROKEN_DECISIONS, *BROKEN_DELAYS, *BROKEN_DEAD],
 )
 def test_the_model_notices_a_broken_machine(
-    model: type[TransactionsAgainstModel],
+    model: type[FifoAgainstModel],
     owner: Any,
     name: str,
     broken: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """With the rules that a model adds to those of FifoAgainstModel: they lead to where the fault is."""
     monkeypatch.setattr(owner, name, broken)
+    monkeypatch.setattr(model, "is_directed", True)
     only = settings(
         model.TestCase.settings,
         max_examples=MOST_EXAMPLES,

@@ -38,6 +38,9 @@ config_fields: dict[str, st.SearchStrategy[Any]] = {
     "delayed_retry_min_ms": ms,
     "delayed_retry_max_ms": ms,
     "message_groups": st.booleans(),
+    "dead_letter_strategy": st.sampled_from(c.DEAD_LETTER_STRATEGIES),
+    "dead_letter_exchange": tag,
+    "dead_letter_routing_key": tag,
 }
 config = st.builds(c.QueueConfig, **config_fields)
 settle_fields = {"queue": u64, "consumer_tag": tag, "attach": u64, "tags": ranges, "credit_to": u64}
@@ -77,7 +80,9 @@ commands = st.one_of(
     st.builds(c.UpdateConfig, u64, config),
     st.builds(c.Configured, u64, u64),
     st.builds(c.DeleteQueue, u64),
-    st.builds(c.Purge, u64, st.none() | u64),
+    st.builds(c.Purge, u64, st.none() | u64, st.booleans()),
+    st.builds(c.ClaimDead, u64, u64, st.binary(max_size=16)),
+    st.builds(c.SettleDead, u64, u64, u64, u64, st.booleans(), tag),
     st.builds(c.Wake),
     st.builds(c.SetVersion, u64),
 )

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from quorum.cli.local_cluster import LocalCluster
 from support import processes_damage as damage
 from support import processes_disks as disks
+from support import processes_features as features
 from support import processes_links as links
 from support import processes_losses as losses
 from support import processes_membership as membership
@@ -117,6 +118,7 @@ def parts(rounds: int) -> Iterator[Part]:
         yield Part("member drained", lambda c: membership.drained_and_stopped(c, QUEUE, FULL), options=None)
     yield Part("five members, two killed", lambda c: scenarios.kill_minority(c, QUEUE, FULL), 5, None)
     yield Part("members unlike each other", lambda c: unlike.unlike_members(c, QUEUE, 10 * rounds))
+    yield from _in_turns("leaders of all kinds of queues killed", third, None, features.kill_leaders)
     for number in range(tenth):
         lossy = {"seed": number, **damage.OPTIONS}
         yield Part("files lost", lambda c: losses.FileLosses(c, QUEUE).run(at_start=True), options=lossy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from quorum.cli.local_cluster import LocalCluster
+from support import processes_features as features
 from support import processes_links as links
 from support import processes_scenarios as scenarios
 from support.processes_cluster import FaultyCluster
@@ -27,6 +28,10 @@ def test_a_paused_leader_confirms_delivers_and_answers_nothing_that_is_no_longer
     cluster: LocalCluster,
 ) -> None:
     print(asyncio.run(scenarios.PausedNode(cluster, "leader-paused", pauses_leader=True).run()))
+
+
+def test_everything_that_queues_can_do_survives_the_kill_of_leaders(cluster: LocalCluster) -> None:
+    print(asyncio.run(features.kill_leaders(cluster, ROUNDS)))
 
 
 def test_five_members_go_on_in_halves_and_without_two(cluster_of_five: FaultyCluster) -> None:

@@ -24,6 +24,7 @@ LATER_KINDS: dict[int, set[str]] = {
         *("RemoveExpired", "UseQueue"),
         *("Commit", "Rollback"),
         *("Prepare", "Decide", "Finish", "Resolve", "Finished"),
+        *("ClaimDead", "SettleDead"),
         *("DeclareExchange", "DeleteExchange", "Bind", "Unbind"),
     }
 }

@@ -48,6 +48,7 @@ from simulator.clients.bulk import Browser, Reader, Writer
 from simulator.clients.copies import PLACES, copy_apps
 from simulator.clients.grouped import grouped_apps, grouped_places
 from simulator.clients.hostile import hostile_apps
+from simulator.clients.mortals import Deaths, mortal_apps
 from simulator.clients.reads import Auditor, Tally, Teller
 from simulator.clients.singles import SingleProducer
 from simulator.clients.transactors import Transactor
@@ -80,6 +81,7 @@ WIDE_SEEDS = 0.25
 ROUTING_SEEDS = 0.4
 TRANSACTION_SEEDS = 0.4
 EXCHANGE_SEEDS = 0.3
+DEAD_LETTER_SEEDS = 0.4
 FEW_PART = 0.15
 """Of all seeds: the cluster is founded with one or two members, and grows to three."""
 LEASES_MS = (LEASE_MS, LEASE_MS, 4_000)
@@ -99,9 +101,8 @@ class Build:
     scenario: str = ""
     """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
     "leases" whose times change, "wide" batches, batches with "routing" keys, "few" founders, "singles" that are
-    gathered, "transactions", "exchanges", a queue with a consumer "alone", one that is "grouped", "delays" of messages,
-    or "versions" that
-    members are upgraded to."""
+    gathered, "transactions", "exchanges", "deaths", a queue with a consumer "alone", one that is "grouped", "delays" of
+    messages, or "versions" that members are upgraded to."""
 
 
 class World:
@@ -181,6 +182,11 @@ class World:
         """queues that only transactions publish to"""
         is_copying = self.build.scenario == "exchanges"
         self.has_exchanges = self.random_of("exchanges").random() < EXCHANGE_SEEDS or is_copying
+        is_dying = self.build.scenario == "deaths"
+        has_dead_letters = self.random_of("deaths").random() < DEAD_LETTER_SEEDS or is_dying
+        chance = self.random_of("mortal")
+        self.deaths = Deaths.of(chance) if has_dead_letters else Deaths()
+        self.mortal = self.deaths.places(chance)
         self.alone = alone_places(self.random_of("alone"), self.build.scenario == "alone")
         self.grouped = grouped_places(self.random_of("grouped"), self.build.scenario == "grouped")
         self.single_active = {
@@ -452,6 +458,8 @@ class World:
             ]
         if self.has_exchanges:
             self.apps += copy_apps(self)
+        if self.mortal:
+            self.apps += mortal_apps(self)
         self.apps += alone_apps(self) + grouped_apps(self) + bounded_apps(self) + hostile_apps(self)
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
@@ -554,7 +562,7 @@ class World:
     def queues(self) -> list[Place]:
         """Those that exist as long as the run."""
         copies = PLACES if self.has_exchanges else []
-        return self.places + self.bounded + self.outputs + self.alone + self.grouped + copies
+        return self.places + self.bounded + self.outputs + self.alone + self.grouped + self.mortal + copies
 
     @property
     def is_draining(self) -> bool:
@@ -569,6 +577,7 @@ class World:
             lambda: not self._left() and self._nothing_is_in_doubt(), "the queues drain", PROGRESS_LIMIT_MS
         )
         self.rules.counts["queues drained"] += len(self.queues)
+        self.deaths.judge()
 
     def _left(self) -> dict[str, int]:
         found = {}

@@ -64,7 +64,7 @@ def history(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", ["archive", "selectivity", "verify"])
+@pytest.mark.parametrize("command", ["archive", "selectivity", "deadletters", "verify"])
 def test_every_pipeline_hands_master_and_settings_on(
     command: str,
     cluster: LocalCluster,
@@ -85,6 +85,7 @@ def test_every_pipeline_hands_master_and_settings_on(
     arguments = {
         "archive": [queue, "--to", str(tmp_path / "archive"), "--url", cluster.url],
         "selectivity": [str(tmp_path), "-s", "TRUE"],
+        "deadletters": [queue, "--url", cluster.url],
         "verify": [str(history), "--scratch", str(tmp_path)],
     }[command]
     elsewhere = ["--master", "spark://far:7077", "--conf", "spark.x=1", "--conf", "spark.driver.memory=3g"]

@@ -332,7 +332,10 @@ class Cluster:
             for (node, _), session in list(self.sessions.items()):
                 if node == name:
                     session.lapsed(output.group)
-        elif isinstance(output, ev.CatalogChanged | ev.QueueDeleted | ev.StandingChanged | ev.VersionChanged):
+        elif isinstance(
+            output,
+            ev.CatalogChanged | ev.QueueDeleted | ev.MessagesDied | ev.StandingChanged | ev.VersionChanged,
+        ):
             pass
         elif (name, output.session) in self.sessions:
             self.sessions[name, output.session].hear(output)

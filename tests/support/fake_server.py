@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 import grpc
@@ -99,6 +100,7 @@ class FakeCluster:
         self.policies: dict[str, Any] = {}
         self.exchanges: dict[str, Any] = {}
         self.bindings: list[Any] = []
+        self.transactions: list[Any] = []
         self.producers: dict[bytes, FakeProducer] = {}
         self.selectors: dict[str, Predicate] = {}
         self.limits = queue_pb2.Opened(
@@ -630,7 +632,8 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         await self._gate(context)
         queue = await self._queue(request.queue, context, request.id)
         before = request.before_sequence or queue.next_sequence
-        chosen = [sequence for sequence in queue.ready if sequence < before]
+        ready = [] if request.dead_only else queue.ready
+        chosen = [sequence for sequence in ready if sequence < before]
         for sequence in chosen:
             del queue.ready[sequence]
         queue.purged += len(chosen)
@@ -709,6 +712,27 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
                     break
                 response.bindings.append(each)
         return response
+
+    async def ListTransactions(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        key = attrgetter("id.group", "id.producer", "id.number")
+        after = (request.after.group, request.after.producer, request.after.number)
+        found = [
+            each
+            for each in sorted(self.cluster.transactions, key=key)
+            if key(each) > after and request.group in (0, each.id.group)
+        ]
+        return admin_pb2.ListTransactionsResponse(transactions=found[:1], has_more=len(found) > 1)
+
+    async def ResolveTransaction(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        found = [each for each in self.cluster.transactions if each.id == request.id]
+        if not found:
+            await self._missing("no such part waits", context)
+        self.cluster.transactions.remove(found[0])
+        await self._lose_answer(context)
+        is_commit = request.outcome == admin_pb2.ResolveTransactionRequest.COMMIT
+        return admin_pb2.ResolveTransactionResponse(committed=is_commit, by_hand=bool(request.outcome))
 
     async def _missing(self, text: str, context: Any) -> None:
         refusal = Refusal(code_pb2.NOT_FOUND, "NOT_FOUND", text)

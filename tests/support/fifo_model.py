@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names
 from support import fifo_model_subscriptions
+from support.fifo_model_dead import Dead, ModelDead
+from support.fifo_model_immediate import taken_at_once
 from support.fifo_model_message_groups import ModelMessageGroups
 from support.fifo_model_pins import ModelPins
 from support.fifo_model_scans import END, ModelFronts
@@ -183,6 +185,7 @@ class ModelQueue:
         self.subscriptions = ModelSubscriptions(self)
         self.staged = ModelStaging(self)
         self.pins = ModelPins(self)
+        self.dead = ModelDead(self)
         self.fronts = ModelFronts(self)
         self.reserved: Callable[[], list[int]] = list
         """the sizes of the messages that prepared transactions publish"""
@@ -239,7 +242,7 @@ class ModelQueue:
         return min([*self.earliest.values(), *others], default=None)
 
     def note_use(self, now_ms: int, *, in_transaction: bool) -> None:
-        has_users = in_transaction or self.pins.pins
+        has_users = in_transaction or self.pins.pins or self.dead.messages
         has_users = has_users or any(x.selector is not None or x.checked_out for x in self.consumers)
         if self.config.expires_ms < 0 or has_users:
             self.used_ms = None
@@ -276,7 +279,8 @@ class ModelQueue:
         message.due_ms = due_ms if due_ms > meta.now_ms else -1
         self.fronts.note_texts(self.next_sequence, texts)
         self.next_sequence += 1
-        here = [each for each in self.messages if self.block_of(each) == self.block_of(message)]
+        known = [*self.messages, *(each.message for each in self.dead.messages)]
+        here = [each for each in known if self.block_of(each) == self.block_of(message)]
         if self.config.max_length_bytes >= 0:
             for other in here:
                 other.size = self.size_of(other)
@@ -303,7 +307,8 @@ class ModelQueue:
         if config.overflow != "reject_publish":
             return True
         sizes = [*sizes, *self.reserved()]
-        count, size = len(self.waiting()) + len(sizes), self.waiting_bytes() + sum(sizes)
+        count = len(self.waiting()) + len(self.dead.messages) + len(sizes)
+        size = self.waiting_bytes() + self.dead.size_bytes() + sum(sizes)
         return (config.max_length < 0 or count <= config.max_length) and (
             config.max_length_bytes < 0 or size <= config.max_length_bytes
         )
@@ -344,7 +349,10 @@ class ModelQueue:
             self.earliest[number] = message.expiry
 
     def gone(self, message: Message, cause: str) -> None:
-        self.counts[cause] += 1
+        if self.dead.takes(cause):
+            self.dead.messages.append(Dead(message, cause))
+        else:
+            self.counts[cause] += 1
         if message.is_ready:
             self.pins.ready_changes(message)
         message.is_gone = True
@@ -352,7 +360,13 @@ class ModelQueue:
         number = self.block_of(message)
         if not any(self.block_of(other) == number for other in self.messages):
             self.earliest.pop(number, None)
-            self.placed.pop(number)
+        self.forget_sizes(number)
+
+    def forget_sizes(self, number: int) -> None:
+        """A block without messages does not know how large those before were."""
+        known = [*self.messages, *(each.message for each in self.dead.messages)]
+        if not any(self.block_of(each) == number for each in known):
+            self.placed.pop(number, None)
 
     def put_back(self, meta: c.Meta, messages: Sequence[Message], failed: bool) -> None:
         for message in messages:
@@ -1032,6 +1046,9 @@ class ModelGroup:
         return reply
 
     def publish(self, number: int, producer: ModelProducer, queue: ModelQueue, command: c.Enqueue) -> e.Reply:
+        if command.immediate:
+            whole = c.Target(command.queue, ((0, command.count),), command.columns)
+            return self.publish_targets(number, producer, replace(command, targets=(whole,)))
         first, count = command.first_client_sequence, command.count
         floor = max(producer.floor, command.lowest_unconfirmed)
         if count < 1 or (command.ttls_ms and len(command.ttls_ms) != count):
@@ -1105,11 +1122,23 @@ class ModelGroup:
                 why[ordinal] = "refused_earlier"
             else:
                 fresh.append(ordinal)
+        homeless: set[int] = set()
+        if command.immediate:
+            for queue, known in rows.items():
+                if queue in self.queues:
+                    mine = [ordinal for ordinal in fresh if queue in routes[ordinal]]
+                    machine, left = self.queues[queue], self.left[queue]
+                    able = taken_at_once(machine, self.meta, left, command, known, mine)
+                    for ordinal in set(mine) - able:
+                        routes[ordinal].remove(queue)
+            homeless = {ordinal for ordinal in fresh if not routes[ordinal]}
         size = command.size_bytes // count
         rooms = {queue: self.queues[queue].room(size, count) for queue in rows if queue in self.queues}
         taken, refused = [], {}
         for ordinal in fresh:
-            if any(queue not in rooms for queue in routes[ordinal]):
+            if ordinal in homeless:
+                refused[ordinal] = "no_consumers"
+            elif any(queue not in rooms for queue in routes[ordinal]):
                 refused[ordinal] = "not_found"
             elif any(rooms[queue] < 1 for queue in routes[ordinal]):
                 refused[ordinal] = "queue_full"
@@ -1281,8 +1310,24 @@ class ModelGroup:
                 return e.Ok()
             case c.DeleteQueue(queue):
                 return self.delete(queue)
-            case c.Purge(queue, before):
-                return self.purge(queue, before)
+            case c.Purge(queue, before, dead_only):
+                return self.purge(queue, before, dead_only)
+            case c.ClaimDead(queue, epoch):
+                if queue not in self.queues:
+                    return e.Refused("not_found", "")
+                if len(command.producer) != 16:
+                    return e.Refused("bad_argument", "")
+                if epoch <= self.queues[queue].dead.epoch:
+                    return e.Refused("wrong_generation", "")
+                self.dirty.add(queue)
+                return e.Ok(self.queues[queue].dead.begin(self.now_ms, command))
+            case c.SettleDead(queue, epoch):
+                if queue not in self.queues:
+                    return e.Refused("not_found", "")
+                if epoch != self.queues[queue].dead.epoch:
+                    return e.Refused("wrong_generation", "")
+                self.dirty.add(queue)
+                return e.Ok(self.queues[queue].dead.settle(self.now_ms, command))
         raise AssertionError(command)
 
     def delete(self, queue: int) -> e.Reply:
@@ -1295,17 +1340,18 @@ class ModelGroup:
         for x in machine.consumers:
             if x.selector is not None:
                 self.effects.append(("notify", x.address, queue, x.tag, x.attach, "queue_deleted", 0))
-        return e.Ok(len(machine.messages))
+        return e.Ok(len(machine.messages) + len(machine.dead.messages))
 
-    def purge(self, queue: int, before: int | None) -> e.Reply:
+    def purge(self, queue: int, before: int | None, dead_only: bool) -> e.Reply:
         if queue not in self.queues:
             return e.Refused("not_found", "")
         machine = self.queues[queue]
-        waiting = [each for each in machine.waiting() if before is None or each.sequence < before]
+        waiting = [] if dead_only else machine.waiting()
+        waiting = [each for each in waiting if before is None or each.sequence < before]
         for message in waiting:
             machine.gone(message, "purged")
         self.dirty.add(queue)
-        return e.Ok(len(waiting))
+        return e.Ok(len(waiting) + machine.dead.purge(before))
 
 
 def gaps(numbers: set[int]) -> int:

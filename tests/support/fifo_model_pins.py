@@ -69,7 +69,9 @@ class ModelPins:
                 pin.changed.append(number)
 
     def is_there(self, number: int) -> bool:
-        """Whether a block is there, be it for what is pinned."""
+        """Whether a block is there, be it for what is dead or pinned."""
+        if any(self.queue.block_of(each.message) == number for each in self.queue.dead.messages):
+            return True
         return number in self.queue.block_numbers() or any(
             number in pin.changed and any(self.queue.block_of(m) == number for m in pin.messages)
             for pin in self.pins + self.ended

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fifo import commands as c
 from fifo import effects as e
+from support.fifo_model_immediate import taken_at_once
 from support.fifo_model_staging import Fields, due_at, is_crowded, key_of, priority_of
 
 if TYPE_CHECKING:
@@ -15,17 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ModelBatch:
-    """What one queue gets of a batch. messages: (ordinal, TTL, due time, fields, priority, key)."""
+    """What one queue gets of a batch. messages: (ordinal, TTL, due time, fields, priority, key). rows: the fields of
+    all messages that are for the queue, also those that it does not get; none if there are no columns."""
 
     queue: int
     body: tuple[int, int]  # index, operation
     batch_count: int
     size_bytes: int
     messages: list[tuple[int, int, int, Fields, int, int]]
-    has_columns: bool
+    rows: list[Fields]
 
     def sizes(self) -> list[int]:
-        return [self.size_bytes // len(self.messages)] * len(self.messages)
+        return [self.size_bytes // len(self.messages) for _ in self.messages]
 
     def ranges(self) -> int:
         return sum(
@@ -213,11 +215,21 @@ class ModelTransactions:
         if sum(some for target in targets for _, some in target.ranges) > group.rules.max_targeted:
             return e.Refused("limit", "")
         rows = group.rows(group.meta.index, operation)
+        given: dict[int, set[int]] = {}
+        for target in targets:
+            given[target.queue] = {i for first, some in target.ranges for i in range(first, first + some)}
+            if command.immediate and target.queue in group.queues:
+                mine = sorted(given[target.queue])
+                fields = {i: rows[i] if len(target.columns) else {} for i in mine}
+                queue, left = group.queues[target.queue], group.left[target.queue]
+                given[target.queue] = taken_at_once(queue, group.meta, left, command, fields, mine)
+        if command.immediate and len(set().union(*given.values())) < count:
+            return e.Refused("no_consumers", "")
         found: list[ModelPart] = []
         for target in targets:
             if target.queue not in group.queues:
                 return e.Refused("not_found", "")
-            ordinals = [i for first, some in target.ranges for i in range(first, first + some)]
+            ordinals = sorted(given[target.queue])
             has_columns = bool(len(target.columns))
             messages = [
                 (
@@ -232,7 +244,9 @@ class ModelTransactions:
             ]
             size = command.size_bytes * len(ordinals) // count
             body = (group.meta.index, operation)
-            found.append(ModelBatch(target.queue, body, count, size, messages, has_columns))
+            asked = [i for first, some in target.ranges for i in range(first, first + some)]
+            own = [rows[i] for i in asked] if has_columns else []
+            found.append(ModelBatch(target.queue, body, count, size, messages, own))
         return found
 
     def settlement(self, producer: ModelProducer, command: c.Settle) -> list[ModelPart] | e.Refused:
@@ -381,9 +395,8 @@ class ModelTransactions:
     def publish(self, part: ModelBatch) -> None:
         group, queue = self.group, self.group.queues[part.queue]
         group.left[part.queue].reads_arrivals = True
-        rows = [fields for _, _, _, fields, *_ in part.messages]
-        texts = queue.fronts.text_factor(rows) if part.has_columns else 0
-        is_alone, size = part.batch_count == 1, part.size_bytes // len(part.messages)
+        texts = queue.fronts.text_factor(part.rows) if part.rows else 0
+        is_alone, size = part.batch_count == 1, part.size_bytes // max(len(part.messages), 1)
         for ordinal, ttl, due_ms, fields, priority, key in part.messages:
             known = fields if queue.config.filter_enabled else {}
             body = (*part.body, ordinal)

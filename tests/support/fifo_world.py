@@ -39,6 +39,7 @@ from fifo.messages.pages import Pages
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.checkpoint import Checkpointer
 from fifo.queries import group as queries
+from fifo.results import DeadWork
 from fifo.versions import CURRENT
 from quorum_selectors import canonical, columns, jms
 from support.fifo_model import ModelGroup
@@ -140,7 +141,21 @@ class World:
                 assert info is not None
                 assert info.ready == len(model.ready())
                 assert info.delayed == len(model.delayed())
-                assert info.total == len(model.messages)
+                assert info.total == len(model.messages) + len(model.dead.messages)
+                work = queries.dead_work(self.machine, queue, self.limits.max_claimed)
+                assert work is not None
+                assert claims_of(work) == [
+                    (each.number, each.message.sequence, *each.message.body, each.cause, each.time_ms)
+                    for each in model.dead.claimed()
+                ]
+                assert self.machine.queues[queue].messages.dead.last_number == model.dead.last_number
+                assert (info.dead, work.epoch, work.inherited_to, work.producer, work.problem) == (
+                    len(model.dead.messages),
+                    model.dead.epoch,
+                    model.dead.inherited_to(),
+                    model.dead.producer,
+                    model.dead.problem,
+                )
                 counts = asdict(info.totals)
                 assert counts.pop("published") == model.next_sequence - 1
                 assert counts == {name: model.counts[name] for name in counts}
@@ -373,6 +388,15 @@ def bodies_of(runs: Sequence[effects.Run]) -> list[tuple[int, int, int, int]]:
             body = (run.operation + i, 0) if run.one_each else (run.operation, run.ordinal + i)
             found.append((run.first_sequence + i, run.index, *body))
     return found
+
+
+def claims_of(work: DeadWork) -> list[tuple[int, int, int, int, int, str, int]]:
+    """Number, sequence, index, operation, ordinal, cause and time of each claimed message."""
+    return [
+        (each.number + place, *body, each.cause, each.time_ms)
+        for each in work.claimed
+        for place, body in enumerate(bodies_of([each.run]))
+    ]
 
 
 def sequences(applied: Applied, tag: str | None = None) -> list[int]:

@@ -48,10 +48,19 @@ class Log:
         return op.columns_of(self.operations[index, operation], queue)
 
 
+LIMITS = BatchLimits(5_000, 1_000, 1_000_000)
+
+
 class Node:
     """A node whose groups 1 and 2 apply what is submitted when `groups_answer` is called."""
 
-    def __init__(self, epoch: int = 1, groups: dict[int, GroupMachine] | None = None) -> None:
+    def __init__(
+        self,
+        epoch: int = 1,
+        groups: dict[int, GroupMachine] | None = None,
+        *,
+        limits: BatchLimits = LIMITS,
+    ) -> None:
         self.logs = {1: Log(), 2: Log()}
         self.groups = groups or {group: GroupMachine(log) for group, log in self.logs.items()}
         self.sent: list[ev.Submit] = []
@@ -63,7 +72,6 @@ class Node:
         """what this node learns of with the next look at the current catalog"""
         self.epoch = epoch
         self.numbers = {1: 0, 2: 0}
-        limits = BatchLimits(5_000, 1_000, 1_000_000)
         self.hub = Hub("n1", None, limits, 1_000_000, 1_000_000)  # type: ignore[arg-type]
         self.hub.attach(self)  # type: ignore[arg-type]
         self.hub.requests.query_current = self.query_current  # type: ignore[method-assign, assignment]
@@ -174,9 +182,9 @@ class Node:
         return found
 
 
-def on_node(scenario: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
+def on_node(scenario: Callable[[Node], Coroutine[Any, Any, None]], limits: BatchLimits = LIMITS) -> None:
     async def body() -> None:
-        node = Node()
+        node = Node(limits=limits)
         node.session.open(b"p" * 16, 1, owner=9)
         await scenario(node)
 

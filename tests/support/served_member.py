@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 
 from quorum.api.calls import Gate
+from quorum.api.dead_letters import forward_dead_letters
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2_grpc, queue_pb2_grpc
 from support.cluster import Cluster
@@ -27,11 +28,20 @@ STEP_MS = 5
 @contextlib.asynccontextmanager
 async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
     """The URL of a new cluster of this size, of which so many members are served."""
+    async with serving(size, members) as (url, _):
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def serving(size: int = 1, members: int = 1) -> AsyncIterator[tuple[str, list[Api]]]:
+    """The same with the services of these members."""
     cluster = Cluster(size)
     cluster.ready()
-    servers, addresses = [], []
+    apis = []
+    servers, addresses, forwarding = [], [], []
     for name in cluster.names[:members]:
         api = Api(cluster, name, LIMITS)
+        apis.append(api)
         server = grpc.aio.server()
         gate = Gate(server, api.hub.limits, api.hub.received)
         queue_pb2_grpc.add_QueueServicer_to_server(api.queues, gate)
@@ -39,6 +49,7 @@ async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
         addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
         await server.start()
         servers.append(server)
+        forwarding.append(asyncio.create_task(forward_dead_letters(api.hub)))
 
     async def go_on() -> None:
         while True:
@@ -47,11 +58,12 @@ async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
 
     running = asyncio.create_task(go_on())
     try:
-        yield "quorum://" + ",".join(addresses)
+        yield "quorum://" + ",".join(addresses), apis
     finally:
         for server in servers:
             await server.stop(0)
-        running.cancel()
+        for task in (*forwarding, running):
+            task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
 

@@ -71,6 +71,9 @@ class Api:
     def submit(self, items: tuple[ev.Input, ...]) -> None:
         self.cluster.submit(self.name, *items)
 
+    def leave(self, item: ev.Input) -> None:
+        self.submit((item,))
+
     async def call(self, answer: Awaitable[Any]) -> Any:
         task = asyncio.ensure_future(answer)
         while not task.done():

@@ -6,6 +6,7 @@ Every answer is frozen. Data that a machine changes in place (consumers, lists) 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from fifo.consumers.consumer import Consumer
@@ -13,7 +14,8 @@ from fifo.effects import Refused, Run
 from fifo.group_machine import GroupMachine
 from fifo.persistence.state_crc import StateCrc
 from fifo.queries import group as queries
-from fifo.results import BrowsePage, ReservationPage
+from fifo.queries import transactions
+from fifo.results import BrowsePage, DeadWork, ReservationPage
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.log.record import crc32c
@@ -53,11 +55,21 @@ class QueueAnswers:
         table.add(q.BrowsePinned, self._browse_pinned)
         table.add(q.FindTaken, self._find_taken)
         table.add(q.StagedParts, self._staged_parts)
+        table.add(q.FindDeadQueues, self._find_dead_queues)
+        table.add(q.FindDeadWork, self._find_dead_work)
         table.add(
             q.FindSubscription,
             lambda query, now_ms: queries.subscription(self._machine(query), query.queue, query.name),
         )
         table.add(q.ListSubscriptions, self._list_subscriptions)
+        table.add(
+            q.ListTransactions,
+            lambda query, now_ms: transactions.infos(self._machine(query), query.after, query.most),
+        )
+        table.add(
+            q.FindPrepared,
+            lambda query, now_ms: transactions.prepared(self._machine(query), (query.producer, query.tx)),
+        )
         table.add(q.PreviewReserve, self._preview_reserve)
         table.add(q.ReadReservation, self._read_reservation)
         table.add(q.DescribeSubscription, self._describe_subscription)
@@ -165,6 +177,24 @@ class QueueAnswers:
         staged = queries.staged(self._machine(query), query.queue)
         asked = (query.producer, query.batch)
         return tuple([each.part for each in staged if (each.producer, each.batch) == asked])
+
+    # ---- dead letters
+
+    def _find_dead_queues(self, query: q.FindDeadQueues, now_ms: int) -> q.DeadQueues:
+        group, queue = query.after
+        groups: list[int] = []
+        found: list[tuple[int, int]] = []
+        for number, replica in sorted(self._replicas.items()):
+            if isinstance(replica.machine, GroupMachine) and replica.leads:
+                groups.append(number)
+                if number >= group:
+                    above = replica.machine.with_dead.irange(queue + 1 if number == group else None)
+                    found += [(number, each) for each in islice(above, query.most - len(found))]
+        return q.DeadQueues(tuple(groups), tuple(found))
+
+    def _find_dead_work(self, query: q.FindDeadWork, now_ms: int) -> DeadWork | None:
+        machine, leads = self._machine(query), self._replicas[query.group].leads
+        return queries.dead_work(machine, query.queue, query.most) if leads else None
 
     # ---- subscriptions
 

@@ -14,6 +14,7 @@ from fifo.effects import Applied, QueueExpired
 from fifo.group_machine import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
+from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable
 from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.catalog_publisher import CatalogPublisher
@@ -60,6 +61,7 @@ class Applier:
         upkeep: Due,
         skipping: SkippedEntries,
         publisher: CatalogPublisher,
+        outputs: ev.Outputs,
         *,
         entries: int,
     ) -> None:
@@ -72,6 +74,7 @@ class Applier:
         self._snapshotter = snapshotter
         self._skipping = skipping
         self._publisher = publisher
+        self._outputs = outputs
         self._entries = entries
 
     def apply(self, replica: Replica, now_ms: int) -> None:
@@ -163,6 +166,11 @@ class Applier:
         if replica.number == SYSTEM_GROUP:
             self._reconciler.request()
             self._upkeep.soon()
+        if isinstance(replica.machine, GroupMachine) and replica.machine.died:
+            died = tuple(replica.machine.died)
+            replica.machine.died.clear()
+            if replica.leads:
+                self._outputs.emit(ev.MessagesDied(replica.number, died))
         for effect in applied.effects:
             if isinstance(effect, QueueExpired):
                 self._publisher.queue_deleted(effect.queue)

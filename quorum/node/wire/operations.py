@@ -9,7 +9,7 @@ decodes them once, when it applies the entry; a reader finds the batch of operat
     flags      = 1 numbered (else producer, epoch and n are 0), 2 the messages of an enqueue are independent, 4 an
                  enqueue has targets, 8 an enqueue or stage has priorities, 16 an enqueue or settlement is part of a
                  transaction, whose number, a u64, comes before the payload then, 32 an enqueue has due times, 64 an
-                 enqueue or stage has keys of message groups
+                 enqueue or stage has keys of message groups, 128 the messages of an enqueue are immediate
     enqueue    = first u64, lowest_unconfirmed u64, count u32, size u64, ttl i64, columns u32, ttls u32,
                  columns bytes, ttls (count x i64), [priorities], [due times], [keys], MessageBatch bytes
     priorities = count u32, count x u8 (one for all messages, or one each); there only with their flag
@@ -79,6 +79,7 @@ _HAS_PRIORITIES = 8
 _IN_TRANSACTION = 16
 _HAS_DUE_TIMES = 32
 _HAS_KEYS = 64
+_IMMEDIATE = 128
 _SIZE = struct.Struct("<I")
 _NO_COLUMNS = (1 << 32) - 1
 _TARGETS = struct.Struct("<III")
@@ -253,6 +254,7 @@ def encode(command: c.Command | cat.CatalogCommand, origin: c.Origin | None, bat
     flags = 0
     if type(command) is c.Enqueue:
         flags = _INDEPENDENT * command.independent | _HAS_TARGETS * bool(command.targets)
+        flags |= _IMMEDIATE * command.immediate
     if isinstance(command, c.Enqueue | c.Stage):
         due_times = command.due_times_ms if type(command) is c.Enqueue else ()
         for flag, count, each in (
@@ -276,10 +278,12 @@ def decode(data: memoryview, number: int) -> c.Operation:
         kind, flags, producer, epoch, n, queue = _HEAD.unpack_from(data)
         origin = c.Origin(producer, epoch, n) if flags & _NUMBERED else None
         command = _DECODERS[kind](data[_payload(data) :], queue)
-        if flags & (_INDEPENDENT | _HAS_TARGETS) and isinstance(command, c.Enqueue):
+        if flags & (_INDEPENDENT | _IMMEDIATE | _HAS_TARGETS) and isinstance(command, c.Enqueue):
             if flags & _HAS_TARGETS:
                 command = _with_targets(command)
-            command = replace(command, independent=bool(flags & _INDEPENDENT))
+            command = replace(
+                command, independent=bool(flags & _INDEPENDENT), immediate=bool(flags & _IMMEDIATE)
+            )
         if flags & (_HAS_PRIORITIES | _HAS_DUE_TIMES | _HAS_KEYS) and isinstance(
             command, c.Enqueue | c.Stage
         ):
@@ -516,6 +520,8 @@ _TABLE: tuple[_Row, ...] = (
     _described(48, cat.RemoveExpired),
     _described(53, c.Commit),
     _described(54, c.Rollback),
+    _described(55, c.SettleDead),
+    _described(56, c.ClaimDead),
     _described(60, c.Prepare),
     _described(61, c.Decide),
     _described(62, c.Finish),

@@ -301,6 +301,26 @@ CANARIES: tuple[Canary, ...] = (
         scenario="exchanges",
         fifo__group_machine__GroupMachine___enqueue_targets=broken.takes_repeats,
     ),
+    # ---- dead letters
+    _patched(
+        "buried before it is dead-lettered",
+        "a dead letter is settled only after its target has confirmed it",
+        scenario="deaths",
+        is_quick=True,
+        quorum__api__dead_letters___Session__send=broken.settled_before_it_is_confirmed,
+    ),
+    _patched(
+        "dead letters of anybody",
+        "a dead letter that is sent again is in its target once",
+        scenario="deaths",
+        fifo__group_machine__GroupMachine___claim_dead=broken.another_producer_each_time,
+    ),
+    _patched(
+        "dead letters of a known producer",
+        "no client can take the place of the node that forwards dead letters",
+        scenario="deaths",
+        fifo__group_machine__GroupMachine___claim_dead=broken.producer_that_clients_know,
+    ),
     # ---- consumers
     _patched(
         "everybody is active",
@@ -342,6 +362,12 @@ CANARIES: tuple[Canary, ...] = (
         "an independent message that does not fit is refused",
         scenario="singles",
         fifo__group_machine__GroupMachine___enqueue_rest=broken.confirms_refusals,
+    ),
+    _patched(
+        "immediate messages wait",
+        "an immediate message that is refused is in no queue",
+        scenario="singles",
+        fifo__targets___only=broken.takes_what_nobody_takes,
     ),
     _patched(
         "first queue of a batch only",

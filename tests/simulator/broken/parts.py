@@ -4,14 +4,26 @@ one promise away. A class stands in the place of its base class; a function says
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from fifo import targets
 from fifo.budgets import Entry
-from fifo.commands import Commit, Enqueue, Finish, NodeDown, Operation, Prepare, Reserve, Return, Settle
+from fifo.commands import (
+    ClaimDead,
+    Commit,
+    Enqueue,
+    Finish,
+    NodeDown,
+    Operation,
+    Prepare,
+    QueueConfig,
+    Reserve,
+    Return,
+    Settle,
+)
 from fifo.consumers.consumer import CheckedOut
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector_groups import SelectorGroups
@@ -31,7 +43,7 @@ from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription, Subscriptions
-from quorum.api import status
+from quorum.api import dead_letters, status
 from quorum.api.hub import Hub
 from quorum.api.member_requests import MemberRequests
 from quorum.api.published_state import PublishedState
@@ -58,6 +70,7 @@ from quorum.replication import codec
 from quorum.replication.configuration import State
 from quorum.replication.group import Group
 from quorum.replication.outbox import Outbox
+from simulator.clients.mortals import guessed_producer
 
 T = TypeVar("T")
 _enqueue_rest = GroupMachine._enqueue_rest
@@ -147,7 +160,46 @@ def takes_repeats(
 
 async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
     """In the place of SessionPublisher._publish_through: messages for no queue are dropped, mandatory or not."""
-    await _publish_through(publisher, *arguments[:-1], False)
+    *others, mode = arguments
+    await _publish_through(publisher, *others, replace(mode, mandatory=False))
+
+
+# ---- dead letters
+
+
+async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batch: Any) -> Any:
+    """In the place of dead_letters._Session.send: the batch is on its way."""
+    key = config.dead_letter_routing_key or config.name
+    allowed = [letter.allowed for letter in batch.letters]
+    await session._session.publisher.forward(
+        config.dead_letter_exchange, key, batch.first, batch.data, allowed, independent=True
+    )
+    count = len(batch.letters)
+    return dead_letters._Result([None] * count, set())
+
+
+_only = targets._only
+
+
+def takes_what_nobody_takes(parts: Sequence[targets.Part], taken: Mapping[int, int]) -> targets.Offer:
+    """In the place of targets._only: what is refused is taken, too."""
+    return targets.Offer(parts, _only(parts, taken).refused)
+
+
+_claim_dead = GroupMachine._claim_dead
+
+
+def another_producer_each_time(group: GroupMachine, entry: Entry, command: ClaimDead) -> Reply:
+    """In the place of GroupMachine._claim_dead: each worker names the producer."""
+    machine = group.queues.get(command.queue)
+    if machine is not None and command.epoch > machine.messages.dead.epoch:
+        machine.messages.dead.producer = b""
+    return _claim_dead(group, entry, command)
+
+
+def producer_that_clients_know(group: GroupMachine, entry: Entry, command: ClaimDead) -> Reply:
+    """In the place of GroupMachine._claim_dead: the producer's name follows from the queue's id."""
+    return _claim_dead(group, entry, replace(command, producer=guessed_producer(command.queue)))
 
 
 # ---- consumers

@@ -3,7 +3,7 @@ into batches; each message has its own outcome.
 
 Every task publishes bursts, so that messages have neighbours in their batch. A burst goes to a plain queue, or to the
 seed's queue that refuses messages when it is full. Some messages are wrong in themselves: the service refuses them and
-confirms their neighbours.
+confirms their neighbours. Others are immediate: the service refuses those that no consumer can take at once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ BURSTS = (1, 1, 2, 3, 8)
 PAUSES_S = (0.0, 0.02, 0.2, 1.0)
 """Between two bursts of a task."""
 WRONG_PART = 0.08
+IMMEDIATE_PART = 0.15
 WRONG = Properties(priority=300)
 """No message may have this priority."""
 
@@ -52,19 +53,21 @@ class SingleProducer(NumberedProducer):
         world, n = self.world, self._next
         self._next += 1
         body = b"%d:%d:" % (self.number, n)
-        is_wrong = self.chance.random() < WRONG_PART
+        kind = self.chance.random()
+        is_wrong, is_immediate = kind < WRONG_PART, kind > 1 - IMMEDIATE_PART
         world.rules.sent[body] = None
         world.ledger.send((self.number, n), None)
         self.unconfirmed[n] = 1
         sent = world.rules.history.sends(place.name, self.number, range(n, n + 1))
         try:
             try:
-                await client.publish(place.name, body, WRONG if is_wrong else None)
+                await client.publish(place.name, body, WRONG if is_wrong else None, immediate=is_immediate)
             except PublishUnknown as late:
                 await late.confirmation
         except PublishRejected as error:
-            self._judge(error, place, is_wrong=is_wrong)
-            world.rules.refuse(sent, "priority" if is_wrong else "max-length")
+            self._judge(error, place, is_wrong=is_wrong, is_immediate=is_immediate)
+            why = "priority" if is_wrong else "consumers" if error.reason == "NO_CONSUMERS" else "max-length"
+            world.rules.refuse(sent, why)
             return False
         except UnavailableError:  # it was not sent
             return False
@@ -74,9 +77,12 @@ class SingleProducer(NumberedProducer):
             raise Broken(f"{self.name} published {n} with priority {WRONG.priority}, and it was confirmed")
         world.rules.confirm(sent)
         world.rules.counts["published one by one"] += 1
+        world.rules.counts["immediate messages"] += is_immediate
         return True
 
-    def _judge(self, error: PublishRejected, place: Place, *, is_wrong: bool) -> None:
-        """A message is refused for a fault of its own, or because its queue is full, or was when it came first."""
-        if not is_wrong and (place.name != "strict" or error.reason not in ("QUEUE_FULL", "REFUSED_EARLIER")):
+    def _judge(self, error: PublishRejected, place: Place, *, is_wrong: bool, is_immediate: bool) -> None:
+        """A message is refused for a fault of its own, because its queue is full or has no consumer for it, or because
+        that was so when it came first."""
+        allowed: list[str] = ["QUEUE_FULL"] * (place.name == "strict") + ["NO_CONSUMERS"] * is_immediate
+        if not is_wrong and error.reason not in (*allowed, *["REFUSED_EARLIER"] * bool(allowed)):
             raise Broken(f"{self.name} published to {place.name!r} and was answered {error!r}") from error

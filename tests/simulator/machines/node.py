@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorum.api.admin_service import AdminService
 from quorum.api.bulk_service import BulkService
+from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
 from quorum.api.queue_service import QueueService
@@ -188,6 +189,7 @@ class Node(Process):
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.machine)), server)
         self.handlers = server.handlers
         self.loop.create_task(watch_health(hub, self))
+        self.loop.create_task(forward_dead_letters(hub))
         return hub
 
     def set_serving(self, serving: bool) -> None:

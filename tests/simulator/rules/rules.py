@@ -70,6 +70,8 @@ def message_group(n: int) -> str:
     return f"group-{n % 4}" if n % 4 else ""
 
 
+MORTAL, GRAVE, TOMB = "mortal", "grave", "tomb"
+"""The queues whose messages clients/mortals.py judges: the history does not know them."""
 COPIES = "copy-"
 """So begin the names of queues that may have copies of one message, before their numbers."""
 COPY_STEP = 1_000_000
@@ -240,6 +242,8 @@ class Rules:
         found = call.node.member.catalog.queue(queue)
         if found is None or queue == STRANGE:
             return  # deleted meanwhile: nothing of it can be with another one
+        if queue in (MORTAL, GRAVE, TOMB):
+            return
         group = found.group
         reader = BatchReader(wire.batch, wire.count)
         sequences = [n for each in wire.sequences for n in range(each.first, each.last + 1)]
