@@ -123,7 +123,7 @@ class Node:
 
     async def query(self, query: CheckHealth) -> Health:
         self.looks += 1
-        return Health("member", bool(self.looks % 2), "")
+        return Health("member", bool(self.looks % 2), "", {})
 
     query_at_leisure = query
 
@@ -166,7 +166,7 @@ class StuckNode:
         self.waiting += 1
         await self.runs.wait()
         self.waiting -= 1
-        return Health("member", True, "")
+        return Health("member", True, "", {})
 
     query_at_leisure = query
 
