@@ -74,6 +74,28 @@ def connect(url: str | None) -> Client:
 
 
 @contextmanager
+def served(url: str | None) -> Iterator[Client]:
+    """The same, for commands that wait for nothing but the service. If the block takes longer than PATIENCE_S, and the
+    service cannot do its work, the cause is reported once."""
+    with connect(url) as client:
+        has_ended = threading.Event()
+
+        def tell() -> None:
+            cause = explain(client)
+            if cause and not has_ended.is_set():
+                note(f"the service cannot answer yet. {cause}; still trying")
+
+        notice = threading.Timer(PATIENCE_S, tell)
+        notice.daemon = True
+        notice.start()
+        try:
+            yield client
+        finally:
+            has_ended.set()
+            notice.cancel()
+
+
+@contextmanager
 def still_trying(missing: str) -> Iterator[None]:
     """Report what is missing if the block takes longer than PATIENCE_S."""
     notice = threading.Timer(PATIENCE_S, note, [f"{missing}; still trying"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, connect, pairs, print_json
+from quorum.cli.console import CliError, JsonOption, UrlOption, pairs, print_json, served
 from quorum.cli.queues import shown, shown_arguments
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List all exchanges by name."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.exchanges(prefix)
     if as_json:
         print_json([asdict(exchange) for exchange in found])
@@ -69,7 +69,7 @@ def list_(
 @app.command()
 def show(exchange: NameArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Show one exchange with the bindings from it and to it."""
-    with connect(url) as client:
+    with served(url) as client:
         found, leaving, coming = client.describe_exchange(exchange)
     if as_json:
         print_json(
@@ -110,7 +110,7 @@ def declare(
 ) -> None:
     """Declare an exchange; no error if it exists with the same type and arguments."""
     arguments = pairs(argument, "argument")
-    with connect(url) as client:
+    with served(url) as client:
         created = client.declare_exchange(exchange, kind, arguments)
     print(f"{'created' if created else 'exists with this type and these arguments:'} {exchange}")
 
@@ -124,7 +124,7 @@ def delete(
     url: UrlOption = None,
 ) -> None:
     """Delete an exchange and its bindings without confirmation."""
-    with connect(url) as client:
+    with served(url) as client:
         client.delete_exchange(exchange, if_unused=if_unused)
     print(f"deleted {exchange}")
 
@@ -140,7 +140,7 @@ def list_bindings(
     as_json: JsonOption = False,
 ) -> None:
     """List bindings in the order in which they were added."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.bindings(exchange, queue=queue)
     if as_json:
         print_json([asdict(binding) for binding in found])
@@ -161,7 +161,7 @@ def add(
     """Add a binding; no error if it exists."""
     arguments = _arguments(argument, selector)
     to = "exchange" if to_exchange else "queue"
-    with connect(url) as client:
+    with served(url) as client:
         is_new = client.bind(exchange, destination, key, arguments, to=to)
     print(f"{'bound' if is_new else 'is bound already:'} {destination} to {exchange}")
 
@@ -179,7 +179,7 @@ def remove(
     """Remove the binding that was added with the same options."""
     arguments = _arguments(argument, selector)
     to = "exchange" if to_exchange else "queue"
-    with connect(url) as client:
+    with served(url) as client:
         client.unbind(exchange, destination, key, arguments, to=to)
     print(f"removed the binding of {destination} to {exchange}")
 

@@ -23,6 +23,7 @@ from quorum.cli.console import (
     filter_argument,
     note,
     pairs,
+    served,
 )
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def consume(
         )
     if keep:
         prefetch = count or prefetch
-    with connect(url) as client:
+    with served(url) as client:
         held = prefetch if count is None else min(prefetch, count)
         with client.consume(queue, selector, filters, prefetch=held, priority=priority) as consumer:
             _write_all(consumer, count, timeout, json_lines or positions, positions, keep)
@@ -327,7 +328,7 @@ def browse(
     filters = filter_argument(property_, application_property)
     if selector is not None and filters is not None:
         raise CliError("give a selector or a property filter, not both")
-    with connect(url) as client:
+    with served(url) as client:
         found = client.browse(queue, selector, start, count, property_filter=filters, delayed=delayed)
         for message in found:
             _write(message, json_lines or positions, positions)

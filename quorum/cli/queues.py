@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json, printable
+from quorum.cli.console import JsonOption, UrlOption, pairs, print_json, printable, served
 
 if TYPE_CHECKING:
     from quorum.client.bulk_records import SubscriptionInfo
@@ -26,7 +26,7 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List all queues by name."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.queues(prefix)
     if as_json:
         print_json([_plain(queue) for queue in found])
@@ -48,7 +48,7 @@ def list_(
 @app.command()
 def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Show one queue and its consumers."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.describe(queue)
     if as_json:
         print_json(
@@ -115,7 +115,7 @@ def declare(
 ) -> None:
     """Declare a queue; no error if it exists with the same arguments."""
     arguments = pairs(argument, "argument")
-    with connect(url) as client:
+    with served(url) as client:
         created = client.declare(queue, arguments)
     print(f"{'created' if created else 'exists with these arguments:'} {queue}")
 
@@ -123,7 +123,7 @@ def declare(
 @app.command()
 def delete(queue: NameArgument, url: UrlOption = None) -> None:
     """Delete a queue and its messages without confirmation."""
-    with connect(url) as client:
+    with served(url) as client:
         count = client.delete(queue)
     print(f"deleted {queue} and {_messages(count)}")
 
@@ -137,7 +137,7 @@ def purge(
     url: UrlOption = None,
 ) -> None:
     """Remove the messages that are ready, delayed, or wait for a dead-letter target; checked-out messages stay."""
-    with connect(url) as client:
+    with served(url) as client:
         count = client.purge(queue, dead_only=dead)
     print(f"purged {_messages(count)} from {queue}")
 
@@ -158,7 +158,7 @@ def redrive(
     as_json: JsonOption = False,
 ) -> None:
     """Move the messages of a dead-letter queue back to the queues where they died."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.redrive(queue, selector, limit=limit, only=only)
     show_redriven(queue, found, as_json=as_json)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, connect, print_json, printable
+from quorum.cli.console import CliError, JsonOption, UrlOption, print_json, printable, served
 
 if TYPE_CHECKING:
     from quorum.client.records import TransactionInfo
@@ -30,7 +30,7 @@ def list_(
     """List the transactions that are open, prepared, or committed but not finished in all groups.
 
     A prepared one is in doubt: its group waits for the decision of another group."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.transactions(group)
     if as_json:
         print_json([_as_json(each) for each in found])
@@ -85,7 +85,7 @@ def resolve(
             abort=True,
             err=True,
         )
-    with connect(url) as client:
+    with served(url) as client:
         found = client.resolve_transaction(group, name, number, outcome)
     done = "committed" if found.committed else "rolled back"
     print(f"{done}, {'by hand' if found.by_hand else 'as the deciding group says'}")
