@@ -24,6 +24,8 @@ OWN_PACKAGES = ("quorum", "fifo", "quorum_selectors")
 PATIENCE_S = 3.0
 """After this time without output a command reports what it waits for."""
 EXPLAIN_LIMIT_MS = 2_000
+MOST_NAMES = 10_000
+"""Names of queues among which the nearest one is looked for, which takes some 0.3 s."""
 UrlOption = Annotated[
     str | None,
     typer.Option(
@@ -74,10 +76,39 @@ def connect(url: str | None) -> Client:
 
 
 @contextmanager
+def connected(url: str | None) -> Iterator[Client]:
+    """The same for a block. If it names a queue that does not exist, the error names the nearest one that does."""
+    from quorum.client.errors import RefusedError
+
+    with connect(url) as client:
+        try:
+            yield client
+        except RefusedError as error:
+            name = error.metadata.get("queue", "") if error.reason == "NOT_FOUND" else ""
+            nearest = _nearest_queue(client, name)
+            if not nearest:
+                raise
+            raise CliError(f"{error}; did you mean {nearest!r}?", 1) from error
+
+
+def _nearest_queue(client: Client, name: str) -> str:
+    """The name of a queue that begins with the same letter and is most like this name; empty for none."""
+    from difflib import get_close_matches
+
+    from quorum.client.errors import QuorumError
+
+    try:
+        names = [each.name for each in client.queues(name[:1], timeout_ms=EXPLAIN_LIMIT_MS)] if name else []
+    except QuorumError:
+        return ""
+    return next(iter(get_close_matches(name, names[:MOST_NAMES], n=1)), "")
+
+
+@contextmanager
 def served(url: str | None) -> Iterator[Client]:
     """The same, for commands that wait for nothing but the service. If the block takes longer than PATIENCE_S, and the
     service cannot do its work, the cause is reported once."""
-    with connect(url) as client:
+    with connected(url) as client:
         has_ended = threading.Event()
 
         def tell() -> None:

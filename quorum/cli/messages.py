@@ -18,7 +18,7 @@ from quorum.cli.console import (
     FilterPropertyOption,
     SelectorOption,
     UrlOption,
-    connect,
+    connected,
     explain,
     filter_argument,
     note,
@@ -182,7 +182,7 @@ def _publish_all(
 ) -> int:
     """send: sends a part and returns the future of its confirm."""
     confirmed = 0
-    with connect(url) as client:
+    with connected(url) as client:
         waiting: deque[concurrent.futures.Future[int]] = deque()
 
         def confirm_one() -> int:
@@ -202,7 +202,7 @@ def _publish_together(
 ) -> int:
     """The same in one transaction, which is rolled back if the messages cannot be read to their end."""
     count = 0
-    with connect(url) as client, client.transaction(timeout_ms=_ms(timeout_s)) as transaction:
+    with connected(url) as client, client.transaction(timeout_ms=_ms(timeout_s)) as transaction:
         for part in _parts(messages, size):
             add(transaction, part)
             count += len(part)

@@ -425,6 +425,16 @@ def test_waiting_for_ever_is_waiting_for_long(service: Service) -> None:
     assert quorum("consume", "long", "-n", "1", "--timeout", "inf", url=service.url)[0] == "a\n"
 
 
+def test_the_nearest_name_of_a_queue_is_told(service: Service) -> None:
+    service.cluster.declare("orders")
+    for command in (("queues", "show", "ordres"), ("consume", "ordres"), ("publish", "ordres", "a")):
+        _, err = quorum(*command, url=service.url, status=1)
+        assert "there is no queue 'ordres'" in err
+        assert err.endswith("; did you mean 'orders'?\n")
+    _, err = quorum("queues", "show", "something-else", url=service.url, status=1)
+    assert "did you mean" not in err
+
+
 def test_large_lines_go_in_several_batches(service: Service) -> None:
     service.cluster.declare("large")
     line = b"x" * 60_000 + b"\n"
