@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_DIRECTORY = Path("quorum-data")
 DEFAULT_URL = "quorum://127.0.0.1:7400"
 
+YesOption = Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")]
 OWN_PACKAGES = ("quorum", "fifo", "quorum_selectors")
 PATIENCE_S = 3.0
 """After this time without output a command reports what it waits for."""
@@ -136,6 +137,11 @@ def still_trying(missing: str) -> Iterator[None]:
         yield
     finally:
         notice.cancel()
+
+
+def confirm(question: str) -> None:
+    """Ask on stderr before what cannot be undone. Unless the answer is yes, the command ends with status 1."""
+    typer.confirm(f"{question} (--yes answers in scripts)", abort=True, err=True)
 
 
 def explain(client: Client) -> str:

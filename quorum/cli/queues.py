@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import JsonOption, UrlOption, pairs, print_json, printable, served
+from quorum.cli.console import JsonOption, UrlOption, YesOption, confirm, pairs, print_json, printable, served
 
 if TYPE_CHECKING:
     from quorum.client.bulk_records import SubscriptionInfo
@@ -121,9 +121,11 @@ def declare(
 
 
 @app.command()
-def delete(queue: NameArgument, url: UrlOption = None) -> None:
-    """Delete a queue and its messages without confirmation."""
+def delete(queue: NameArgument, yes: YesOption = False, url: UrlOption = None) -> None:
+    """Delete a queue and its messages."""
     with served(url) as client:
+        if not yes:
+            confirm(f"Delete {queue} with {_messages(client.describe(queue).queue.total)}?")
         count = client.delete(queue)
     print(f"deleted {queue} and {_messages(count)}")
 
@@ -134,10 +136,15 @@ def purge(
     dead: Annotated[
         bool, typer.Option("--dead", help="only those that wait for a dead-letter target; all others stay")
     ] = False,
+    yes: YesOption = False,
     url: UrlOption = None,
 ) -> None:
     """Remove the messages that are ready, delayed, or wait for a dead-letter target; checked-out messages stay."""
     with served(url) as client:
+        if not yes:
+            found = client.describe(queue).queue
+            count = found.dead if dead else found.ready + found.delayed + found.dead
+            confirm(f"Remove {_messages(count)} from {queue}?")
         count = client.purge(queue, dead_only=dead)
     print(f"purged {_messages(count)} from {queue}")
 
