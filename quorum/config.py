@@ -104,6 +104,9 @@ class NodeConfig(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level of the log lines on stderr: debug, info, warning or error"
     )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="format of the log lines on stderr: text, or json (one object a line)"
+    )
     queue_groups: int = Field(
         3,
         ge=1,

@@ -22,6 +22,7 @@ from quorum.cli.console import (
     connect,
     default_url,
     print_json,
+    require_linux,
 )
 from quorum.errors import ClusterError
 
@@ -78,6 +79,7 @@ def up(
     ] = False,
 ) -> None:
     """Start members and show their output until Ctrl-C; with --detach, leave them running."""
+    require_linux()
     from quorum.cli.local_cluster import STATE_FILE, LocalCluster
 
     prefixer: Prefixer | None = None

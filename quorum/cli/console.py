@@ -163,6 +163,12 @@ def explain(client: Client) -> str:
     )
 
 
+def require_linux() -> None:
+    """Refuse to run a member on another system: it relies on Linux for its files, its clocks and its processes."""
+    if sys.platform != "linux":
+        raise CliError(f"a member needs Linux; this is {sys.platform}, where only clients run", 2)
+
+
 def default_url() -> str:
     """The local cluster's URL if there is one in the current directory."""
     from quorum.cli.local_cluster import STATE_FILE, LocalCluster

@@ -21,6 +21,7 @@ from quorum.cli import (
     dead_letters,
     definitions,
     exchanges,
+    health,
     messages,
     pipeline,
     policies,
@@ -28,7 +29,7 @@ from quorum.cli import (
     subscriptions,
     transactions,
 )
-from quorum.cli.console import CliError, is_user_facing, print_error
+from quorum.cli.console import CliError, is_user_facing, print_error, require_linux
 from quorum.errors import DEFECT, ConfigError
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ pipeline.app.command()(dead_letters.deadletters)
 app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("browse")(messages.browse)
+app.command("health")(health.health)
 
 log_app = typer.Typer(help="Show the files of a node's log.", no_args_is_help=True)
 log_app.command("inspect")(data_files.inspect_file)
@@ -101,11 +103,26 @@ def node(
     ] = None,
 ) -> None:
     """Run one member in the foreground until SIGTERM or Ctrl-C."""
+    require_linux()
     from quorum.cli.serve import serve
 
     flags: dict[str, object] = {"name": name, "data_dir": data_dir, "listen": listen, "log_level": log_level}
     flags["skip_entries"] = tuple(skip_entry) if skip_entry else None
     raise typer.Exit(serve(config, flags))
+
+
+@selector_app.command("check")
+def selector_check(
+    selector: Annotated[str, typer.Argument(metavar="SELECTOR", help="a JMS selector")],
+) -> None:
+    """Check a JMS selector without a cluster, and list the fields that it reads."""
+    from quorum.cli.selector_eval import check
+    from quorum_selectors.errors import SelectorError
+
+    try:
+        print(check(selector))
+    except SelectorError as error:
+        raise CliError(str(error), 1) from error
 
 
 @selector_app.command("eval")

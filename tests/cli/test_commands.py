@@ -429,6 +429,18 @@ def test_waiting_for_ever_is_waiting_for_long(service: Service) -> None:
     assert quorum("consume", "long", "-n", "1", "--timeout", "inf", url=service.url)[0] == "a\n"
 
 
+def test_a_selector_is_checked_without_a_cluster() -> None:
+    out, _ = quorum("selector", "check", "colour = 'red' AND JMSPriority > 4")
+    assert out == "the selector is right; it reads application-properties.colour, header.priority\n"
+    assert quorum("selector", "check", "TRUE")[0] == "the selector is right; it reads no field\n"
+    _, err = quorum("selector", "check", "colour == 'red'", status=1)
+    assert err.splitlines() == [
+        "error: line 1, column 8: equal is written =",
+        "error: colour == 'red'",
+        "error:        ^",
+    ]
+
+
 def test_nobody_deletes_or_purges_a_queue_by_a_slip(service: Service) -> None:
     service.cluster.declare("precious")
     quorum("publish", "precious", "a", url=service.url)
@@ -439,7 +451,7 @@ def test_nobody_deletes_or_purges_a_queue_by_a_slip(service: Service) -> None:
         for answer in (b"n\n", b""):
             out, err = quorum("queues", command, "precious", url=service.url, stdin=answer, status=1)
             assert question in err
-            assert out == ""
+            assert out.strip() == ""
     assert (
         quorum("queues", "purge", "precious", url=service.url, stdin=b"y\n")[0]
         == "purged 1 message from precious\n"

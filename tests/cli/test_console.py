@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 import threading
 from collections.abc import Callable
 
@@ -78,3 +79,9 @@ def test_a_command_that_gets_no_answer_says_why(
     monkeypatch.setattr(console, "explain", lambda client: cause)
     with console.served("quorum://127.0.0.1:1"):
         assert capsys.readouterr().err == said
+
+
+def test_a_member_is_refused_on_another_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(console.CliError, match="a member needs Linux; this is darwin"):
+        console.require_linux()

@@ -62,6 +62,8 @@ def test_the_image_copies_what_the_wheel_needs() -> None:
     assert names == {"pyproject.toml", "README.md", "quorum", "fifo", "selectors"}
     assert all((ROOT / name).exists() for name in names)
     assert "USER quorum" in text
+    sent = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
+    assert "*" in sent and names <= {line.removeprefix("!") for line in sent if line.startswith("!")}
 
 
 def test_the_unit_runs_the_command_with_options_it_has() -> None:
