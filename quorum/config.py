@@ -101,6 +101,11 @@ class NodeConfig(BaseSettings):
         None,
         description="host:port to listen on for clients, if it differs from this member's `client` address",
     )
+    http_listen: Address | None = Field(
+        None,
+        description="host:port for `/metrics` and `/readyz` over HTTP (docs/metrics.md); without it there is none. "
+        "Everybody who reaches it can read it",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level of the log lines on stderr: debug, info, warning or error"
     )

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -42,6 +42,9 @@ from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
 from quorum.replication.network.handshake import Versions
+
+if TYPE_CHECKING:
+    from quorum.api.http.server import HttpServer
 
 T = TypeVar("T")
 
@@ -193,6 +196,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     hub.attach(driver)
     server = Server(hub, config)
     await server.start(config.client_address)
+    http = await _serve_http(hub, config)
     gc.collect()
     gc.freeze()
     driver.start()
@@ -215,9 +219,22 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     await _hand_over(hub)
     await hub.stop()
     await server.stop(STOP_GRACE_S)
+    if http is not None:
+        await http.stop()
     await loop.run_in_executor(None, driver.stop)
     network.close()
     return 0
+
+
+async def _serve_http(hub: Hub, config: NodeConfig) -> HttpServer | None:
+    """The server of `http_listen`, None without it. Its libraries are imported only if they are needed."""
+    if config.http_listen is None:
+        return None
+    from quorum.api.http.server import HttpServer
+
+    server = HttpServer(hub, config.name)
+    await server.start(config.http_listen)
+    return server
 
 
 async def _first_end(stopped: asyncio.Task[Any], *needed: asyncio.Task[None]) -> None:
