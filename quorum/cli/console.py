@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from quorum.client.values import FieldValue
     from quorum.sync import Client
 
@@ -25,6 +27,7 @@ OWN_PACKAGES = ("quorum", "fifo", "quorum_selectors")
 PATIENCE_S = 3.0
 """After this time without output a command reports what it waits for."""
 EXPLAIN_LIMIT_MS = 2_000
+WIDTH = 200
 MOST_NAMES = 10_000
 """Names of queues among which the nearest one is looked for, which takes some 0.3 s."""
 UrlOption = Annotated[
@@ -219,6 +222,14 @@ def print_json(value: Any) -> None:
 def is_user_facing(error: Exception) -> bool:
     """Whether an error is meant for users: one of the system, or one that Quorum's packages raise on purpose."""
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in OWN_PACKAGES
+
+
+def output() -> Console:
+    """Where tables are printed. In a pipe or file they have room for 200 characters a line, so that nothing is cut;
+    COLUMNS sets another width."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
 
 
 def printable(text: str) -> str:

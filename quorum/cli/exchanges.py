@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, pairs, print_json, served
+from quorum.cli.console import CliError, JsonOption, UrlOption, output, pairs, print_json, served
 from quorum.cli.queues import shown, shown_arguments
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def list_(
     if as_json:
         print_json([asdict(exchange) for exchange in found])
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -63,7 +62,7 @@ def list_(
             f"{exchange.bindings:,}",
             shown_arguments(exchange.arguments),
         )
-    Console().print(table)
+    output().print(table)
 
 
 @app.command()
@@ -80,7 +79,6 @@ def show(exchange: NameArgument, url: UrlOption = None, as_json: JsonOption = Fa
             }
         )
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(show_header=False)
@@ -91,7 +89,7 @@ def show(exchange: NameArgument, url: UrlOption = None, as_json: JsonOption = Fa
         ("bindings", f"{len(leaving):,} from it, {len(coming):,} to it"),
     ]:
         table.add_row(name, value)
-    Console().print(table)
+    output().print(table)
     if leaving or coming:
         _print_bindings([*leaving, *coming])
 
@@ -194,7 +192,6 @@ def _arguments(given: list[str] | None, selector: str | None) -> dict[str, objec
 
 
 def _print_bindings(found: list[BindingInfo]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -208,4 +205,4 @@ def _print_bindings(found: list[BindingInfo]) -> None:
             shown(each.routing_key),
             shown_arguments(each.arguments),
         )
-    Console().print(table)
+    output().print(table)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli.console import JsonOption, UrlOption, pairs, print_json, served
+from quorum.cli.console import JsonOption, UrlOption, output, pairs, print_json, served
 from quorum.cli.queues import shown, shown_arguments
 
 app = typer.Typer(
@@ -25,7 +25,6 @@ def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json([asdict(policy) for policy in found])
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -40,7 +39,7 @@ def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
             str(policy.priority),
             shown_arguments(policy.arguments),
         )
-    Console().print(table)
+    output().print(table)
 
 
 @app.command("set")

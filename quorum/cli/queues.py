@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import JsonOption, UrlOption, YesOption, confirm, pairs, print_json, printable, served
+from quorum.cli.console import (
+    JsonOption,
+    UrlOption,
+    YesOption,
+    confirm,
+    output,
+    pairs,
+    print_json,
+    printable,
+    served,
+)
 
 if TYPE_CHECKING:
     from quorum.client.bulk_records import SubscriptionInfo
@@ -31,7 +41,6 @@ def list_(
     if as_json:
         print_json([_plain(queue) for queue in found])
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -42,7 +51,7 @@ def list_(
     for queue in found:
         counts = (f"{each:,}" for each in (queue.ready, queue.checked_out, queue.total, queue.consumers))
         table.add_row(shown(queue.name), str(queue.group), queue.leader or "none", *counts)
-    Console().print(table)
+    output().print(table)
 
 
 @app.command()
@@ -59,10 +68,9 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
             }
         )
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = output()
     table = Table(show_header=False)
     info = found.queue
     for name, value in [

@@ -39,7 +39,11 @@ class Unreadable(ValueError):
 def check(text: str) -> str:
     """What a JMS selector reads. SelectorError if it is wrong."""
     names = field_names(jms.parse(text))
-    return f"the selector is right; it reads {', '.join(names)}" if names else "the selector is right; it reads no field"
+    return (
+        f"the selector is right; it reads {', '.join(names)}"
+        if names
+        else "the selector is right; it reads no field"
+    )
 
 
 def evaluate_lines(lines: Iterable[str | bytes]) -> Iterator[str]:

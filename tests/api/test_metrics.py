@@ -141,7 +141,9 @@ def test_an_address_in_use_is_told() -> None:
         async with serving() as (_, [api]):
             http = HttpServer(api.hub, "n1")
             port = await http.start("127.0.0.1:0")
-            with pytest.raises(OperatorError, match=f"cannot listen for HTTP on 127.0.0.1:{port}: Address already"):
+            with pytest.raises(
+                OperatorError, match=f"cannot listen for HTTP on 127.0.0.1:{port}: Address already"
+            ):
                 await HttpServer(api.hub, "n1").start(f"127.0.0.1:{port}")
             await http.stop()
 

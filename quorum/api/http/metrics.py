@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector
 from fifo.results import QueueInfo, QueueTotals
 from quorum.api.hub import Hub
 from quorum.catalog.queues import CatalogQueue
-from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node import queries as q
 from quorum.node.leases.disk_state import DiskState
+from quorum.node.replica.replica import SYSTEM_GROUP
 
 DISTRIBUTION = "quorum-queue"
 PART_QUEUES, PART_BLOCKS = 200, 5_000
@@ -122,12 +122,20 @@ class Metrics:
             sums[queue.group].add(info)
         for group, found in sums.items():
             label = str(group)
-            families.gauge("quorum_queues", "Queues of a group that this member leads.", found.queues, group=label)
+            families.gauge(
+                "quorum_queues", "Queues of a group that this member leads.", found.queues, group=label
+            )
             families.gauge("quorum_consumers", "Consumers of these queues.", found.consumers, group=label)
-            families.gauge("quorum_ready_bytes", "Bytes of their ready messages.", found.ready_bytes, group=label)
+            families.gauge(
+                "quorum_ready_bytes", "Bytes of their ready messages.", found.ready_bytes, group=label
+            )
             for state in STATES:
                 families.gauge(
-                    "quorum_messages", "Their messages by state.", found.states[state], group=label, state=state
+                    "quorum_messages",
+                    "Their messages by state.",
+                    found.states[state],
+                    group=label,
+                    state=state,
                 )
             for event in EVENTS:
                 families.counter(
@@ -202,7 +210,9 @@ def _add_disk(families: Families, disk: DiskState) -> None:
     families.gauge("quorum_disk_limit_bytes", "Below it the disk is low.", disk.limit_bytes)
     families.gauge("quorum_disk_low", "1 if publishes are refused for lack of room.", disk.is_low)
     families.gauge("quorum_disk_full", "1 if the log takes no more entries.", disk.is_full)
-    families.gauge("quorum_disk_slow", "1 if another member should lead, because syncs take too long.", disk.is_slow)
+    families.gauge(
+        "quorum_disk_slow", "1 if another member should lead, because syncs take too long.", disk.is_slow
+    )
     families.gauge(
         "quorum_disk_sync_p99_seconds", "99th percentile of the latest syncs.", disk.sync_p99_us / 1_000_000
     )
@@ -214,11 +224,19 @@ def _add_group(families: Families, found: q.GroupStatus, *, is_led: bool) -> Non
         ("has_leader", "1 if this member knows a leader of the Raft group.", bool(found.leader)),
         ("leads", "1 if this member leads the group.", is_led),
         ("term", "The group's Raft term.", found.term),
-        ("commit_index", "Index of the last entry that is committed, as this member knows.", found.commit_index),
+        (
+            "commit_index",
+            "Index of the last entry that is committed, as this member knows.",
+            found.commit_index,
+        ),
         ("applied_index", "Index of the last entry that this member has applied.", found.applied_index),
         ("unreadable_entries", "Damaged entries of this member that are not repaired yet.", found.unreadable),
         ("fetching_entries", "Entries whose bodies this member fetches from others.", found.fetching),
-        ("quarantined", "1 if this member does not take part in the group, because of damage.", found.is_quarantined),
+        (
+            "quarantined",
+            "1 if this member does not take part in the group, because of damage.",
+            found.is_quarantined,
+        ),
         ("disputed", "1 if the states of the members differ.", bool(found.disputed)),
     ):
         families.gauge(f"quorum_group_{name}", meaning, value, group=group)
@@ -230,7 +248,11 @@ def _add_group(families: Families, found: q.GroupStatus, *, is_led: bool) -> Non
 def _add_queue(families: Families, name: str, info: QueueInfo) -> None:
     for state in STATES:
         families.gauge(
-            "quorum_queue_messages", "The queue's messages by state.", getattr(info, state), queue=name, state=state
+            "quorum_queue_messages",
+            "The queue's messages by state.",
+            getattr(info, state),
+            queue=name,
+            state=state,
         )
     families.gauge("quorum_queue_ready_bytes", "Bytes of its ready messages.", info.ready_bytes, queue=name)
     families.gauge("quorum_queue_consumers", "Its consumers.", info.consumers, queue=name)

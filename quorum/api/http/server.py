@@ -16,9 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from quorum.addresses import host_port
+from quorum.api.http.metrics import Metrics
 from quorum.api.hub import Hub
 from quorum.errors import OperatorError
-from quorum.api.http.metrics import Metrics
 from quorum.node.queries import CheckHealth
 
 MOST_CONNECTIONS = 64
