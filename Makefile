@@ -56,14 +56,16 @@ check: $(TOOLS)
 	$(PY) -m mypy
 	$(PY) -m pytest tests/layout
 
-# Those of Spark, which wait for a JVM most of the time, run beside the others; what they say is shown at the end.
+# Tests that start processes and JVMs wait most of the time, so they run beside the others; what they say is shown at the
+# end.
+WAITING = tests/spark tests/bench tests/cli tests/demo tests/processes
 test: $(TOOLS)
 ifeq ($(ARGS),)
-	@$(PY) -m pytest tests/spark > $(VENV)/spark-tests.log 2>&1 & spark=$$!; \
-	echo "tests/spark runs beside the others, into $(VENV)/spark-tests.log"; \
-	$(PY) -m pytest tests --ignore tests/spark; others=$$?; \
-	wait $$spark; spark=$$?; echo; echo "tests/spark:"; cat $(VENV)/spark-tests.log; \
-	exit $$((others | spark))
+	@$(PY) -m pytest $(WAITING) > $(VENV)/waiting-tests.log 2>&1 & waiting=$$!; \
+	echo "$(WAITING) run beside the others, into $(VENV)/waiting-tests.log"; \
+	$(PY) -m pytest tests $(addprefix --ignore ,$(WAITING)); others=$$?; \
+	wait $$waiting; waiting=$$?; echo; echo "$(WAITING):"; cat $(VENV)/waiting-tests.log; \
+	exit $$((others | waiting))
 else
 	$(PY) -m pytest tests $(ARGS)
 endif

@@ -141,10 +141,13 @@ class AdminService(
         if not before:
             counts = await self._hub.requests.query_current(q.QueueCounts(queue.group, queue.id))
             before = 0 if counts is None else counts.next_sequence
-        command = c.Purge(queue.id, before, request.dead_only)
-        reply = await self._hub.own_session.call(queue.group, command)
-        assert isinstance(reply, Ok)
-        return pb.PurgeQueueResponse(message_count=reply.count)
+        command, count = c.Purge(queue.id, before, request.dead_only), 0
+        while True:  # one command purges a bounded number of blocks
+            reply = await self._hub.own_session.call(queue.group, command)
+            assert isinstance(reply, Ok)
+            if not reply.count:
+                return pb.PurgeQueueResponse(message_count=count)
+            count += reply.count
 
     async def _meant(self, request: pb.DeleteQueueRequest | pb.PurgeQueueRequest) -> CatalogQueue:
         """Return the queue of this name and id (0: any id). Raises NOT_FOUND if there is none."""

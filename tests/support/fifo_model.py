@@ -1347,6 +1347,12 @@ class ModelGroup:
             return e.Refused("not_found", "")
         machine = self.queues[queue]
         waiting = [] if dead_only else machine.waiting()
+        dead = [each.message for each in machine.dead.messages]
+        blocks = sorted({machine.block_of(message) for message in (*waiting, *dead)})
+        most = machine.rules.block_budget
+        if len(blocks) > most and self.meta.version >= 2:
+            end = blocks[most] * machine.rules.block_size
+            before = end if before is None else min(before, end)
         waiting = [each for each in waiting if before is None or each.sequence < before]
         for message in waiting:
             machine.gone(message, "purged")
