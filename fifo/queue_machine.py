@@ -760,8 +760,8 @@ class QueueMachine:
         return max(self.used_ms, heard_ms) + self.messages.config.expires_ms
 
     def purge(self, entry: Entry, before: int | None, *, dead_only: bool = False) -> int:
-        """Removes the ready, delayed and dead messages with a sequence below `before`, None for all, of as many blocks as
-        an entry may pass. Returns their number: 0 if there are none. dead_only: only the dead ones."""
+        """Removes the ready, delayed and dead messages with a sequence below `before`, None for all, of as many
+        blocks as an entry may pass. Returns their number: 0 if there are none. dead_only: only the dead ones."""
         before = self.messages.next_sequence if before is None else before
         if entry.version >= COUNTED_MOVES:
             before = min(before, self.messages.purge_end(entry.limits.block_budget, dead_only=dead_only))
