@@ -41,13 +41,13 @@ install: $(TOOLS)
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[server]'
 	$(VENV)/bin/python -m compileall -q fifo quorum selectors
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.installed
 	@echo "installing what the tests need; PySpark alone is 450 MB"
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,server,spark]'
 	@touch $@
 
 check: $(TOOLS)

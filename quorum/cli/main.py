@@ -187,7 +187,29 @@ def _is_misuse(error: Exception) -> bool:
     return client is not None and isinstance(error, client.UsageError)
 
 
+EXTRAS = {
+    "pyspark": "spark",
+    "numpy": "bulk",
+    "pyarrow": "bulk",
+    "google_crc32c": "server",
+    "grpc_reflection": "server",
+    "lark": "server",
+    "prometheus_client": "server",
+    "pydantic": "server",
+    "pydantic_settings": "server",
+    "pysyncobj": "server",
+    "sortedcontainers": "server",
+    "starlette": "server",
+    "structlog": "server",
+    "uvicorn": "server",
+}
+"""The extra of the distribution that brings a package."""
+
+
 def _tell(error: Exception) -> int:
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").split(".")[0])):
+        print_error(f"this command needs {error.name}: pip install 'quorum-queue[{extra}]'")
+        return 1
     if isinstance(error, CliError):
         print_error(str(error))
         return error.status

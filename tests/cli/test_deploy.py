@@ -53,6 +53,47 @@ def test_the_shared_configuration_loads_for_each_member(
         assert sorted(config.members) == sorted(compose["services"])
 
 
+@pytest.fixture
+def kubernetes() -> dict[tuple[str, str], dict[str, Any]]:
+    """The manifests by kind and name."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is a development dependency")
+    loaded = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+    return {(each["kind"], each["metadata"]["name"]): each for each in loaded}
+
+
+def test_the_configuration_on_kubernetes_loads_for_each_pod(
+    kubernetes: dict[tuple[str, str], dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = kubernetes["StatefulSet", "quorum"]["spec"]
+    file = tmp_path / "node.toml"
+    file.write_text(kubernetes["ConfigMap", "quorum"]["data"]["node.toml"], encoding="utf-8")
+    names = [f"quorum-{number}" for number in range(pods["replicas"])]
+    for name in names:
+        monkeypatch.setenv("QUORUM_NAME", name)
+        config = load(file)
+        assert sorted(config.members) == names
+        assert all(
+            each.peer.startswith(f"{each_name}.{pods['serviceName']}:")
+            for each_name, each in config.members.items()
+        )
+    [container] = pods["template"]["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert config.http_listen == f"0.0.0.0:{ports['http']}"
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert str(config.secret_file.parent) in mounts
+    assert str(config.data_dir.parent) in mounts
+
+
+def test_kubernetes_starts_no_member_again_that_waits_for_a_majority(
+    kubernetes: dict[tuple[str, str], dict[str, Any]],
+) -> None:
+    [container] = kubernetes["StatefulSet", "quorum"]["spec"]["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert "livenessProbe" not in container
+    assert kubernetes["PodDisruptionBudget", "quorum"]["spec"]["maxUnavailable"] == 1
+    assert kubernetes["Service", "quorum"]["spec"]["publishNotReadyAddresses"] is True
+
+
 def test_the_image_copies_what_the_wheel_needs() -> None:
     text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
     copied = [
