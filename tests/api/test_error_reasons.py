@@ -22,7 +22,9 @@ def given() -> Iterator[str]:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Call):
                     continue
-                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                name = (
+                    node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                )
                 place = PLACES.get(name, len(node.args))
                 if place < len(node.args):
                     yield from _words(node.args[place])

@@ -85,6 +85,7 @@ ALLOWED = {
         "quorum.errors",
         "quorum.spark",
     ),
+    "quorum.pytest_plugin": ("quorum", "quorum.sync", "quorum.cli"),
     "quorum.demo": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
 }
 
