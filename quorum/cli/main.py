@@ -20,6 +20,7 @@ from quorum.cli import (
     data_files,
     dead_letters,
     definitions,
+    doctor,
     exchanges,
     health,
     messages,
@@ -56,6 +57,7 @@ app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("browse")(messages.browse)
 app.command("health")(health.health)
+app.command("doctor")(doctor.doctor)
 
 log_app = typer.Typer(help="Show the files of a node's log.", no_args_is_help=True)
 log_app.command("inspect")(data_files.inspect_file)
@@ -194,6 +196,7 @@ EXTRAS = {
     "google_crc32c": "server",
     "grpc_reflection": "server",
     "lark": "server",
+    "packaging": "server",
     "prometheus_client": "server",
     "pydantic": "server",
     "pydantic_settings": "server",
