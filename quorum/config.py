@@ -101,6 +101,19 @@ class NodeConfig(BaseSettings):
         None,
         description="host:port to listen on for clients, if it differs from this member's `client` address",
     )
+    tls_certificate_file: Path | None = Field(
+        None,
+        description="certificate of this member for clients, in PEM, with those between it and the authority; with it, "
+        "clients connect with TLS (`quorums://`). A renewed file is read without a restart",
+    )
+    tls_key_file: Path | None = Field(
+        None, description="the certificate's private key, in PEM; nobody but its owner and group can read it"
+    )
+    tls_client_ca_file: Path | None = Field(
+        None,
+        description="authorities of clients' certificates, in PEM; with it, only clients with such a certificate can "
+        "connect",
+    )
     http_listen: Address | None = Field(
         None,
         description="host:port for `/metrics` and `/readyz` over HTTP (docs/metrics.md); without it there is none. "
@@ -244,6 +257,10 @@ class NodeConfig(BaseSettings):
                 f"max_log_bytes is {self.max_log_bytes}; above disk_free_limit_bytes is allowed, "
                 f"{self.disk_free_limit_bytes}"
             )
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_certificate_file and tls_key_file belong together")
+        if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
+            raise ValueError("tls_client_ca_file is of no use without tls_certificate_file and tls_key_file")
         if self.session_window_bytes > self.node_window_bytes:
             raise ValueError(
                 f"session_window_bytes is {self.session_window_bytes}; at most node_window_bytes is allowed, "

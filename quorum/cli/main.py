@@ -16,6 +16,7 @@ import typer
 
 from quorum.cli import (
     archives,
+    certificates,
     cluster,
     data_files,
     dead_letters,
@@ -49,6 +50,7 @@ app.add_typer(policies.app, name="policies")
 app.add_typer(definitions.app, name="definitions")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(certificates.app, name="certificates")
 app.add_typer(pipeline.app, name="pipeline")
 pipeline.app.command()(archives.archive)
 pipeline.app.command()(archives.selectivity)
@@ -193,6 +195,7 @@ EXTRAS = {
     "pyspark": "spark",
     "numpy": "bulk",
     "pyarrow": "bulk",
+    "cryptography": "server",
     "google_crc32c": "server",
     "grpc_reflection": "server",
     "lark": "server",

@@ -193,9 +193,9 @@ def test_bytes_that_are_no_batch_are_refused() -> None:
 
 
 def test_addresses() -> None:
-    assert parse_url("quorum://a:1,b:2") == ("a:1", "b:2")
-    assert parse_url("quorum://a") == ("a:7400",)
-    assert parse_url("quorum://[::1]:5,[::1]") == ("[::1]:5", "[::1]:7400")
+    assert parse_url("quorum://a:1,b:2").endpoints == ("a:1", "b:2")
+    assert parse_url("quorum://a").endpoints == ("a:7400",)
+    assert parse_url("quorum://[::1]:5,[::1]").endpoints == ("[::1]:5", "[::1]:7400")
     for bad in (
         "http://a:1",
         "quorum://",

@@ -33,8 +33,10 @@ async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def serving(size: int = 1, members: int = 1) -> AsyncIterator[tuple[str, list[Api]]]:
-    """The same with the services of these members."""
+async def serving(
+    size: int = 1, members: int = 1, credentials: grpc.ServerCredentials | None = None
+) -> AsyncIterator[tuple[str, list[Api]]]:
+    """The same with the services of these members. credentials: for TLS."""
     cluster = Cluster(size)
     cluster.ready()
     apis = []
@@ -46,7 +48,12 @@ async def serving(size: int = 1, members: int = 1) -> AsyncIterator[tuple[str, l
         gate = Gate(server, api.hub.limits, api.hub.received)
         queue_pb2_grpc.add_QueueServicer_to_server(api.queues, gate)
         admin_pb2_grpc.add_AdminServicer_to_server(api.admin, gate)
-        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        port = (
+            server.add_insecure_port("127.0.0.1:0")
+            if credentials is None
+            else server.add_secure_port("127.0.0.1:0", credentials)
+        )
+        addresses.append(f"127.0.0.1:{port}")
         await server.start()
         servers.append(server)
         forwarding.append(asyncio.create_task(forward_dead_letters(api.hub)))
