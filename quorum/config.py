@@ -114,6 +114,18 @@ class NodeConfig(BaseSettings):
         description="authorities of clients' certificates, in PEM; with it, only clients with such a certificate can "
         "connect",
     )
+    peers_certificate_file: Path | None = Field(
+        None,
+        description="certificate of this member for the other members, in PEM; with it, members connect with TLS 1.3. "
+        "All members have one, or none",
+    )
+    peers_key_file: Path | None = Field(
+        None, description="the private key of `peers_certificate_file`, in PEM"
+    )
+    peers_ca_file: Path | None = Field(
+        None,
+        description="the authority of the members' certificates, in PEM; it signs certificates of members only",
+    )
     http_listen: Address | None = Field(
         None,
         description="host:port for `/metrics` and `/readyz` over HTTP (docs/metrics.md); without it there is none. "
@@ -259,6 +271,9 @@ class NodeConfig(BaseSettings):
             )
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_certificate_file and tls_key_file belong together")
+        peers = (self.peers_certificate_file, self.peers_key_file, self.peers_ca_file)
+        if None in peers and any(peers):
+            raise ValueError("peers_certificate_file, peers_key_file and peers_ca_file belong together")
         if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
             raise ValueError("tls_client_ca_file is of no use without tls_certificate_file and tls_key_file")
         if self.session_window_bytes > self.node_window_bytes:

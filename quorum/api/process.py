@@ -42,6 +42,7 @@ from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
 from quorum.replication.network.handshake import Versions
+from quorum.replication.network.tls import TlsSecurity
 
 if TYPE_CHECKING:
     from quorum.api.http.server import HttpServer
@@ -160,6 +161,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
         known=known,
         skips=" ".join(map(shown, config.skipped_places)),
         versions=Versions(machine=PRODUCTION.newest_version),
+        security=_peer_security(config),
     )
     member_config = MemberConfig(
         start.id,
@@ -235,6 +237,17 @@ async def _serve_http(hub: Hub, config: NodeConfig) -> HttpServer | None:
     server = HttpServer(hub, config.name)
     await server.start(config.http_listen)
     return server
+
+
+def _peer_security(config: NodeConfig) -> TlsSecurity | None:
+    """None for plain connections between members. OperatorError if a file cannot be used."""
+    certificate, key, authority = config.peers_certificate_file, config.peers_key_file, config.peers_ca_file
+    if certificate is None or key is None or authority is None:
+        return None
+    try:
+        return TlsSecurity(certificate, key, authority)
+    except OSError as error:
+        raise OperatorError(f"peers_certificate_file, peers_key_file or peers_ca_file: {error}") from error
 
 
 async def _first_end(stopped: asyncio.Task[Any], *needed: asyncio.Task[None]) -> None:
