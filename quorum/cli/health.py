@@ -1,6 +1,7 @@
 """`quorum health`: the health of one member, for container engines and scripts.
 
-It asks the gRPC health service (grpc.health.v1) and imports nothing of the client, so that a probe costs little.
+It asks the gRPC health service (grpc.health.v1). With an address it imports nothing of the client, so that a probe
+costs little.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ ANSWER_LIMIT_S = 4.0
 
 
 def health(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="a member's address for clients")] = (
-        "127.0.0.1:7400"
-    ),
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="a member's address for clients, or its URL")
+    ] = ("127.0.0.1:7400"),
     answers: Annotated[
         bool,
         typer.Option(
@@ -29,7 +30,14 @@ def health(
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    with grpc.insecure_channel(address) as channel:
+    if "://" in address:
+        from quorum.client.endpoints import parse_url
+
+        service = parse_url(address)
+        channel = service.open_blocking_channel(service.endpoints[0])
+    else:
+        channel = grpc.insecure_channel(address)
+    with channel:
         try:
             found = health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(), timeout=ANSWER_LIMIT_S
