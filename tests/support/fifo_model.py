@@ -125,8 +125,16 @@ class ModelProducer:
     accepted: set[int] = field(default_factory=set)
     highest: int = -1  # of all that were taken
     last_tx: int = 0
+    named_tx: set[int] = field(default_factory=set)
     committed: set[int] = field(default_factory=set)
     ended_ms: int = -1
+
+    def name_tx(self, number: int) -> None:
+        self.named_tx.add(number)
+        self.last_tx = max(self.last_tx, number)
+
+    def may_begin(self, number: int, window: int) -> bool:
+        return number > self.last_tx - window and number not in self.named_tx
 
 
 def as_refused(refused: dict[int, str], first: int) -> list[tuple[int, int, e.Refused]]:
