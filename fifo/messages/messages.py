@@ -618,7 +618,8 @@ class Messages:
                 numbers.update(number for _, number in self.delays.tree)
         if len(numbers) <= most_blocks:
             return self.next_sequence
-        return sorted(numbers)[most_blocks] << self.limits.block_bits
+        number: int = sorted(numbers)[most_blocks]
+        return number << self.limits.block_bits
 
     def purge(
         self,

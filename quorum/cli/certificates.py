@@ -35,7 +35,7 @@ def create(
 ) -> None:
     """Create certificates for hosts and clients, and an authority (ca.pem, ca.key) if the directory has none.
 
-    Whoever has ca.key can make more of them. For production, use the authority of your organisation."""
+    With ca.key, anybody can make more of them. For production, use the authority of your organisation."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     bad = [name for name in names if name == AUTHORITY or "/" in name or not name.strip(".")]
     if bad:

@@ -143,8 +143,10 @@ def still_trying(missing: str) -> Iterator[None]:
 
 
 def confirm(question: str) -> None:
-    """Ask on stderr before what cannot be undone. Unless the answer is yes, the command ends with status 1."""
-    typer.confirm(f"{question} (--yes answers in scripts)", abort=True, err=True)
+    """Ask on stderr before what cannot be undone. CliError unless the answer is yes."""
+    print(f"{question} [y/N, --yes answers in scripts]", end=" ", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CliError("nothing was changed", 1)
 
 
 def explain(client: Client) -> str:

@@ -43,7 +43,7 @@ def health(
                 health_pb2.HealthCheckRequest(), timeout=ANSWER_LIMIT_S
             )
         except grpc.RpcError as error:
-            raise CliError(f"{address} does not answer: {error.details()}", 1) from error  # type: ignore[attr-defined]
+            raise CliError(f"{address} does not answer: {error.details()}", 1) from error
     serves = found.status == health_pb2.HealthCheckResponse.SERVING
     print("serves clients" if serves else "answers, and does not serve clients")
     if not serves and not answers:

@@ -44,7 +44,7 @@ async def works(url: str) -> None:
     async with quorum.connect(url, connect_timeout_ms=8_000) as client:
         await client.declare("orders")
         await client.publish("orders", b"one")
-        [message] = await client.get("orders", 1, settled=True)
+        [message] = await client.get("orders", 1)
         assert message.body == b"one"
         await client.delete("orders")
 

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import quorum
 from quorum.api.http.server import HttpServer
+from quorum.cli.local_cluster import free_ports
 from quorum.errors import OperatorError
 from support.repository import ROOT
 from support.served_member import serving
@@ -53,7 +54,7 @@ async def member() -> AsyncIterator[tuple[str, int]]:
     """(URL for clients, port for HTTP) of a cluster of one."""
     async with serving() as (url, [api]):
         http = HttpServer(api.hub, "n1")
-        port = await http.start("127.0.0.1:0")
+        port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
         try:
             yield url, port
         finally:
@@ -140,7 +141,7 @@ def test_an_address_in_use_is_told() -> None:
     async def run() -> None:
         async with serving() as (_, [api]):
             http = HttpServer(api.hub, "n1")
-            port = await http.start("127.0.0.1:0")
+            port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
             with pytest.raises(
                 OperatorError, match=f"cannot listen for HTTP on 127.0.0.1:{port}: Address already"
             ):

@@ -34,6 +34,7 @@ NEUTRAL = (
     "deliveries",
     "exchange_view",
     "filters",
+    "health_log",
     "health_watch",
     "hub",
     "member_requests",

@@ -20,7 +20,6 @@ from fifo.results import QueueInfo, QueueTotals
 from quorum.api.hub import Hub
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import queries as q
-from quorum.node.leases.disk_state import DiskState
 from quorum.node.replica.replica import SYSTEM_GROUP
 
 DISTRIBUTION = "quorum-queue"
@@ -201,11 +200,14 @@ def _add_member(families: Families, found: q.ClusterStatus, name: str) -> None:
                 each.is_reachable,
                 member=each.member.name,
             )
-        elif each.disk is not None:
-            _add_disk(families, each.disk)
+        else:
+            _add_disk(families, each)
 
 
-def _add_disk(families: Families, disk: DiskState) -> None:
+def _add_disk(families: Families, member: q.MemberStatus) -> None:
+    disk = member.disk
+    if disk is None:
+        return
     families.gauge("quorum_disk_free_bytes", "Room on the disk, beside the reserve.", disk.free_bytes)
     families.gauge("quorum_disk_limit_bytes", "Below it the disk is low.", disk.limit_bytes)
     families.gauge("quorum_disk_low", "1 if publishes are refused for lack of room.", disk.is_low)

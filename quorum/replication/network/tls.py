@@ -1,6 +1,6 @@
 """TLS between members: 1.3 only, with certificates on both sides.
 
-The authority is the cluster's own: whoever has a certificate of it may connect, and proves inside TLS that it knows the
+The authority is the cluster's own: a node with a certificate of it may connect, and proves inside TLS that it knows the
 shared secret (handshake.py). So names in certificates are not compared.
 """
 
@@ -49,7 +49,8 @@ class TlsChannel:
         while True:
             if self.is_ready or self._shake():
                 try:
-                    return self._tls.read(len(buffer), buffer)  # type: ignore[arg-type]
+                    taken = self._tls.read(len(buffer), buffer)  # type: ignore[call-overload,unused-ignore]
+                    return int(taken)  # type: ignore[arg-type,unused-ignore]
                 except ssl.SSLWantReadError:
                     pass
                 except ssl.SSLZeroReturnError:
