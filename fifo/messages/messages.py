@@ -611,15 +611,14 @@ class Messages:
 
     def purge_end(self, most_blocks: int, *, dead_only: bool) -> int:
         """The sequence before which a purge of at most this many blocks ends. dead_only: of dead messages only."""
-        numbers = set(self.dead.numbers)
+        numbers: dict[int, None] = dict.fromkeys(self.dead.numbers)
         if not dead_only:
-            numbers.update(self.order.by_sequence.numbers)
+            numbers.update(dict.fromkeys(self.order.by_sequence.numbers))
             if self.delays is not None:
-                numbers.update(number for _, number in self.delays.tree)
+                numbers.update((number, None) for _, number in self.delays.tree)
         if len(numbers) <= most_blocks:
             return self.next_sequence
-        number: int = sorted(numbers)[most_blocks]
-        return number << self.limits.block_bits
+        return sorted(numbers)[most_blocks] << self.limits.block_bits
 
     def purge(
         self,

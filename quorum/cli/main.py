@@ -193,7 +193,7 @@ def _is_misuse(error: Exception) -> bool:
 
 EXTRAS = {
     "pyspark": "spark",
-    "numpy": "bulk",
+    "numpy": "server",
     "pyarrow": "bulk",
     "cryptography": "server",
     "google_crc32c": "server",
@@ -201,7 +201,6 @@ EXTRAS = {
     "lark": "server",
     "packaging": "server",
     "prometheus_client": "server",
-    "pydantic": "server",
     "pydantic_settings": "server",
     "pysyncobj": "server",
     "sortedcontainers": "server",

@@ -14,7 +14,7 @@ const protobuf = require("protobufjs");
 const [address, protos, googleProtos] = process.argv.slice(2);
 const files = ["queue.proto", "admin.proto"].map((name) => path.join(protos, "quorum/v1", name));
 const { quorum } = grpc.loadPackageDefinition(
-  loader.loadSync(files, { includeDirs: [protos, googleProtos], longs: Number, defaults: true, oneofs: true }));
+  loader.loadSync(files, { includeDirs: [protos, googleProtos], keepCase: true, longs: Number, defaults: true, oneofs: true }));
 
 // A batch is bytes inside a request: every member stores these bytes, and consumers receive them.
 const root = new protobuf.Root();
