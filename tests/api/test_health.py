@@ -27,7 +27,9 @@ LIMIT_S = 30.0
 def with_server(run: Callable[[Server, Any, int], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
         hub: Any = SimpleNamespace(limits=BatchLimits(100, 1 << 20, 2 << 20), received=ByteWindow(1 << 20))
-        config: Any = SimpleNamespace(name="n1", members={"n1": SimpleNamespace(client="127.0.0.1:7400")})
+        config: Any = SimpleNamespace(
+            name="n1", members={"n1": SimpleNamespace(client="127.0.0.1:7400")}, tls_certificate_file=None
+        )
         made = Server(hub, config)
         port = await made.start("127.0.0.1:0")
         options = [("grpc.use_local_subchannel_pool", 1)]

@@ -38,8 +38,6 @@ def test_a_users_tests_get_a_cluster_and_a_queue_each(tmp_path: Path) -> None:
             sys.executable,
             "-m",
             "pytest",
-            "-p",
-            "quorum.pytest_plugin",
             "-q",
             "-p",
             "no:cacheprovider",

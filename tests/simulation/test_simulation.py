@@ -335,8 +335,11 @@ UNREACHED = """
     quorum/__init__.py
     quorum/api/allocator.py
     quorum/api/calls.py
+    quorum/api/certificates.py
     quorum/api/connections.py
     quorum/api/health.py
+    quorum/api/http/metrics.py
+    quorum/api/http/server.py
     quorum/api/process.py
     quorum/api/request_limits.py
     quorum/api/server.py
@@ -359,13 +362,16 @@ UNREACHED = """
     quorum/bench/spark_flows.py
     quorum/bench/transfer.py
     quorum/cli/archives.py
+    quorum/cli/certificates.py
     quorum/cli/cluster.py
     quorum/cli/cluster_file.py
     quorum/cli/console.py
     quorum/cli/data_files.py
     quorum/cli/dead_letters.py
     quorum/cli/definitions.py
+    quorum/cli/doctor.py
     quorum/cli/exchanges.py
+    quorum/cli/health.py
     quorum/cli/json_lines.py
     quorum/cli/live_selectors.py
     quorum/cli/local_cluster.py
@@ -403,7 +409,9 @@ UNREACHED = """
     quorum/node/identity/log_owner.py
     quorum/node/maintenance/lost_log.py
     quorum/node/maintenance/offline_check.py
+    quorum/pytest_plugin.py
     quorum/replication/network/connection.py
+    quorum/replication/network/tls.py
     quorum/replication/network/wire.py
     quorum/spark/archive.py
     quorum/spark/archived_fields.py
