@@ -114,6 +114,16 @@ class NodeConfig(BaseSettings):
         description="authorities of clients' certificates, in PEM; with it, only clients with such a certificate can "
         "connect",
     )
+    first_administrator_file: Path | None = Field(
+        None,
+        description="file with NAME:PASSWORD of an administrator who may log in while the cluster has no users, to "
+        "make them; only its owner can read it (mode 0400 or 0600)",
+    )
+    allow_without_users: bool = Field(
+        False,
+        description="while the cluster has no users, clients of other machines may do everything, too; without it, "
+        "only clients of the member's own machine",
+    )
     peers_certificate_file: Path | None = Field(
         None,
         description="certificate of this member for the other members, in PEM; with it, members connect with TLS 1.3. "
@@ -290,24 +300,25 @@ class NodeConfig(BaseSettings):
 
     def read_secret(self) -> bytes:
         """The shared secret, without white space around it. Raises ConfigError."""
-        try:
-            with open(self.secret_file, "rb") as file:
-                status = os.fstat(file.fileno())
-                secret = file.read().strip()
-        except (OSError, ValueError) as error:  # ValueError: a path that no file can have
-            text = error.strerror if isinstance(error, OSError) else str(error)
-            raise ConfigError(f"secret_file {self.secret_file} cannot be read: {text}") from error
-        mode = stat.S_IMODE(status.st_mode)
-        if mode & 0o077:
-            raise ConfigError(
-                f"secret_file {self.secret_file} has mode {mode:04o}, so that others can use it; "
-                f"allowed: 0400 or 0600 (chmod 0400 {self.secret_file})"
-            )
+        secret = _private(self.secret_file, "secret_file")
         if len(secret) < MIN_SECRET_BYTES:
             raise ConfigError(
                 f"secret_file {self.secret_file} holds {len(secret)} bytes; at least {MIN_SECRET_BYTES} are needed"
             )
         return secret
+
+    def read_first_administrator(self) -> tuple[str, str] | None:
+        """(name, password) of `first_administrator_file`; None without one. Raises ConfigError."""
+        file = self.first_administrator_file
+        if file is None:
+            return None
+        try:
+            name, colon, password = _private(file, "first_administrator_file").decode().partition(":")
+            if not colon or not name:
+                raise ValueError("wanted: NAME:PASSWORD")
+        except ValueError as error:
+            raise ConfigError(f"first_administrator_file {file}: {error}") from error
+        return name, password
 
     @property
     def skipped_places(self) -> tuple[tuple[int, int], ...]:
@@ -323,6 +334,24 @@ class NodeConfig(BaseSettings):
             heartbeat_s=self.heartbeat_ms / 1000,
             leader_fallback_s=self.leader_fallback_ms / 1000,
         )
+
+
+def _private(path: Path, setting: str) -> bytes:
+    """The content of a file that only its owner can read, without white space around it. Raises ConfigError."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            content = file.read().strip()
+    except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{setting} {path} cannot be read: {text}") from error
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise ConfigError(
+            f"{setting} {path} has mode {mode:04o}, so that others can use it; "
+            f"allowed: 0400 or 0600 (chmod 0400 {path})"
+        )
+    return content
 
 
 def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:

@@ -34,10 +34,13 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
 from quorum.api import request_limits, status
+from quorum.api.access import USER, Access
 from quorum.api.handlers import Context
 from quorum.api.owners import CALLER, client_address
+from quorum.api.rights import OPEN
 from quorum.api.rpc_status import abort
 from quorum.api.shares import ByteWindow, Shares, WindowFull
+from quorum.catalog.users import User
 from quorum.node.wire.batches import BatchLimits
 from quorum.node.wire.wire_scan import UNWALKED_BYTES, ScanError, Shape, scan
 
@@ -104,7 +107,7 @@ class Places:
             return False
         oldest = next(iter(calls))
         del calls[oldest]
-        oldest.end()
+        oldest.end(_over("the call's place went to a client that had none"))
         return True
 
     def leave(self, address: str, call: Call) -> None:
@@ -119,7 +122,7 @@ class Places:
 class Call:
     """A call under way, which its handler uses as gRPC's context. It records unfinished writes."""
 
-    __slots__ = ("_context", "_serialize", "_since", "_task", "is_ended")
+    __slots__ = ("_context", "_serialize", "_since", "_task", "ended")
 
     def __init__(self, context: Context, serialize: Callable[[Any], bytes], since: dict[Call, float]) -> None:
         """since: start time of each unfinished write, the oldest first."""
@@ -127,7 +130,7 @@ class Call:
         self._serialize = serialize
         self._since = since
         self._task = asyncio.current_task()
-        self.is_ended = False
+        self.ended: status.StatusError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -163,9 +166,9 @@ class Call:
         finally:
             del self._since[self]
 
-    def end(self) -> None:
-        """End the call, because a call of another address gets its place."""
-        self.is_ended = True
+    def end(self, why: status.StatusError) -> None:
+        """End the call with this status."""
+        self.ended = why
         assert self._task is not None
         self._task.cancel()
 
@@ -182,6 +185,8 @@ class _Method:
     parse: Callable[[bytes], Any]
     is_stream: bool
     """the client sends several requests"""
+    is_open: bool
+    """its requests need no permission, or the service judges them"""
 
     def check_size(self, size: int) -> None:
         """StatusError if the request has too many bytes."""
@@ -210,11 +215,14 @@ class _Method:
 class Gate:
     """Has the methods of grpc.aio.Server that register a service."""
 
-    def __init__(self, server: grpc.aio.Server, batch: BatchLimits, received: ByteWindow) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, batch: BatchLimits, received: ByteWindow, access: Access
+    ) -> None:
         """received: bytes of requests that services are handling, by address."""
         self._server = server
         self._batch = batch
         self._received = received
+        self._access = access
         self.answers = ByteWindow(ANSWERS_BYTES, max_waiting=ANSWERS_BYTES)
         """bytes of single answers that clients have not taken, by address"""
         self.calls = Places(MAX_CALLS)
@@ -241,6 +249,7 @@ class Gate:
                 self._received,
                 self.answers,
                 self._since,
+                self._access,
             )
             for name, handler in handlers.items()
         }
@@ -258,6 +267,7 @@ class Gate:
             request_limits.request_shape(request, self._batch),
             handler.request_deserializer,
             handler.request_streaming,
+            known in OPEN or known == "Queue/Session",
         )
 
     def _places(self, service: str, known: str) -> Places:
@@ -269,11 +279,20 @@ class Gate:
 class Requests:
     """The requests of one call. The bytes of a request are released by `release`, or when the next one is requested."""
 
-    def __init__(self, method: _Method, context: Context, received: ByteWindow, address: str) -> None:
+    def __init__(
+        self,
+        method: _Method,
+        context: Context,
+        received: ByteWindow,
+        address: str,
+        check: Callable[[Any], None],
+    ) -> None:
+        """check: StatusError if the caller may not make a request."""
         self._method = method
         self._context = context
         self._received = received
         self._address = address
+        self._check = check
         self._taken = 0
         self._first: Any = None
 
@@ -308,7 +327,10 @@ class Requests:
             if not self._received.take_now(size, self._address):
                 await self._wait_for_room(size)
             self._taken = size
-        return self._method.read(data)
+        request = self._method.read(data)
+        if not self._method.is_open:
+            self._check(request)
+        return request
 
     async def _wait_for_room(self, size: int) -> None:
         try:
@@ -327,12 +349,18 @@ class Requests:
 
 
 def _handler(
-    handler: Any, method: _Method, received: ByteWindow, answers: ByteWindow, since: dict[Call, float]
+    handler: Any,
+    method: _Method,
+    received: ByteWindow,
+    answers: ByteWindow,
+    since: dict[Call, float],
+    access: Access,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return a handler for the server that takes and gives streams of bytes, and runs this method."""
     behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
     limit_s = WATCH_LIMIT_S if method.name in WATCHES else None
+    is_long = method.is_stream or handler.response_streaming
 
     async def run(_: AsyncIterator[bytes], context: Context) -> None:
         address = client_address(context.peer())
@@ -342,21 +370,37 @@ def _handler(
             await abort(context, _no_room(method))
         try:
             if limit_s is None:
-                await serve(call, context, address)
+                await admitted(call, context, address)
                 return
             async with asyncio.timeout(limit_s):
-                await serve(call, context, address)
+                await admitted(call, context, address)
         except TimeoutError:
             await abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
         except asyncio.CancelledError:
-            if not call.is_ended:
+            if call.ended is None:
                 raise
-            await abort(context, _over(f"{method.name}: the place went to a client that had none"))
+            await abort(context, call.ended)
         finally:
+            access.over(call)
             method.calls.leave(address, call)
 
-    async def serve(call: Call, context: Context, address: str) -> None:
-        requests = Requests(method, context, received, address)
+    async def admitted(call: Call, context: Context, address: str) -> None:
+        try:
+            user = await access.admit(
+                method.name, context.peer(), address, _headers(context), _certificate(context)
+            )
+        except status.StatusError as error:
+            await abort(context, error)
+        USER.set(user)
+        if is_long and method.name not in OPEN:
+            access.begin(call, user)
+        await serve(call, context, address, user)
+
+    async def serve(call: Call, context: Context, address: str, user: User | None) -> None:
+        peer = context.peer()
+        requests = Requests(
+            method, context, received, address, lambda request: access.check(method.name, request, user, peer)
+        )
         try:
             given = await requests.begin()
             if method.is_stream:
@@ -379,6 +423,16 @@ def _handler(
             requests.release()
 
     return grpc.stream_stream_rpc_method_handler(run, None, None)
+
+
+def _headers(context: Context) -> dict[str, str]:
+    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _certificate(context: Context) -> str:
+    """The common name of the client's certificate; empty if it has shown none."""
+    names: Any = context.auth_context().get("x509_common_name", ())
+    return names[0].decode("utf-8", "replace") if names else ""
 
 
 def _over(text: str) -> status.StatusError:

@@ -19,10 +19,13 @@ from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
+from quorum.api.access import Access, FirstAdministrator
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
+from quorum.api.passwords import check_password, secret_of
 from quorum.api.server import Server
+from quorum.catalog.users import check_user_name
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log import RESERVE_SEGMENTS, Log
@@ -193,7 +196,8 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     except UnknownVersion as error:
         raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
-    hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes)
+    access = Access(_first_administrator(config), is_open_without_users=config.allow_without_users)
+    hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes, access)
     driver = Driver(member, network, hub.on_outputs)
     hub.attach(driver)
     server = Server(hub, config)
@@ -237,6 +241,20 @@ async def _serve_http(hub: Hub, config: NodeConfig) -> HttpServer | None:
     server = HttpServer(hub, config.name)
     await server.start(config.http_listen)
     return server
+
+
+def _first_administrator(config: NodeConfig) -> FirstAdministrator | None:
+    """The user of `first_administrator_file`, None without it. ConfigError if the file is not right."""
+    found = config.read_first_administrator()
+    if found is None:
+        return None
+    name, password = found
+    try:
+        check_user_name(name)
+        check_password(password)
+    except ValueError as error:
+        raise ConfigError(f"first_administrator_file {config.first_administrator_file}: {error}") from error
+    return FirstAdministrator(name, secret_of(password))
 
 
 def _peer_security(config: NodeConfig) -> TlsSecurity | None:

@@ -80,7 +80,7 @@ class Server:
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        gate = self._gate = Gate(self._server, hub.limits, hub.received)
+        gate = self._gate = Gate(self._server, hub.limits, hub.received, hub.access)
         queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), gate)
         bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, config), gate)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, config), gate)

@@ -30,6 +30,7 @@ from quorum.cli import (
     queues,
     subscriptions,
     transactions,
+    users,
 )
 from quorum.cli.console import CliError, is_user_facing, print_error, require_linux
 from quorum.errors import DEFECT, ConfigError
@@ -47,6 +48,8 @@ app.add_typer(queues.app, name="queues")
 app.add_typer(exchanges.app, name="exchanges")
 app.add_typer(exchanges.bindings_app, name="bindings")
 app.add_typer(policies.app, name="policies")
+app.add_typer(users.app, name="users")
+app.add_typer(users.permissions, name="permissions")
 app.add_typer(definitions.app, name="definitions")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")

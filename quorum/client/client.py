@@ -52,6 +52,7 @@ from quorum.client.routes import Address, Route, Through, at_once, check_name, c
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
 from quorum.client.transaction_calls import MAX_GROUP, TransactionCalls
+from quorum.client.users import UserCalls
 from quorum.client.values import FieldValue, Properties, arguments, property_filter, with_delay
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 
@@ -81,6 +82,10 @@ DOING = {
     "ImportDefinitions": "importing definitions",
     "SetPolicy": "setting a policy",
     "DeletePolicy": "deleting a policy",
+    "SetUser": "setting a user",
+    "SetPermissions": "setting permissions",
+    "DeleteUser": "deleting a user",
+    "ListUsers": "listing users",
     "ListPolicies": "listing policies",
     "ListTransactions": "listing transactions",
     "ResolveTransaction": "resolving a transaction",
@@ -105,7 +110,7 @@ GONE: dict[str, Any] = {
 PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 
 
-class Client(PolicyCalls, ExchangeCalls, DefinitionCalls, TransactionCalls):
+class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, TransactionCalls):
     """A connection to the service. `async with connect(url) as client`, or `await connect(url)` and
     `close()`."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from quorum.api import calls as calls_module
 from quorum.api import request_limits, shares, status
+from quorum.api.access import Access
 from quorum.api.calls import Gate, Places
 from quorum.api.connections import close_peers
 from quorum.api.owners import CALLER, client_address
@@ -104,7 +105,7 @@ def with_server(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
         server = grpc.aio.server()
         services = Services()
-        gate = Gate(server, BATCH, ByteWindow(WINDOW, max_waiting=WINDOW))
+        gate = Gate(server, BATCH, ByteWindow(WINDOW, max_waiting=WINDOW), Access())
         queue_pb2_grpc.add_QueueServicer_to_server(services, gate)
         admin_pb2_grpc.add_AdminServicer_to_server(services, gate)
         bulk_pb2_grpc.add_BulkServicer_to_server(services, gate)

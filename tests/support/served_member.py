@@ -45,7 +45,7 @@ async def serving(
         api = Api(cluster, name, LIMITS)
         apis.append(api)
         server = grpc.aio.server()
-        gate = Gate(server, api.hub.limits, api.hub.received)
+        gate = Gate(server, api.hub.limits, api.hub.received, api.hub.access)
         queue_pb2_grpc.add_QueueServicer_to_server(api.queues, gate)
         admin_pb2_grpc.add_AdminServicer_to_server(api.admin, gate)
         port = (
