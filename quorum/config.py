@@ -138,8 +138,8 @@ class NodeConfig(BaseSettings):
     )
     http_listen: Address | None = Field(
         None,
-        description="host:port for `/metrics` and `/readyz` over HTTP (docs/metrics.md); without it there is none. "
-        "Everybody who reaches it can read it",
+        description="host:port for `/metrics` and `/readyz` over HTTP (the usual port is 7480, docs/metrics.md); "
+        "without it there is none. With `tls_certificate_file` it has TLS",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level of the log lines on stderr: debug, info, warning or error"

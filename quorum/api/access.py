@@ -1,4 +1,4 @@
-"""Who may call: log-in, permissions and the log of what was changed by whom.
+"""Who may call: log-in, permissions and the log of who changed what.
 
 A call is admitted before its first request is read. A client names its user with a password (`authorization: Basic`),
 or by the common name of its TLS certificate. Each request is then judged by the table in rights.py, before its service

@@ -238,7 +238,7 @@ async def _serve_http(hub: Hub, config: NodeConfig) -> HttpServer | None:
         return None
     from quorum.api.http.server import HttpServer
 
-    server = HttpServer(hub, config.name)
+    server = HttpServer(hub, config.name, config.tls_certificate_file, config.tls_key_file)
     await server.start(config.http_listen)
     return server
 

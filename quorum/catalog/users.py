@@ -132,7 +132,7 @@ class Users:
 
 
 def check(command: UserCommand) -> None:
-    """Raises ArgumentError if a command is not allowed, whoever the users are."""
+    """Raises ArgumentError if a command is never allowed."""
     check_user_name(command.name)
     if isinstance(command, SetUser) and len(command.secret.encode()) > MAX_SECRET_BYTES:
         raise ArgumentError(f"a secret of more than {MAX_SECRET_BYTES} bytes")

@@ -68,15 +68,17 @@ class CliError(Exception):
 def connect(url: str | None) -> Client:
     """A connection to the service that `--url` names. Reports on stderr if it takes long."""
     from quorum import sync
+    from quorum.client.endpoints import shown_url
     from quorum.client.errors import UnavailableError
 
     chosen = url or default_url()
+    shown = shown_url(chosen)
     try:
-        with still_trying(f"no member of {chosen} has answered yet"):
+        with still_trying(f"no member of {shown} has answered yet"):
             return sync.connect(chosen)
     except UnavailableError as error:
         hint = "" if url else "; --url names another service, `quorum cluster up` starts one here"
-        raise CliError(f"no member of {chosen} can be reached: {error}{hint}", 1) from error
+        raise CliError(f"no member of {shown} can be reached: {error}{hint}", 1) from error
 
 
 @contextmanager

@@ -171,6 +171,13 @@ def parse_url(url: str) -> Service:
     return Service(tuple(endpoints), is_secure, **files, user=user, password=password)
 
 
+def shown_url(url: str) -> str:
+    """The URL without its password, for messages."""
+    where, mark, query = url.partition("?")
+    login, at, hosts = where.rpartition("@")
+    return f"{login.rpartition(':')[0]}@{hosts}{mark}{query}" if at else url
+
+
 def _without_login(url: str) -> tuple[str, str, str]:
     """The URL without its user and password, and these; without them in the URL those of the environment. Errors quote
     the URL only without them."""

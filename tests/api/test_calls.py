@@ -85,7 +85,7 @@ class Place:
     def __init__(self) -> None:
         self.is_ended = False
 
-    def end(self) -> None:
+    def end(self, why: status.StatusError) -> None:
         self.is_ended = True
 
 
@@ -346,9 +346,7 @@ def test_a_session_that_gives_its_place_to_another_address_is_told_so() -> None:
             address: enter(world.gate.calls, address, 1) for address in ("10.0.0.8", "10.0.0.9", "10.0.0.10")
         }
         assert all(others.values())
-        await refused(
-            sessions[0].read(), grpc.StatusCode.UNAVAILABLE, "the place went to a client that had none"
-        )
+        await refused(sessions[0].read(), grpc.StatusCode.UNAVAILABLE, "place went to a client that had none")
         assert world.services.sessions == 1
         sessions[1].cancel()
         for address, (call,) in others.items():

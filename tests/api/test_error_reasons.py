@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from quorum.api import status
 from support.repository import ROOT
 
-PLACES = {"Refused": 0, "invalid": 0, "unavailable": 0, "BatchError": 0, "TogetherTooLarge": 0, "make": 1}
+PLACES = {
+    "Refused": 0,
+    "invalid": 0,
+    "unavailable": 0,
+    "_unauthenticated": 0,
+    "_denied": 0,
+    "BatchError": 0,
+    "TogetherTooLarge": 0,
+    "make": 1,
+}
 """Functions that are called with a reason, and the place of the reason among their arguments."""
 FOLDERS = ("quorum/api", "quorum/node", "quorum/catalog", "fifo")
 ONLY_SHOWN = {"NO_TARGET", "NO_ANSWER", "FAILED"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import re
 from collections.abc import AsyncIterator
@@ -19,6 +20,8 @@ from support.repository import ROOT
 from support.served_member import serving
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+PASSWORD = "longpassword"
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,11 @@ class Answer:
         }
 
 
-async def get(port: int, path: str, method: str = "GET") -> Answer:
+async def get(port: int, path: str, method: str = "GET", user: str = "") -> Answer:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    pair = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
+    login = f"Authorization: Basic {pair}\r\n" if user else ""
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{login}Connection: close\r\n\r\n".encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     lines = head.decode().lower().split("\r\n")
@@ -133,6 +138,22 @@ def test_readiness_and_wrong_requests() -> None:
             assert (await get(port, "/readyz")).text == "serves clients\n"
             assert (await get(port, "/")).status == 404
             assert (await get(port, "/metrics", method="DELETE")).status == 405
+
+    asyncio.run(run())
+
+
+def test_metrics_need_a_user_who_monitors_once_there_are_users() -> None:
+    async def run() -> None:
+        async with member() as (url, port):
+            async with quorum.connect(url) as client:
+                await client.set_user("admin", PASSWORD, administers=True)
+            async with quorum.connect(url.replace("//", f"//admin:{PASSWORD}@")) as client:
+                await client.set_user("ann", PASSWORD)
+            assert (await get(port, "/healthz")).status == (await get(port, "/readyz")).status == 200
+            for path in ("/metrics", "/metrics/queues"):
+                assert (await get(port, path)).status == 401
+                assert (await get(port, path, user="ann")).status == 403
+                assert (await get(port, path, user="admin")).status == 200
 
     asyncio.run(run())
 

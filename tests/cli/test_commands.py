@@ -363,10 +363,13 @@ def test_a_pipe_is_no_file_of_a_log(tmp_path: Path) -> None:
     assert err == f"error: {pipe} is not a regular file; name a file of a node's log\n"
 
 
-def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+def test_a_password_in_an_address_is_not_repeated() -> None:
     for command in (("queues", "list"), ("subscriptions", "list", "q"), ("cluster", "status")):
-        _, err = quorum(*command, "--url", "quorum://user:secret@127.0.0.1:1", status=2)
-        assert err == "error: the address names a user before '@'; wanted: quorum://host:port,host:port\n"
+        _, err = quorum(*command, "--url", "quorum://user:secret@127.0.0.1:0", status=2)
+        assert err == "error: endpoint '127.0.0.1:0' in 'quorum://127.0.0.1:0'; wanted: host:port,host:port\n"
+    _, err = quorum("queues", "list", "--url", "quorum://user:secret@127.0.0.1:1", status=1)
+    assert "secret" not in err
+    assert "no member of quorum://user@127.0.0.1:1 can be reached" in err
 
 
 def test_a_cluster_file_of_other_types_is_refused(tmp_path: Path) -> None:

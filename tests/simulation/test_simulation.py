@@ -340,8 +340,10 @@ UNREACHED = """
     quorum/api/health.py
     quorum/api/http/metrics.py
     quorum/api/http/server.py
+    quorum/api/passwords.py
     quorum/api/process.py
     quorum/api/request_limits.py
+    quorum/api/rights.py
     quorum/api/server.py
     quorum/api/transaction_service.py
     quorum/bench/backlog.py
@@ -388,6 +390,7 @@ UNREACHED = """
     quorum/cli/spark_sessions.py
     quorum/cli/subscriptions.py
     quorum/cli/transactions.py
+    quorum/cli/users.py
     quorum/client/answers.py
     quorum/client/bulk.py
     quorum/client/bulk_calls.py
@@ -396,6 +399,7 @@ UNREACHED = """
     quorum/client/rabbitmq_definitions.py
     quorum/client/redrive.py
     quorum/client/transaction_calls.py
+    quorum/client/users.py
     quorum/demo/extract.py
     quorum/demo/flights.py
     quorum/demo/one_flight.py

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import grpc
+import structlog
 
 from quorum.api.calls import Gate
 from quorum.api.dead_letters import forward_dead_letters
@@ -77,8 +78,11 @@ async def serving(
 
 @contextlib.contextmanager
 def served_in_a_thread(size: int = 1) -> Iterator[str]:
-    """The same for blocking clients, on an event loop of its own thread."""
+    """The same for blocking clients, on an event loop of its own thread. Only warnings are logged, because the log goes
+    where the tested commands print."""
     started, stopping = threading.Event(), threading.Event()
+    logging = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
     urls: list[str] = []
 
     async def serve() -> None:
@@ -96,3 +100,4 @@ def served_in_a_thread(size: int = 1) -> Iterator[str]:
     finally:
         stopping.set()
         thread.join(30)
+        structlog.configure(**logging)

@@ -1,5 +1,6 @@
 """The HTTP port of a member: `/metrics` for Prometheus, `/healthz` for a process that answers, `/readyz` for one that
-serves clients. It is off unless `http_listen` is set."""
+serves clients. It is off unless `http_listen` is set. Metrics need a user who may monitor, as calls do (access.py);
+with a certificate for clients, the port has TLS."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -16,8 +18,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from quorum.addresses import host_port
+from quorum.api.access import Access, refusal
 from quorum.api.http.metrics import Metrics
 from quorum.api.hub import Hub
+from quorum.api.owners import client_address
+from quorum.api.rights import MONITOR
+from quorum.api.status import Code, StatusError
 from quorum.errors import OperatorError
 from quorum.node.queries import CheckHealth
 
@@ -28,6 +34,24 @@ MOST_NAME = 255
 """Characters of a queue's name."""
 
 
+async def _refused(access: Access, request: Request) -> Response | None:
+    """The answer to a client that may not monitor; None if it may."""
+    assert request.client is not None
+    host, port = request.client
+    peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    try:
+        user = await access.admit("HTTP", peer, client_address(peer), dict(request.headers))
+        refused = refusal((MONITOR,), user)
+    except StatusError as error:
+        refused = error
+    if refused is None:
+        return None
+    text = refused.status.message + "\n"
+    if refused.status.code == Code.UNAUTHENTICATED:
+        return PlainTextResponse(text, 401, {"www-authenticate": 'Basic realm="quorum"'})
+    return PlainTextResponse(text, 403 if refused.status.code == Code.PERMISSION_DENIED else 503)
+
+
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -36,14 +60,18 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    def __init__(self, hub: Hub, name: str) -> None:
-        """name: of this member."""
+    def __init__(self, hub: Hub, name: str, certificate: Path | None = None, key: Path | None = None) -> None:
+        """name: of this member. certificate, key: in PEM, for TLS."""
         metrics = Metrics(hub, name)
 
         async def of_member(request: Request) -> Response:
+            if (refused := await _refused(hub.access, request)) is not None:
+                return refused
             return Response(await metrics.of_member(), media_type=CONTENT_TYPE_LATEST)
 
         async def of_queues(request: Request) -> Response:
+            if (refused := await _refused(hub.access, request)) is not None:
+                return refused
             prefix = request.query_params.get("prefix", "")
             if len(prefix) > MOST_NAME:
                 return PlainTextResponse(f"prefix: at most {MOST_NAME} characters\n", 400)
@@ -71,6 +99,8 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
                 server_header=False,
                 limit_concurrency=MOST_CONNECTIONS,
                 timeout_keep_alive=KEEP_ALIVE_S,
