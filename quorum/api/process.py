@@ -202,7 +202,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     hub.attach(driver)
     server = Server(hub, config)
     await server.start(config.client_address)
-    http = await _serve_http(hub, config)
+    http = await _serve_http(hub, config, server)
     gc.collect()
     gc.freeze()
     driver.start()
@@ -232,13 +232,15 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     return 0
 
 
-async def _serve_http(hub: Hub, config: NodeConfig) -> HttpServer | None:
+async def _serve_http(hub: Hub, config: NodeConfig, services: Server) -> HttpServer | None:
     """The server of `http_listen`, None without it. Its libraries are imported only if they are needed."""
     if config.http_listen is None:
         return None
+    from quorum.api.http.json_api import JsonApi
     from quorum.api.http.server import HttpServer
 
-    server = HttpServer(hub, config.name, config.tls_certificate_file, config.tls_key_file)
+    api = JsonApi(hub, services.admin, services.queues)
+    server = HttpServer(hub, config.name, api, config.tls_certificate_file, config.tls_key_file)
     await server.start(config.http_listen)
     return server
 

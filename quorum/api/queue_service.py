@@ -108,6 +108,8 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         if count > MAX_GET:
             raise status.invalid("bad_argument", f"get {count} messages; allowed: 1..{MAX_GET}")
         count = await self._fitting(queue, count)
+        if not self._hub.published.may_deliver(queue.group):
+            raise status.of_ended("node_down")  # before anything is taken: what is taken is settled
         deliver = await self._hub.own_session.get(queue.group, queue.id, count)
         response = pb.GetResponse()
         if deliver is not None:

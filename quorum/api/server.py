@@ -81,9 +81,11 @@ class Server:
             ],
         )
         gate = self._gate = Gate(self._server, hub.limits, hub.received, hub.access)
-        queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), gate)
+        self.queues = QueueService(hub)
+        self.admin = AdminService(hub, config)
+        queue_pb2_grpc.add_QueueServicer_to_server(self.queues, gate)
         bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, config), gate)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, config), gate)
+        admin_pb2_grpc.add_AdminServicer_to_server(self.admin, gate)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, gate)
         reflection.enable_server_reflection((*SERVICES, HEALTH, reflection.SERVICE_NAME), gate)
 

@@ -338,6 +338,8 @@ UNREACHED = """
     quorum/api/certificates.py
     quorum/api/connections.py
     quorum/api/health.py
+    quorum/api/http/json_api.py
+    quorum/api/http/json_codec.py
     quorum/api/http/metrics.py
     quorum/api/http/server.py
     quorum/api/passwords.py

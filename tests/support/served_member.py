@@ -17,7 +17,7 @@ import structlog
 from quorum.api.calls import Gate
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.node.wire.batches import BatchLimits
-from quorum.v1 import admin_pb2_grpc, queue_pb2_grpc
+from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
 from support.cluster import Cluster
 from support.services import Api
 
@@ -49,6 +49,7 @@ async def serving(
         gate = Gate(server, api.hub.limits, api.hub.received, api.hub.access)
         queue_pb2_grpc.add_QueueServicer_to_server(api.queues, gate)
         admin_pb2_grpc.add_AdminServicer_to_server(api.admin, gate)
+        bulk_pb2_grpc.add_BulkServicer_to_server(api.bulk, gate)
         port = (
             server.add_insecure_port("127.0.0.1:0")
             if credentials is None

@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from quorum.addresses import host_port
 from quorum.api.access import Access, refusal
+from quorum.api.http.json_api import JsonApi, peer_of
 from quorum.api.http.metrics import Metrics
 from quorum.api.hub import Hub
 from quorum.api.owners import client_address
@@ -36,9 +37,7 @@ MOST_NAME = 255
 
 async def _refused(access: Access, request: Request) -> Response | None:
     """The answer to a client that may not monitor; None if it may."""
-    assert request.client is not None
-    host, port = request.client
-    peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    peer = peer_of(request)
     try:
         user = await access.admit("HTTP", peer, client_address(peer), dict(request.headers))
         refused = refusal((MONITOR,), user)
@@ -60,7 +59,14 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    def __init__(self, hub: Hub, name: str, certificate: Path | None = None, key: Path | None = None) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        name: str,
+        api: JsonApi,
+        certificate: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
         """name: of this member. certificate, key: in PEM, for TLS."""
         metrics = Metrics(hub, name)
 
@@ -92,7 +98,7 @@ class HttpServer:
             "/healthz": answers,
             "/readyz": serves,
         }
-        app = Starlette(routes=[Route(path, handler) for path, handler in handlers.items()])
+        app = Starlette(routes=[*(Route(path, handler) for path, handler in handlers.items()), *api.routes()])
         self._server = _Uvicorn(
             uvicorn.Config(
                 app,
@@ -102,6 +108,7 @@ class HttpServer:
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
                 server_header=False,
+                proxy_headers=False,  # they would say who the client is
                 limit_concurrency=MOST_CONNECTIONS,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=1,
