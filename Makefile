@@ -48,6 +48,8 @@ $(VENV)/.installed: pyproject.toml
 $(VENV)/.tools: $(VENV)/.installed
 	@echo "installing what the tests need; PySpark alone is 450 MB"
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,server,spark]'
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -qq --no-install-recommends chromium >/dev/null 2>&1; } || \
+	  echo "chromium is not installed, and could not be: the tests of the management page are left out"
 	@touch $@
 
 check: $(TOOLS)

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2 as pb
 from grpc_health.v1 import health_pb2_grpc
 
 from quorum.api import health_watch, server
+from quorum.api.access import Access
 from quorum.api.server import Server
 from quorum.api.shares import ByteWindow
 from quorum.node.queries import CheckHealth, Health
@@ -26,7 +27,9 @@ LIMIT_S = 30.0
 
 def with_server(run: Callable[[Server, Any, int], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
-        hub: Any = SimpleNamespace(limits=BatchLimits(100, 1 << 20, 2 << 20), received=ByteWindow(1 << 20))
+        hub: Any = SimpleNamespace(
+            limits=BatchLimits(100, 1 << 20, 2 << 20), received=ByteWindow(1 << 20), access=Access()
+        )
         config: Any = SimpleNamespace(
             name="n1", members={"n1": SimpleNamespace(client="127.0.0.1:7400")}, tls_certificate_file=None
         )

@@ -76,7 +76,7 @@ def test_the_counts_of_queues_are_sums_over_the_groups_that_the_member_leads() -
                 await client.publish("orders", b"1234")
                 await client.publish("other", b"")
             [first] = await client.get("orders", 1)
-            await first.settle()
+            await first.settle(wait=True)
             found = await get(port, "/metrics")
             assert (found.status, found.kind.split(";")[0]) == (200, "text/plain")
             values = found.values()
@@ -137,7 +137,7 @@ def test_readiness_and_wrong_requests() -> None:
         async with member() as (_, port):
             assert (await get(port, "/healthz")).status == 200
             assert (await get(port, "/readyz")).text == "serves clients\n"
-            assert (await get(port, "/")).status == 404
+            assert (await get(port, "/none")).status == 404
             assert (await get(port, "/metrics", method="DELETE")).status == 405
 
     asyncio.run(run())

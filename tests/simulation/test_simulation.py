@@ -341,6 +341,7 @@ UNREACHED = """
     quorum/api/http/json_api.py
     quorum/api/http/json_codec.py
     quorum/api/http/metrics.py
+    quorum/api/http/page_files.py
     quorum/api/http/server.py
     quorum/api/passwords.py
     quorum/api/process.py

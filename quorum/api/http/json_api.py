@@ -8,26 +8,29 @@ the bulk calls are not here: they are streams.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
+import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 from google.rpc import error_details_pb2, status_pb2
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-import quorum
 from quorum.api import request_limits
 from quorum.api.access import USER
 from quorum.api.http import json_codec
 from quorum.api.http.json_codec import JsonError
+from quorum.api.http.metrics import DISTRIBUTION
 from quorum.api.hub import Hub
 from quorum.api.owners import CALLER, client_address
 from quorum.api.rpc_status import to_proto
 from quorum.api.shares import Shares, WindowFull
-from quorum.api.status import Code, StatusError, invalid, make
+from quorum.api.status import Code, Status, StatusError, invalid, make
 from quorum.catalog.users import User
 from quorum.node.wire.wire_scan import ScanError, scan
 from quorum.v1 import admin_pb2, queue_pb2
@@ -38,6 +41,12 @@ BODY_LIMIT_S = 30.0
 """Time limit for a request's body."""
 MAX_CALLS = 48
 """Requests of a member at a time; an address may have as many as are left free."""
+MAX_BROWSED = 100
+"""Maximum number of messages in an answer."""
+EVENT_S = 2.0
+"""Interval between two events."""
+EVENTS_LIMIT_S = 3_600.0
+"""Time limit of a stream of events; its client then begins another one."""
 PREFIX = "/api/v1"
 
 _HTTP = {
@@ -91,6 +100,13 @@ CALLS = (
     Call("PUT", "/queues/{queue}", "Admin/DeclareQueue", "Declare a queue", has_body=True),
     Call("DELETE", "/queues/{queue}", "Admin/DeleteQueue", "Delete a queue with its messages", ("id",)),
     Call("POST", "/queues/{queue}/purge", "Admin/PurgeQueue", "Remove waiting messages", has_body=True),
+    Call(
+        "GET",
+        "/queues/{queue}/messages",
+        "Queue/Browse",
+        "Read waiting messages, and remove none",
+        ("selector", "start_sequence", "limit", "delayed"),
+    ),
     Call("POST", "/queues/{queue}/messages", "Queue/Publish", "Publish messages", has_body=True),
     Call(
         "POST",
@@ -180,24 +196,80 @@ class JsonApi:
         }
 
     def routes(self) -> list[Route]:
-        """A name in a path may have slashes."""
+        """A name in a path may have slashes, so paths with more behind the name come first."""
         found = [
             Route(PREFIX + call.path.replace("}", ":path}"), self._endpoint(call), methods=[call.method])
-            for call in CALLS
+            for call in sorted(CALLS, key=lambda call: call.path.endswith("}"))
         ]
-        return [Route("/openapi.json", _described, methods=["GET"]), *found]
+        events = Route(PREFIX + "/events", self._events, methods=["GET"])
+        return [Route("/openapi.json", _described, methods=["GET"]), events, *found]
+
+    async def _events(self, request: Request) -> Response:
+        """What changes, as server-sent events: the cluster's status, and with ?queue= one queue."""
+        peer = peer_of(request)
+        address = client_address(peer)
+        name = request.query_params.get("queue", "")
+        calls: list[tuple[Call, dict[str, str]]] = [(_CLUSTER, {})]
+        if name:
+            calls.append((_QUEUE, {"queue": name}))
+        if not self._calls.enter(address):
+            return _failed(_no_place())
+        try:
+            user = await self._admitted(_CLUSTER, request, peer)
+            await self._event(calls, user, peer)  # a refusal ends the request, and not its stream
+        except _Aborted as error:
+            self._calls.leave(address)
+            return _failed_with(error.status)
+        except StatusError as error:
+            self._calls.leave(address)
+            return _failed(error.status)
+        except BaseException:
+            self._calls.leave(address)
+            raise
+
+        async def stream() -> AsyncIterator[str]:
+            end = time.monotonic() + EVENTS_LIMIT_S
+            try:
+                while time.monotonic() < end and not await request.is_disconnected():
+                    user = await self._admitted(_CLUSTER, request, peer)
+                    yield f"data: {json.dumps(await self._event(calls, user, peer))}\n\n"
+                    await asyncio.sleep(EVENT_S)
+            except (_Aborted, StatusError):
+                return  # it may not go on; the next stream is told why
+            finally:
+                self._calls.leave(address)
+
+        return StreamingResponse(
+            stream(), media_type="text/event-stream", headers={"cache-control": "no-cache"}
+        )
+
+    async def _event(
+        self, calls: list[tuple[Call, dict[str, str]]], user: User | None, peer: str
+    ) -> dict[str, Any]:
+        event = {}
+        for call, path in calls:
+            made = call.request(**path)
+            self._hub.access.check(call.rpc, made, user, peer)
+            event["cluster" if call is _CLUSTER else "queue"] = await self._call(call, made, _Context(peer))
+        return event
+
+    async def _admitted(self, call: Call, request: Request, peer: str) -> User | None:
+        """The user. StatusError if there is none, or the request comes from a page of another site."""
+        address = client_address(peer)
+        CALLER.set(address)
+        user = await self._hub.access.admit(call.rpc, peer, address, dict(request.headers))
+        check_origin(request, has_user=user is not None)
+        USER.set(user)
+        return user
 
     def _endpoint(self, call: Call) -> Any:
         async def endpoint(request: Request) -> Response:
             peer = peer_of(request)
             address = client_address(peer)
-            CALLER.set(address)
             if not self._calls.enter(address):
-                text = "this client has its share of the requests that the member answers at a time"
-                return _failed(make(Code.RESOURCE_EXHAUSTED, "too_many_calls", text))
+                return _failed(_no_place())
             try:
-                user = await self._hub.access.admit(call.rpc, peer, address, dict(request.headers))
-                USER.set(user)
+                user = await self._admitted(call, request, peer)
                 return await self._serve(call, request, user, peer)
             except _Aborted as error:
                 return _failed_with(error.status)
@@ -234,6 +306,12 @@ class JsonApi:
     async def _call(self, call: Call, made: Any, context: Any) -> dict[str, Any]:
         service, _, method = call.rpc.partition("/")
         handler = getattr(self._services[service], method)
+        if method == "Browse":
+            made.limit = min(made.limit or MAX_BROWSED, MAX_BROWSED)
+            browsed = queue_pb2.BrowseResponse()
+            async for part in handler(made, context):
+                browsed.MergeFrom(part)
+            return json_codec.write(browsed)
         if method == "ExportDefinitions":
             whole = admin_pb2.ExportDefinitionsResponse()
             async for part in handler(made, context):
@@ -245,6 +323,40 @@ class JsonApi:
                 answer.MergeFrom(part)
             return json_codec.write(answer)
         return json_codec.write(await handler(made, context))
+
+
+_CLUSTER = next(each for each in CALLS if each.rpc == "Admin/ClusterStatus")
+_QUEUE = next(each for each in CALLS if each.rpc == "Admin/DescribeQueue")
+
+
+def _no_place() -> Status:
+    text = "this client has its share of the requests that the member answers at a time"
+    return make(Code.RESOURCE_EXHAUSTED, "too_many_calls", text)
+
+
+def check_origin(request: Request, *, has_user: bool) -> None:
+    """StatusError for a request that a page of another site makes in a browser. A browser says which site that is, and
+    adds a user's password by itself. Without users, the name of this member has to be an address or `localhost`,
+    because a site may give its own name the address of this machine."""
+    host = request.headers.get("host", "")
+    origin = request.headers.get("origin")
+    name = host.rpartition(":")[0] if ":" in host.rpartition("]")[2] else host
+    if origin is not None and origin.partition("://")[2] != host:
+        raise _foreign(f"a page of {origin[:255]}")
+    if not has_user and name != "localhost" and not _is_address(name.strip("[]")):
+        raise _foreign(f"a request to {name[:255]!r}; without users, an IP address or localhost is needed")
+
+
+def _foreign(what: str) -> StatusError:
+    return StatusError(make(Code.PERMISSION_DENIED, "other_site", what))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 async def _one(request: Any) -> AsyncIterator[Any]:
@@ -362,7 +474,7 @@ def openapi() -> dict[str, Any]:
         paths.setdefault(PREFIX + call.path, {})[call.method.lower()] = operation
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Quorum", "version": quorum.__version__},
+        "info": {"title": "Quorum", "version": metadata.version(DISTRIBUTION)},
         "paths": paths,
         "components": {
             "schemas": known,

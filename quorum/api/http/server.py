@@ -1,6 +1,7 @@
 """The HTTP port of a member: `/metrics` for Prometheus, `/healthz` for a process that answers, `/readyz` for one that
-serves clients. It is off unless `http_listen` is set. Metrics need a user who may monitor, as calls do (access.py);
-with a certificate for clients, the port has TLS."""
+serves clients, the services as JSON (json_api.py) and the management page (page_files.py). It is off unless
+`http_listen` is set. Metrics and the page need a user who may monitor. With a certificate for clients, the port has
+TLS."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from starlette.routing import Route
 
 from quorum.addresses import host_port
 from quorum.api.access import Access, refusal
-from quorum.api.http.json_api import JsonApi, peer_of
+from quorum.api.http import page_files
+from quorum.api.http.json_api import JsonApi, check_origin, peer_of
 from quorum.api.http.metrics import Metrics
 from quorum.api.hub import Hub
 from quorum.api.owners import client_address
@@ -40,6 +42,7 @@ async def _refused(access: Access, request: Request) -> Response | None:
     peer = peer_of(request)
     try:
         user = await access.admit("HTTP", peer, client_address(peer), dict(request.headers))
+        check_origin(request, has_user=user is not None)
         refused = refusal((MONITOR,), user)
     except StatusError as error:
         refused = error
@@ -98,7 +101,10 @@ class HttpServer:
             "/healthz": answers,
             "/readyz": serves,
         }
-        app = Starlette(routes=[*(Route(path, handler) for path, handler in handlers.items()), *api.routes()])
+        page = page_files.routes(lambda request: _refused(hub.access, request))
+        app = Starlette(
+            routes=[*page, *(Route(path, handler) for path, handler in handlers.items()), *api.routes()]
+        )
         self._server = _Uvicorn(
             uvicorn.Config(
                 app,
