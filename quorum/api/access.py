@@ -62,6 +62,7 @@ class Access:
         self._first = first
         self._is_open_without_users = is_open_without_users
         self._users = Users()
+        self._is_told = False
         self._calls: dict[Any, User | None] = {}
         """calls under way, with their users; each has `end(why)`"""
         self._key = os.urandom(32)
@@ -75,6 +76,9 @@ class Access:
         return bool(self._users)
 
     def users_changed(self, users: Users) -> None:
+        if not users and not self._is_told and self._first is None and not self._is_open_without_users:
+            self._is_told = True
+            structlog.get_logger().info("no users yet: only clients on this machine are served")
         self._users = users
         for call, user in list(self._calls.items()):
             if self._present(user) != user:
