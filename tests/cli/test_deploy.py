@@ -25,8 +25,13 @@ def compose() -> dict[str, Any]:
     return loaded
 
 
+def members_of(compose: dict[str, Any]) -> dict[str, Any]:
+    """The services of the file that are members; the others look at them."""
+    return {name: each for name, each in compose["services"].items() if name not in ("prometheus", "grafana")}
+
+
 def test_the_compose_file_has_three_members_apart_from_each_other(compose: dict[str, Any]) -> None:
-    services = compose["services"]
+    services = members_of(compose)
     assert sorted(services) == ["node-1", "node-2", "node-3"]
     ports = [service["ports"][0].split(":")[1] for service in services.values()]
     volumes = [service["volumes"][1].split(":")[0] for service in services.values()]
@@ -37,20 +42,24 @@ def test_the_compose_file_has_three_members_apart_from_each_other(compose: dict[
         assert service["build"]["dockerfile"] == "deploy/Containerfile"
         source = service["volumes"][0].split(":")[0]
         assert (DEPLOY / source).is_file()
-        assert set(service["secrets"]) == set(compose["secrets"])
+        assert set(service["secrets"]) | {"prometheus_password"} == set(compose["secrets"])
+    for service in compose["services"].values():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert not source.startswith("./") or (DEPLOY / source).is_file()
 
 
 def test_the_shared_configuration_loads_for_each_member(
     compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, service in compose["services"].items():
+    for name, service in members_of(compose).items():
         for variable, value in service["environment"].items():
             monkeypatch.setenv(variable, value)
         config = load(DEPLOY / "cluster.toml")
         assert config.name == name
         assert config.client_address == "0.0.0.0:7400"
         assert str(config.secret_file) == "/run/secrets/" + next(iter(compose["secrets"]))
-        assert sorted(config.members) == sorted(compose["services"])
+        assert sorted(config.members) == sorted(members_of(compose))
 
 
 @pytest.fixture
