@@ -4,8 +4,8 @@ A service is registered through a `Gate`, as with the gRPC server itself. The se
 stream of bytes. Therefore the gate learns of a call before its first byte, and sees the bytes of each request before
 they are parsed.
 
-- Calls are admitted by kind and by the client's address (`Places`). Administration and health have their own places,
-  which sessions do not take. Watches have their own places, too.
+- Calls are admitted by kind and by the client's address, or its user once that is known (`Places`). Administration and
+  health have their own places, which sessions do not take. Watches have their own places, too.
 - If all places of a kind are taken, the first call of an address ends the oldest call of the address with the most
   calls.
 - The first request has a time limit; a call without requests ends.
@@ -60,6 +60,8 @@ WATCH_LIMIT_S = 3_600.0
 """Time limit of a watch; its client then begins another one."""
 ANSWER_LIMIT_S = 60.0
 """Time limit for a client to take an answer, which is about 1 MiB or one message."""
+OF_USER = "user:"
+"""Begins the name of a user among those who share; gRPC names no peer so."""
 OPEN_LIMIT_S = 5.0
 """Time limit for a session's first request."""
 REQUEST_LIMIT_S = 30.0
@@ -122,7 +124,7 @@ class Places:
 class Call:
     """A call under way, which its handler uses as gRPC's context. It records unfinished writes."""
 
-    __slots__ = ("_context", "_serialize", "_since", "_task", "ended")
+    __slots__ = ("_context", "_serialize", "_since", "_task", "ended", "share")
 
     def __init__(self, context: Context, serialize: Callable[[Any], bytes], since: dict[Call, float]) -> None:
         """since: start time of each unfinished write, the oldest first."""
@@ -131,6 +133,18 @@ class Call:
         self._since = since
         self._task = asyncio.current_task()
         self.ended: status.StatusError | None = None
+        self.share = client_address(context.peer())
+        """whose the call is, for shares and turns: the client's address, or its user once that is known; empty if the
+        call has no place"""
+
+    def peer(self) -> str:
+        """As gRPC's, for a client without a user. Handlers ask for it to know whose the call is (owners.py)."""
+        return self.share if self.share.startswith(OF_USER) else self.wire_peer()
+
+    def wire_peer(self) -> str:
+        """The peer of the connection, as gRPC names it."""
+        found: str = self._context.peer()
+        return found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -233,7 +247,9 @@ class Gate:
     def stalled(self) -> set[str]:
         """Return the peers that have not taken an answer for ANSWER_LIMIT_S."""
         before = time.monotonic() - ANSWER_LIMIT_S
-        return {call.peer() for call, _ in takewhile(lambda each: each[1] <= before, self._since.items())}
+        return {
+            call.wire_peer() for call, _ in takewhile(lambda each: each[1] <= before, self._since.items())
+        }
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """Do nothing: `add_registered_method_handlers` registers the same handlers by name."""
@@ -363,17 +379,16 @@ def _handler(
     is_long = method.is_stream or handler.response_streaming
 
     async def run(_: AsyncIterator[bytes], context: Context) -> None:
-        address = client_address(context.peer())
         call = Call(context, handler.response_serializer, since)
-        CALLER.set(address)  # gRPC runs each call as a task of its own
-        if not method.calls.enter(address, call):
+        CALLER.set(call.share)  # gRPC runs each call as a task of its own
+        if not method.calls.enter(call.share, call):
             await abort(context, _no_room(method))
         try:
             if limit_s is None:
-                await admitted(call, context, address)
+                await admitted(call, context)
                 return
             async with asyncio.timeout(limit_s):
-                await admitted(call, context, address)
+                await admitted(call, context)
         except TimeoutError:
             await abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
         except asyncio.CancelledError:
@@ -382,24 +397,40 @@ def _handler(
             await abort(context, call.ended)
         finally:
             access.over(call)
-            method.calls.leave(address, call)
+            if call.share:
+                method.calls.leave(call.share, call)
 
-    async def admitted(call: Call, context: Context, address: str) -> None:
+    async def admitted(call: Call, context: Context) -> None:
         try:
             user = await access.admit(
-                method.name, context.peer(), address, _headers(context), _certificate(context)
+                method.name, context.peer(), call.share, _headers(context), _certificate(context)
             )
         except status.StatusError as error:
             await abort(context, error)
-        USER.set(user)
+        if user is not None:
+            await become(call, context, user)
         if is_long and method.name not in OPEN:
             access.begin(call, user)
-        await serve(call, context, address, user)
+        await serve(call, context, user)
 
-    async def serve(call: Call, context: Context, address: str, user: User | None) -> None:
+    async def become(call: Call, context: Context, user: User) -> None:
+        """From here on the call counts as its user's, and no more as its address's."""
+        USER.set(user)
+        method.calls.leave(call.share, call)
+        call.share = OF_USER + user.name
+        CALLER.set(call.share)
+        if not method.calls.enter(call.share, call):
+            call.share = ""
+            await abort(context, _no_room(method))
+
+    async def serve(call: Call, context: Context, user: User | None) -> None:
         peer = context.peer()
         requests = Requests(
-            method, context, received, address, lambda request: access.check(method.name, request, user, peer)
+            method,
+            context,
+            received,
+            call.share,
+            lambda request: access.check(method.name, request, user, peer),
         )
         try:
             given = await requests.begin()
@@ -416,7 +447,7 @@ def _handler(
             if handler.response_streaming:
                 await made
             else:
-                await call.answer(await made, answers, address)
+                await call.answer(await made, answers, call.share)
         except status.StatusError as error:
             await abort(context, error)
         finally:

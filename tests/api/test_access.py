@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 import quorum
 from quorum.api import server as api_server
 from quorum.api.access import Access, FirstAdministrator, is_loopback
+from quorum.api.calls import MAX_CALLS
 from quorum.api.passwords import is_right, secret_of
 from quorum.api.rights import AUDITED, BY_METHOD, OPEN
 from quorum.api.status import StatusError
@@ -27,6 +28,7 @@ from support.served_member import serving
 
 PASSWORD = "a long password"
 LIMIT_S = 60.0
+MANY = 12
 AWAY = "ipv4:192.0.2.7:41000"
 HERE = "ipv4:127.0.0.1:41000"
 
@@ -39,12 +41,12 @@ def as_user(url: str, user: str, password: str = PASSWORD) -> str:
     return url.replace("quorum://", f"quorum://{user}:{password.replace(' ', '%20')}@")
 
 
-def with_users(body: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+def with_users(body: Callable[[str], Coroutine[Any, Any, None]], max_calls: int = MAX_CALLS) -> None:
     """Runs this with the URL of a member that has the users `admin`, who administers, `monitor`, `nobody`, and three
     with one right each for names that begin with `mine`."""
 
     async def scenario() -> None:
-        async with asyncio.timeout(LIMIT_S), serving() as (url, _):
+        async with asyncio.timeout(LIMIT_S), serving(max_calls=max_calls) as (url, _):
             async with quorum.connect(url) as client:
                 await client.declare("mine", {})
                 await client.declare("other", {})
@@ -425,6 +427,22 @@ def test_a_flood_of_wrong_passwords_leaves_others_their_share() -> None:
         assert (await other) is not None
 
     asyncio.run(scenario())
+
+
+def test_a_users_flood_of_sessions_leaves_another_one_of_the_same_address_its_share() -> None:
+    async def body(url: str) -> None:
+        async with contextlib.AsyncExitStack() as held:
+            reasons = set()
+            for _ in range(MANY):
+                try:
+                    await held.enter_async_context(quorum.connect(as_user(url, "writer"), timeout_ms=3_000))
+                except QuorumError as error:
+                    reasons.add(error.reason)
+            assert reasons == {"TOO_MANY_CALLS"}
+            async with quorum.connect(as_user(url, "reader")) as client:
+                assert await client.get("mine") == []
+
+    with_users(body, max_calls=MANY)
 
 
 def test_a_failed_log_in_is_in_the_log_without_its_password() -> None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import structlog
 
-from quorum.api.calls import Gate
+from quorum.api.calls import MAX_CALLS, Gate
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
@@ -35,7 +35,10 @@ async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    size: int = 1, members: int = 1, credentials: grpc.ServerCredentials | None = None
+    size: int = 1,
+    members: int = 1,
+    credentials: grpc.ServerCredentials | None = None,
+    max_calls: int = MAX_CALLS,
 ) -> AsyncIterator[tuple[str, list[Api]]]:
     """The same with the services of these members. credentials: for TLS."""
     cluster = Cluster(size)
@@ -47,6 +50,7 @@ async def serving(
         apis.append(api)
         server = grpc.aio.server()
         gate = Gate(server, api.hub.limits, api.hub.received, api.hub.access)
+        gate.calls.most = max_calls
         queue_pb2_grpc.add_QueueServicer_to_server(api.queues, gate)
         admin_pb2_grpc.add_AdminServicer_to_server(api.admin, gate)
         bulk_pb2_grpc.add_BulkServicer_to_server(api.bulk, gate)
