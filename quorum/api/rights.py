@@ -14,6 +14,7 @@ from quorum.catalog.users import User
 CONFIGURE, WRITE, READ = "configure", "write", "read"
 ALTERNATE, DEAD_LETTERS = "alternate-exchange", "x-dead-letter-exchange"
 """Arguments that name an exchange to which messages of a queue or exchange go."""
+DEAD_LETTER_KEY = "x-dead-letter-routing-key"
 
 Need = tuple[str, str]
 """(right, name). The rights for the cluster have an empty name."""
@@ -69,11 +70,14 @@ def _declared_exchange(request: Any) -> Iterator[Need]:
 
 
 def _target(request: Any, argument: str) -> Iterator[Need]:
-    """Messages leave the queue or exchange for another exchange: its own users could not write there."""
-    if argument in request.arguments:
-        yield READ, getattr(request, "queue", "") or request.exchange
-        if target := request.arguments[argument].text:
-            yield WRITE, target
+    """Messages leave the queue or exchange for another exchange: its own users could not write there. The default
+    exchange has no name: write for the queue that its key names."""
+    arguments = request.arguments
+    if argument in arguments:
+        own = getattr(request, "queue", "") or request.exchange
+        key = arguments[DEAD_LETTER_KEY].text if DEAD_LETTER_KEY in arguments else ""
+        yield READ, own
+        yield WRITE, arguments[argument].text or key or own
 
 
 def _binding(request: Any) -> Iterator[Need]:

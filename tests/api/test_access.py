@@ -221,6 +221,18 @@ def test_the_rights_for_bulk_calls_are_those_of_the_table() -> None:
             assert allowed == ALLOWED[name], name
 
 
+def test_a_dead_letter_target_needs_the_right_to_write_there() -> None:
+    def needs(**arguments: str) -> set[tuple[str, str]]:
+        request = admin_pb2.DeclareQueueRequest(queue="mine")
+        for name, text in arguments.items():
+            request.arguments["x-dead-letter-" + name].text = text
+        return set(BY_METHOD["Admin/DeclareQueue"](request)) - {("configure", "mine")}
+
+    assert needs() == set()
+    assert needs(exchange="theirs") == {("read", "mine"), ("write", "theirs")}
+    assert needs(exchange="", **{"routing-key": "other"}) == {("read", "mine"), ("write", "other")}
+
+
 async def code_of(channel: Any, path: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode:
     """How the call ends, or OK if it goes on after its first answer."""
     requests = iter([request.SerializeToString()])
