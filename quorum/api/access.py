@@ -82,7 +82,7 @@ class Access:
         self._users = users
         for call, user in list(self._calls.items()):
             if self._present(user) != user:
-                call.end(status.unavailable("user_changed", "the call's user was changed; begin it again"))
+                call.end(_changed())
 
     def _present(self, user: User | None) -> User | None:
         """The user as it is now; None if there is none, or there are no users and none is needed."""
@@ -111,7 +111,7 @@ class Access:
                 "this cluster has no users, so only clients on the member's own machine are served; make an "
                 "administrator there (quorum users add), or configure first_administrator_file",
             )
-        if not authorization and certificate:
+        if not authorization and certificate and self._users:
             user = self._users.by_name.get(certificate)
             if user is not None:
                 return user
@@ -128,6 +128,8 @@ class Access:
             if user is None:
                 await self._is_right(name, password, "", address)  # it takes as long
             raise self._failed(name, peer, "wrong user or password")
+        if self._present(user) != user:  # while the password was checked
+            raise _changed()
         return user
 
     async def _is_right(self, name: str, password: str, secret: str, address: str) -> bool:
@@ -235,6 +237,10 @@ def _target(request: Any) -> str:
         elif field.name in ("binding", "policy"):
             found.append(f"{field.name}={value.source if field.name == 'binding' else value.name}")
     return " ".join(found)[:255]
+
+
+def _changed() -> status.StatusError:
+    return status.unavailable("user_changed", "the call's user was changed; begin it again")
 
 
 def _unauthenticated(reason: str, text: str) -> status.StatusError:

@@ -422,6 +422,19 @@ def test_a_changed_password_counts_at_once() -> None:
     asyncio.run(scenario())
 
 
+def test_a_user_that_is_removed_while_its_password_is_checked_does_not_get_in() -> None:
+    async def scenario() -> None:
+        access = Access()
+        users = [User("admin", secret_of(PASSWORD), administers=True), User("ann", secret_of(PASSWORD))]
+        access.users_changed(Users(users))
+        entering = asyncio.create_task(user_of(access, AWAY, header("ann", PASSWORD)))
+        await asyncio.sleep(0)
+        access.users_changed(Users(users[:1]))
+        assert await entering == "user_changed"
+
+    asyncio.run(scenario())
+
+
 def test_a_flood_of_wrong_passwords_leaves_others_their_share() -> None:
     async def scenario() -> None:
         access = Access()
