@@ -119,6 +119,20 @@ class NodeConfig(BaseSettings):
         description="file with NAME:PASSWORD of an administrator who may log in while the cluster has no users, to "
         "make them; only its owner can read it (mode 0400 or 0600)",
     )
+    token_keys_file: Path | None = Field(
+        None,
+        description="public keys of signed tokens (JWT), as a JWK set; with it, clients may log in with a token. A "
+        "renewed file is read without a restart",
+    )
+    token_algorithm: Literal["RS256", "PS256", "ES256", "EdDSA"] = Field(
+        "RS256", description="the one algorithm of tokens that is accepted: RS256, PS256, ES256 or EdDSA"
+    )
+    token_audience: str = Field(
+        "quorum", min_length=1, description="the audience (`aud`) that a token has to name"
+    )
+    token_user_claim: str = Field(
+        "sub", min_length=1, description="the claim of a token with the user's name"
+    )
     allow_without_users: bool = Field(
         False,
         description="while the cluster has no users, clients of other machines may do everything, too; without it, "

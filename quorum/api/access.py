@@ -1,8 +1,9 @@
 """Who may call: log-in, permissions and the log of who changed what.
 
 A call is admitted before its first request is read. A client names its user with a password (`authorization: Basic`),
-or by the common name of its TLS certificate. Each request is then judged by the table in rights.py, before its service
-sees it; those of a session are judged by the session's adapter, which refuses single messages.
+with a signed token (`authorization: Bearer`, tokens.py), or by the common name of its TLS certificate. Each request is
+then judged by the table in rights.py, before its service sees it; those of a session are judged by the session's
+adapter, which refuses single messages.
 
 - While there are no users, everybody on this machine may do everything, and others nothing, unless the configuration
   says otherwise. A configured administrator may then log in from anywhere, to make the first user.
@@ -19,8 +20,9 @@ import binascii
 import hashlib
 import ipaddress
 import os
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +41,9 @@ MAX_LOG_INS = 256
 CHECKED_AT_ONCE = 1
 KNOWN_LOG_INS = 1_000
 """Passwords that were right, kept as keyed hashes, so that a call need not wait for scrypt."""
-MAX_HEADER = 4_096
+MAX_HEADER = 8_192
+BEARER = "bearer "
+CheckToken = Callable[[str], tuple[str, float]]
 
 USER: ContextVar[User | None] = ContextVar("user", default=None)
 """The user of the call that the running task serves; None for the node's own work, and while there are no users."""
@@ -57,14 +61,23 @@ class Access:
     """One per member. `users_changed` gets the users of the catalog."""
 
     def __init__(
-        self, first: FirstAdministrator | None = None, *, is_open_without_users: bool = False
+        self,
+        first: FirstAdministrator | None = None,
+        tokens: CheckToken | None = None,
+        *,
+        is_open_without_users: bool = False,
     ) -> None:
+        """tokens: returns the user and the expiry (seconds since the epoch) of a token; ValueError says why it is not
+        accepted. None: tokens are not configured."""
         self._first = first
+        self._tokens = tokens
         self._is_open_without_users = is_open_without_users
         self._users = Users()
         self._is_told = False
         self._calls: dict[Any, User | None] = {}
         """calls under way, with their users; each has `end(why)`"""
+        self._expiring: dict[Any, asyncio.TimerHandle] = {}
+        """of the calls with a token: what ends them"""
         self._key = os.urandom(32)
         self._known: OrderedDict[bytes, str] = OrderedDict()
         """keyed hash of a name and a password -> the user's secret, for which it was right"""
@@ -120,6 +133,8 @@ class Access:
             if not self._users and (self._is_open_without_users or is_loopback(peer)):
                 return None
             raise _unauthenticated("log_in_needed", "a user and a password are needed (docs/security.md)")
+        if authorization[: len(BEARER)].lower() == BEARER:
+            return self._of_token(authorization, peer)
         name, password = _credentials(authorization)
         user = self._users.by_name.get(name)
         if not self._users and self._first is not None and self._first.name == name:
@@ -131,6 +146,33 @@ class Access:
         if self._present(user) != user:  # while the password was checked
             raise _changed()
         return user
+
+    def _of_token(self, authorization: str, peer: str) -> User:
+        try:
+            name, _ = self._token(authorization)
+        except ValueError as error:
+            raise self._failed("", peer, f"the token is not accepted: {error}") from error
+        user = self._users.by_name.get(name)
+        if user is None:
+            raise self._failed(name, peer, "the token names no user of the cluster")
+        return user
+
+    def _token(self, authorization: str) -> tuple[str, float]:
+        """(user, expiry); ValueError if the token is not accepted."""
+        if self._tokens is None:
+            raise ValueError("this member has no keys of tokens (token_keys_file)")
+        if len(authorization) > MAX_HEADER:
+            raise ValueError(f"it has more than {MAX_HEADER} characters")
+        return self._tokens(authorization[len(BEARER) :].strip())
+
+    def _expires_in_s(self, authorization: str) -> float | None:
+        """Time until a token expires, None for a password."""
+        if authorization[: len(BEARER)].lower() != BEARER:
+            return None
+        try:
+            return max(self._token(authorization)[1] - time.time(), 0.0)
+        except ValueError:
+            return 0.0
 
     async def _is_right(self, name: str, password: str, secret: str, address: str) -> bool:
         digest = hashlib.blake2b(f"{name}:{password}".encode(), key=self._key).digest()
@@ -155,12 +197,22 @@ class Access:
         structlog.get_logger().warning("log-in failed", user=name[:255], peer=peer, reason=why)
         return _unauthenticated("log_in_failed", f"log-in as {name[:255]!r} failed: {why}")
 
-    def begin(self, call: Any, user: User | None) -> None:
-        """A call that ends when its user changes, because it may go on for long; `over` follows."""
+    def begin(self, call: Any, user: User | None, headers: Mapping[str, str]) -> None:
+        """A call that ends when its user changes, or when its token expires, because it may go on for long; `over`
+        follows."""
         self._calls[call] = user
+        left_s = self._expires_in_s(headers.get("authorization", ""))
+        if left_s is not None:
+            ended = status.unavailable(
+                "user_changed", "the call's token has expired; begin it again with a new one"
+            )
+            self._expiring[call] = asyncio.get_running_loop().call_later(left_s, call.end, ended)
 
     def over(self, call: Any) -> None:
         self._calls.pop(call, None)
+        timer = self._expiring.pop(call, None)
+        if timer is not None:
+            timer.cancel()
 
     def check(self, method: str, request: Any, user: User | None, peer: str) -> None:
         """StatusError if the user may not make this request; others are written to the log if they change anything."""

@@ -410,7 +410,7 @@ def _handler(
         if user is not None:
             await become(call, context, user)
         if is_long and method.name not in OPEN:
-            access.begin(call, user)
+            access.begin(call, user, _headers(context))
         await serve(call, context, user)
 
     async def become(call: Call, context: Context, user: User) -> None:

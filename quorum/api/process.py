@@ -19,7 +19,7 @@ from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
-from quorum.api.access import Access, FirstAdministrator
+from quorum.api.access import Access, CheckToken, FirstAdministrator
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
@@ -196,7 +196,9 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     except UnknownVersion as error:
         raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
-    access = Access(_first_administrator(config), is_open_without_users=config.allow_without_users)
+    access = Access(
+        _first_administrator(config), _token_check(config), is_open_without_users=config.allow_without_users
+    )
     hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes, access)
     driver = Driver(member, network, hub.on_outputs)
     hub.attach(driver)
@@ -243,6 +245,20 @@ async def _serve_http(hub: Hub, config: NodeConfig, services: Server) -> HttpSer
     server = HttpServer(hub, config.name, api, config.tls_certificate_file, config.tls_key_file)
     await server.start(config.http_listen)
     return server
+
+
+def _token_check(config: NodeConfig) -> CheckToken | None:
+    """What checks tokens, None without `token_keys_file`. ConfigError if the keys cannot be read."""
+    if config.token_keys_file is None:
+        return None
+    from quorum.api.tokens import Tokens
+
+    try:
+        return Tokens(
+            config.token_keys_file, config.token_algorithm, config.token_audience, config.token_user_claim
+        ).check
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"token_keys_file {config.token_keys_file}: {error}") from error
 
 
 def _first_administrator(config: NodeConfig) -> FirstAdministrator | None:

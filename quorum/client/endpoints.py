@@ -7,7 +7,6 @@ import base64
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -18,7 +17,7 @@ from quorum.client.errors import UsageError
 
 SCHEME = "quorum://"
 SECURE_SCHEME = "quorums://"
-FILES = ("ca_file", "certificate_file", "key_file")
+FILES = ("ca_file", "certificate_file", "key_file", "token_file")
 USER_VARIABLE, PASSWORD_VARIABLE = "QUORUM_USER", "QUORUM_PASSWORD"
 DEFAULT_PORT = 7400
 DEFAULT_TIMEOUT_MS = 30_000
@@ -51,14 +50,15 @@ OpenChannel = Callable[[str], grpc.aio.Channel]
 @dataclass(frozen=True, slots=True)
 class Service:
     """What a URL names. endpoints: host:port, in order. is_secure: with TLS. The files are in PEM: the certificates
-    that the client trusts (without them, those that gRPC brings), and its own certificate with its key. user: empty:
-    the client does not log in."""
+    that the client trusts (without them, those that gRPC brings), and its own certificate with its key; and a signed
+    token, with which the client logs in. user: empty: it does not log in with a password."""
 
     endpoints: tuple[str, ...]
     is_secure: bool = False
     ca_file: str = ""
     certificate_file: str = ""
     key_file: str = ""
+    token_file: str = ""
     user: str = ""
     password: str = field(default="", repr=False)
 
@@ -79,10 +79,14 @@ class Service:
         return self._logged_in(channel)
 
     def _logged_in(self, channel: Any) -> Any:
-        if not self.user:
-            return channel
+        return _LoggedIn(channel, self._authorization) if self.user or self.token_file else channel
+
+    def _authorization(self) -> str:
+        """Of a call that begins now. The file of a token is read again, because it is renewed."""
+        if self.token_file:
+            return f"Bearer {(_content(self.token_file) or b'').decode('ascii', 'replace').strip()}"
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-        return _LoggedIn(channel, (("authorization", f"Basic {pair}"),))
+        return f"Basic {pair}"
 
     def url_of(self, endpoint: str) -> str:
         """The URL of one endpoint of this service."""
@@ -100,26 +104,31 @@ class Service:
 
 
 class _LoggedIn:
-    """A channel whose calls carry these headers."""
+    """A channel whose calls say who the client is. authorization: called for each call."""
 
-    def __init__(self, channel: Any, headers: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, channel: Any, authorization: Callable[[], str]) -> None:
         self._channel = channel
-        self._headers = headers
+        self._authorization = authorization
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
 
     def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        return partial(self._channel.unary_unary(*arguments, **options), metadata=self._headers)
+        return self._with_header(self._channel.unary_unary(*arguments, **options))
 
     def unary_stream(self, *arguments: Any, **options: Any) -> Any:
-        return partial(self._channel.unary_stream(*arguments, **options), metadata=self._headers)
+        return self._with_header(self._channel.unary_stream(*arguments, **options))
 
     def stream_unary(self, *arguments: Any, **options: Any) -> Any:
-        return partial(self._channel.stream_unary(*arguments, **options), metadata=self._headers)
+        return self._with_header(self._channel.stream_unary(*arguments, **options))
 
     def stream_stream(self, *arguments: Any, **options: Any) -> Any:
-        return partial(self._channel.stream_stream(*arguments, **options), metadata=self._headers)
+        return self._with_header(self._channel.stream_stream(*arguments, **options))
+
+    def _with_header(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **options: method(
+            *given, metadata=(("authorization", self._authorization()),), **options
+        )
 
     async def __aenter__(self) -> _LoggedIn:
         await self._channel.__aenter__()

@@ -348,6 +348,7 @@ UNREACHED = """
     quorum/api/request_limits.py
     quorum/api/rights.py
     quorum/api/server.py
+    quorum/api/tokens.py
     quorum/api/transaction_service.py
     quorum/bench/backlog.py
     quorum/bench/command.py
