@@ -209,6 +209,7 @@ EXTRAS = {
     "sortedcontainers": "server",
     "starlette": "server",
     "structlog": "server",
+    "jwt": "server",
     "uvicorn": "server",
 }
 """The extra of the distribution that brings a package."""

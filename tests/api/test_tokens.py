@@ -43,7 +43,7 @@ def keys_in(directory: Path, **named: Any) -> Path:
 
 
 def token(key: Any = RSA, algorithm: str = "RS256", kid: str = "one", **changed: Any) -> str:
-    claims = {"sub": "ann", "aud": "quorum", "exp": time.time() + 60, **changed}
+    claims = {"sub": "ann", "aud": "quorum", "exp": time.time() + 3_600, **changed}
     return jwt.encode(
         {k: v for k, v in claims.items() if v is not None}, key, algorithm, headers={"kid": kid}
     )

