@@ -41,13 +41,15 @@ install: $(TOOLS)
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[server]'
 	$(VENV)/bin/python -m compileall -q fifo quorum selectors
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.installed
 	@echo "installing what the tests need; PySpark alone is 450 MB"
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,server,spark]'
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -qq --no-install-recommends chromium >/dev/null 2>&1; } || \
+	  echo "chromium is not installed, and could not be: the tests of the management page are left out"
 	@touch $@
 
 check: $(TOOLS)
@@ -56,14 +58,16 @@ check: $(TOOLS)
 	$(PY) -m mypy
 	$(PY) -m pytest tests/layout
 
-# Those of Spark, which wait for a JVM most of the time, run beside the others; what they say is shown at the end.
+# Tests that start processes and JVMs wait most of the time, so they run beside the others; what they say is shown at the
+# end.
+WAITING = tests/spark tests/bench tests/cli tests/demo tests/processes
 test: $(TOOLS)
 ifeq ($(ARGS),)
-	@$(PY) -m pytest tests/spark > $(VENV)/spark-tests.log 2>&1 & spark=$$!; \
-	echo "tests/spark runs beside the others, into $(VENV)/spark-tests.log"; \
-	$(PY) -m pytest tests --ignore tests/spark; others=$$?; \
-	wait $$spark; spark=$$?; echo; echo "tests/spark:"; cat $(VENV)/spark-tests.log; \
-	exit $$((others | spark))
+	@$(PY) -m pytest $(WAITING) > $(VENV)/waiting-tests.log 2>&1 & waiting=$$!; \
+	echo "$(WAITING) run beside the others, into $(VENV)/waiting-tests.log"; \
+	$(PY) -m pytest tests $(addprefix --ignore ,$(WAITING)); others=$$?; \
+	wait $$waiting; waiting=$$?; echo; echo "$(WAITING):"; cat $(VENV)/waiting-tests.log; \
+	exit $$((others | waiting))
 else
 	$(PY) -m pytest tests $(ARGS)
 endif

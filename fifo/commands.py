@@ -564,7 +564,10 @@ class UseQueue:
 class Purge:
     """Drops ready, delayed and dead messages; checked-out messages stay. before: only messages with a lower sequence,
     None for all. The caller names the queue's next sequence, so a purge that arrives late drops nothing that was
-    published since. dead_only: ready and delayed messages stay, too."""
+    published since. dead_only: ready and delayed messages stay, too.
+
+    One purge drops the messages of a bounded number of blocks, the oldest first. The caller repeats it until the reply
+    counts no message."""
 
     queue: int
     before: int | None = None

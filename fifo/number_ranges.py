@@ -63,3 +63,14 @@ class NumberRanges:
             end += 1
         firsts[start:end] = array("Q", (first,))
         lasts[start:end] = array("Q", (last,))
+
+    def remove(self, number: int) -> None:
+        """Removes one number, which need not be there."""
+        firsts, lasts = self.firsts, self.lasts
+        place = bisect_left(lasts, number)
+        if place == len(lasts) or firsts[place] > number:
+            return
+        first, last = firsts[place], lasts[place]
+        left = [part for part in ((first, number - 1), (number + 1, last)) if part[0] <= part[1]]
+        firsts[place : place + 1] = array("Q", [part[0] for part in left])
+        lasts[place : place + 1] = array("Q", [part[1] for part in left])

@@ -53,8 +53,13 @@ class Producer:
     ended_ms: int = -1  # -1 while the session lives
     counted: int = 0  # how many of its ranges `Sessions.ranges` counts
     last_tx: int = 0  # the highest number of a transaction that it has named
+    unnamed_tx: NumberRanges = field(
+        default_factory=NumberRanges
+    )  # lower ones of the window that it has not named
     committed: NumberRanges = field(default_factory=NumberRanges)  # transactions, as far back as the window
-    open_tx: dict[int, None] = field(default_factory=dict)  # the numbers of its open transactions, ascending
+    open_tx: dict[int, None] = field(
+        default_factory=dict
+    )  # the numbers of its open transactions, in the order of their beginning
     consumers: dict[tuple[int, str], None] = field(
         default_factory=dict
     )  # (queue, tag), in the order of attaching
@@ -123,6 +128,22 @@ class Producer:
     def is_blank(self) -> bool:
         """Whether no message of the producer was accepted here, and no transaction is known."""
         return not len(self.accepted) and not self.floor and not self.last_tx
+
+    def may_begin(self, number: int) -> bool:
+        """Whether no transaction of this number has begun or ended here. A client begins its transactions in ascending
+        order, but one with parts in several groups may come to one of them later than its successors."""
+        return number > self.last_tx or any(self.unnamed_tx.overlapping(number, number))
+
+    def name_tx(self, number: int, window: int) -> None:
+        """Notes that the number of a transaction is used. window: numbers up to the highest one that may be used."""
+        if number <= self.last_tx:
+            self.unnamed_tx.remove(number)
+            return
+        first = max(self.last_tx + 1, number - window + 1)
+        if first < number:
+            self.unnamed_tx.add(first, number - 1)
+        self.unnamed_tx.forget_below(number - window + 1)
+        self.last_tx = number
 
     def accept(self, first: int, last: int) -> None:
         """Remembers first..last as accepted. Some of them may be remembered already."""

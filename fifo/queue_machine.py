@@ -760,9 +760,11 @@ class QueueMachine:
         return max(self.used_ms, heard_ms) + self.messages.config.expires_ms
 
     def purge(self, entry: Entry, before: int | None, *, dead_only: bool = False) -> int:
-        """Removes the ready, delayed and dead messages with a sequence below `before`, or all for None. Returns their
-        number. dead_only: only the dead ones."""
+        """Removes the ready, delayed and dead messages with a sequence below `before`, None for all, of as many
+        blocks as an entry may pass. Returns their number: 0 if there are none. dead_only: only the dead ones."""
         before = self.messages.next_sequence if before is None else before
+        if entry.version >= COUNTED_MOVES:
+            before = min(before, self.messages.purge_end(entry.limits.block_budget, dead_only=dead_only))
         cause = "purged" if entry.version >= COUNTED_MOVES else "settled"
         purged = self.messages.purge(before, self.pins.reaches, cause, dead_only=dead_only)
         if dead_only:

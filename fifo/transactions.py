@@ -115,7 +115,7 @@ class Transactions:
             if transaction is not None:
                 self._drop(entry, transaction)
             elif 0 < number <= MAX_TX:
-                producer.last_tx = max(producer.last_tx, number)
+                self._name(producer, number)
             return found
         if transaction is None:
             transaction = self._begin(entry, producer, number)
@@ -155,7 +155,7 @@ class Transactions:
         transaction = self.by_key.get((producer.name, number))
         if transaction is None:
             if number <= MAX_TX:
-                producer.last_tx = max(producer.last_tx, number)
+                self._name(producer, number)
             return _not_open(number)
         if operations not in (0, transaction.operations):
             self._drop(entry, transaction)
@@ -187,7 +187,7 @@ class Transactions:
         if transaction is not None:
             self._drop(entry, transaction)
         elif number <= MAX_TX:
-            producer.last_tx = max(producer.last_tx, number)
+            self._name(producer, number)
 
     # ---- ends
 
@@ -297,9 +297,9 @@ class Transactions:
         limits = self.limits
         if not 0 < number <= MAX_TX:
             return Refused("bad_argument", f"transaction {number}; allowed: 1..{MAX_TX}")
-        if number <= producer.last_tx:
+        if not producer.may_begin(number):
             return _not_open(number)
-        oldest = next(iter(producer.open_tx), number)
+        oldest = min(producer.open_tx, default=number)
         if number - oldest >= limits.transaction_window:
             return Refused(
                 "limit",
@@ -343,9 +343,12 @@ class Transactions:
     def _begin(self, entry: Entry, producer: Producer, number: int) -> Transaction:
         begun = Transaction(producer, number, entry.now_ms)
         self.add(begun)
-        producer.last_tx = number
-        producer.committed.forget_below(number - self.limits.transaction_window + 1)
+        self._name(producer, number)
+        producer.committed.forget_below(producer.last_tx - self.limits.transaction_window + 1)
         return begun
+
+    def _name(self, producer: Producer, number: int) -> None:
+        producer.name_tx(number, self.limits.transaction_window)
 
     def add(self, transaction: Transaction) -> None:
         """Adds a transaction as it is."""
@@ -387,5 +390,5 @@ def _not_open(number: int) -> Refused:
     return Refused(
         "rolled_back",
         f"transaction {number} is not open: it was refused, rolled back or too old, or it has lost its session, a queue"
-        " or a consumer, or its number is not above those before",
+        " or a consumer, or its number was used before",
     )

@@ -45,6 +45,7 @@ as there may be logs with entries of that version.
 | 2 | messages may be published with a delay, and a queue may delay those that are requeued |
 | 2 | attach numbers, generations of subscriptions and numbers of pins are not used again by other queues |
 | 2 | a queue may have a dead-letter target, and keeps its dead messages until the target has them |
+| 2 | the catalog has users and their permissions |
 | 2 | messages may be immediate: a group refuses those that no consumer can take at once |
 """
 

@@ -26,3 +26,7 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module(f"quorum.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", "bulk", "sync"])

@@ -101,8 +101,65 @@ class NodeConfig(BaseSettings):
         None,
         description="host:port to listen on for clients, if it differs from this member's `client` address",
     )
+    tls_certificate_file: Path | None = Field(
+        None,
+        description="certificate of this member for clients, in PEM, with those between it and the authority; with it, "
+        "clients connect with TLS (`quorums://`). A renewed file is read without a restart",
+    )
+    tls_key_file: Path | None = Field(
+        None, description="the certificate's private key, in PEM; nobody but its owner and group can read it"
+    )
+    tls_client_ca_file: Path | None = Field(
+        None,
+        description="authorities of clients' certificates, in PEM; with it, only clients with such a certificate can "
+        "connect",
+    )
+    first_administrator_file: Path | None = Field(
+        None,
+        description="file with NAME:PASSWORD of an administrator who may log in while the cluster has no users, to "
+        "make them; only its owner can read it (mode 0400 or 0600)",
+    )
+    token_keys_file: Path | None = Field(
+        None,
+        description="public keys of signed tokens (JWT), as a JWK set; with it, clients may log in with a token. A "
+        "renewed file is read without a restart",
+    )
+    token_algorithm: Literal["RS256", "PS256", "ES256", "EdDSA"] = Field(
+        "RS256", description="the one algorithm of tokens that is accepted: RS256, PS256, ES256 or EdDSA"
+    )
+    token_audience: str = Field(
+        "quorum", min_length=1, description="the audience (`aud`) that a token has to name"
+    )
+    token_user_claim: str = Field(
+        "sub", min_length=1, description="the claim of a token with the user's name"
+    )
+    allow_without_users: bool = Field(
+        False,
+        description="while the cluster has no users, clients of other machines may do everything, too; without it, "
+        "only clients of the member's own machine",
+    )
+    peers_certificate_file: Path | None = Field(
+        None,
+        description="certificate of this member for the other members, in PEM; with it, members connect with TLS 1.3. "
+        "All members have one, or none",
+    )
+    peers_key_file: Path | None = Field(
+        None, description="the private key of `peers_certificate_file`, in PEM"
+    )
+    peers_ca_file: Path | None = Field(
+        None,
+        description="the authority of the members' certificates, in PEM; it signs certificates of members only",
+    )
+    http_listen: Address | None = Field(
+        None,
+        description="host:port for `/metrics` and `/readyz` over HTTP (the usual port is 7480, docs/metrics.md); "
+        "without it there is none. With `tls_certificate_file` it has TLS",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level of the log lines on stderr: debug, info, warning or error"
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="format of the log lines on stderr: text, or json (one object a line)"
     )
     queue_groups: int = Field(
         3,
@@ -236,6 +293,13 @@ class NodeConfig(BaseSettings):
                 f"max_log_bytes is {self.max_log_bytes}; above disk_free_limit_bytes is allowed, "
                 f"{self.disk_free_limit_bytes}"
             )
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_certificate_file and tls_key_file belong together")
+        peers = (self.peers_certificate_file, self.peers_key_file, self.peers_ca_file)
+        if None in peers and any(peers):
+            raise ValueError("peers_certificate_file, peers_key_file and peers_ca_file belong together")
+        if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
+            raise ValueError("tls_client_ca_file is of no use without tls_certificate_file and tls_key_file")
         if self.session_window_bytes > self.node_window_bytes:
             raise ValueError(
                 f"session_window_bytes is {self.session_window_bytes}; at most node_window_bytes is allowed, "
@@ -250,24 +314,25 @@ class NodeConfig(BaseSettings):
 
     def read_secret(self) -> bytes:
         """The shared secret, without white space around it. Raises ConfigError."""
-        try:
-            with open(self.secret_file, "rb") as file:
-                status = os.fstat(file.fileno())
-                secret = file.read().strip()
-        except (OSError, ValueError) as error:  # ValueError: a path that no file can have
-            text = error.strerror if isinstance(error, OSError) else str(error)
-            raise ConfigError(f"secret_file {self.secret_file} cannot be read: {text}") from error
-        mode = stat.S_IMODE(status.st_mode)
-        if mode & 0o077:
-            raise ConfigError(
-                f"secret_file {self.secret_file} has mode {mode:04o}, so that others can use it; "
-                f"allowed: 0400 or 0600 (chmod 0400 {self.secret_file})"
-            )
+        secret = _private(self.secret_file, "secret_file")
         if len(secret) < MIN_SECRET_BYTES:
             raise ConfigError(
                 f"secret_file {self.secret_file} holds {len(secret)} bytes; at least {MIN_SECRET_BYTES} are needed"
             )
         return secret
+
+    def read_first_administrator(self) -> tuple[str, str] | None:
+        """(name, password) of `first_administrator_file`; None without one. Raises ConfigError."""
+        file = self.first_administrator_file
+        if file is None:
+            return None
+        try:
+            name, colon, password = _private(file, "first_administrator_file").decode().partition(":")
+            if not colon or not name:
+                raise ValueError("wanted: NAME:PASSWORD")
+        except ValueError as error:
+            raise ConfigError(f"first_administrator_file {file}: {error}") from error
+        return name, password
 
     @property
     def skipped_places(self) -> tuple[tuple[int, int], ...]:
@@ -283,6 +348,24 @@ class NodeConfig(BaseSettings):
             heartbeat_s=self.heartbeat_ms / 1000,
             leader_fallback_s=self.leader_fallback_ms / 1000,
         )
+
+
+def _private(path: Path, setting: str) -> bytes:
+    """The content of a file that only its owner can read, without white space around it. Raises ConfigError."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            content = file.read().strip()
+    except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{setting} {path} cannot be read: {text}") from error
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise ConfigError(
+            f"{setting} {path} has mode {mode:04o}, so that others can use it; "
+            f"allowed: 0400 or 0600 (chmod 0400 {path})"
+        )
+    return content
 
 
 def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:

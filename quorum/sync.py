@@ -35,6 +35,7 @@ from quorum.client.records import (
     Redriven,
     ResolvedTransaction,
     TransactionInfo,
+    UserInfo,
 )
 from quorum.client.routes import Through
 from quorum.client.transaction import Transaction as AioTransaction
@@ -654,6 +655,34 @@ class Client(_Settling):
 
     def delete_policy(self, name: str, *, timeout_ms: int | None = None) -> None:
         self._loop.run(self._client.delete_policy(name, timeout_ms=timeout_ms))
+
+    def set_user(
+        self,
+        user: str,
+        password: str = "",
+        *,
+        administers: bool = False,
+        monitors: bool = False,
+        timeout_ms: int | None = None,
+    ) -> bool:
+        return self._loop.run(
+            self._client.set_user(
+                user, password, administers=administers, monitors=monitors, timeout_ms=timeout_ms
+            )
+        )
+
+    def set_permissions(
+        self, user: str, configure: str, write: str, read: str, *, timeout_ms: int | None = None
+    ) -> bool:
+        return self._loop.run(
+            self._client.set_permissions(user, configure, write, read, timeout_ms=timeout_ms)
+        )
+
+    def delete_user(self, user: str, *, timeout_ms: int | None = None) -> None:
+        self._loop.run(self._client.delete_user(user, timeout_ms=timeout_ms))
+
+    def users(self, *, timeout_ms: int | None = None) -> list[UserInfo]:
+        return self._loop.run(self._client.users(timeout_ms=timeout_ms))
 
     def policies(self, *, timeout_ms: int | None = None) -> list[Policy]:
         return self._loop.run(self._client.policies(timeout_ms=timeout_ms))

@@ -609,6 +609,17 @@ class Messages:
             if self.counts_bytes:
                 self.dead.size_bytes += block.dead_bytes
 
+    def purge_end(self, most_blocks: int, *, dead_only: bool) -> int:
+        """The sequence before which a purge of at most this many blocks ends. dead_only: of dead messages only."""
+        numbers: dict[int, None] = dict.fromkeys(self.dead.numbers)
+        if not dead_only:
+            numbers.update(dict.fromkeys(self.order.by_sequence.numbers))
+            if self.delays is not None:
+                numbers.update((number, None) for _, number in self.delays.tree)
+        if len(numbers) <= most_blocks:
+            return self.next_sequence
+        return sorted(numbers)[most_blocks] << self.limits.block_bits
+
     def purge(
         self,
         before: int,

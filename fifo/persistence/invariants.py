@@ -160,10 +160,18 @@ def _check_transactions(group: GroupMachine) -> None:
     _expect(sizes.total <= limits.embargoed_bytes, "their bytes are limited")
     for producer in group.sessions.producers.values():
         numbers = [number for name, number in by_key if name == producer.name]
-        _expect(list(producer.open_tx) == sorted(numbers), "a producer knows its transactions")
+        _expect(list(producer.open_tx) == numbers, "a producer knows its transactions")
+        unnamed = [number for span in producer.unnamed_tx for number in range(span[0], span[1] + 1)]
+        lowest = producer.last_tx - limits.transaction_window
+        _expect(
+            all(lowest < each < producer.last_tx for each in unnamed), "unnamed numbers are of the window"
+        )
+        _expect(not any(each in numbers for each in unnamed), "an open transaction is named")
         _expect(not numbers or max(numbers) <= producer.last_tx, "its highest number is the highest")
         committed = [number for span in producer.committed for number in range(span[0], span[1] + 1)]
-        _expect(not any(each in committed for each in numbers), "a transaction is open or committed")
+        _expect(
+            not any(each in committed for each in (*numbers, *unnamed)), "a transaction is open or committed"
+        )
         _expect(not committed or committed[-1] <= producer.last_tx, "what was committed was named")
         span = committed[-1] - committed[0] if committed else 0
         _expect(span < limits.transaction_window, "outcomes are forgotten")

@@ -125,7 +125,7 @@ PRODUCER = Record(
         Field("accepted", NumberRangesKind()),
         Field("consumers", Many(Row(U64, TEXT), dict.fromkeys)),
     ),
-    others=("counted", "owner", "last_tx", "committed", "open_tx"),
+    others=("counted", "owner", "last_tx", "unnamed_tx", "committed", "open_tx"),
 )
 PRODUCERS = Many(PRODUCER)
 ENDED = Many(BYTES, dict.fromkeys)
@@ -139,6 +139,8 @@ EXPIRED = Record(GroupState, (Field("expired", KEYS),))
 
 NAMED_TX = Many(Row(BYTES, U64, NumberRangesKind()))
 """of each producer that has named a transaction: its name, its highest number, and those that were committed"""
+UNNAMED_TX = Many(Row(BYTES, NumberRangesKind()))
+"""of each producer that has left out numbers of transactions: its name, and these numbers"""
 TRANSACTION = Record(
     Transaction,
     (Field("producer.name", BYTES), Field("number", U64), Field("began_ms", U64)),

@@ -13,6 +13,7 @@ from fifo.persistence.layouts import (
     PREPARED_PARTS,
     TRANSACTION,
     TRANSACTIONS,
+    UNNAMED_TX,
 )
 from fifo.transactions import Transaction
 
@@ -25,9 +26,12 @@ def write_transactions(out: Writer, group: GroupState) -> None:
     if named or are_waiting:
         NAMED_TX.write(out, [(each.name, each.last_tx, each.committed) for each in named])
         TRANSACTIONS.write(out, group.transactions.by_key.values())
-    if are_waiting:
+    with_gaps = [each for each in named if len(each.unnamed_tx)]
+    if are_waiting or with_gaps:
         PREPARED_PARTS.write(out, decisions.prepared.values())
         DECISIONS.write(out, decisions.decided.values())
+    if with_gaps:
+        UNNAMED_TX.write(out, [(each.name, each.unnamed_tx) for each in with_gaps])
 
 
 def read_transactions(reader: Reader, group: GroupState) -> None:
@@ -43,6 +47,9 @@ def read_transactions(reader: Reader, group: GroupState) -> None:
             group.decisions.add(part)
         for decision in DECISIONS.read(reader):
             group.decisions.add_decision(decision)
+    if not reader.is_at_end():
+        for name, unnamed in UNNAMED_TX.read(reader):
+            producers[name].unnamed_tx = unnamed
 
 
 def write_embargo(out: Writer, embargo: Embargo) -> None:

@@ -1,6 +1,6 @@
 """quorum.v1.Admin: queues and cluster status. Members are in member_service.py, policies in policy_service.py,
 exchanges and bindings in exchange_service.py, definitions in definition_service.py, transactions in
-transaction_service.py."""
+transaction_service.py, users in user_service.py."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
 from quorum.api.transaction_service import TransactionService
+from quorum.api.user_service import UserService
 from quorum.catalog import commands as cat
 from quorum.catalog.arguments import check_queue_name, check_size, effective_config
 from quorum.catalog.commands import NO_QUEUE, RemoveQueue
@@ -45,7 +46,12 @@ PART_CONSUMERS, PART_FILTER_BYTES = 1_000, 256 << 10
 
 
 class AdminService(
-    MemberService, PolicyService, DefinitionService, TransactionService, admin_pb2_grpc.AdminServicer
+    MemberService,
+    PolicyService,
+    UserService,
+    DefinitionService,
+    TransactionService,
+    admin_pb2_grpc.AdminServicer,
 ):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         super().__init__()
@@ -141,10 +147,13 @@ class AdminService(
         if not before:
             counts = await self._hub.requests.query_current(q.QueueCounts(queue.group, queue.id))
             before = 0 if counts is None else counts.next_sequence
-        command = c.Purge(queue.id, before, request.dead_only)
-        reply = await self._hub.own_session.call(queue.group, command)
-        assert isinstance(reply, Ok)
-        return pb.PurgeQueueResponse(message_count=reply.count)
+        command, count = c.Purge(queue.id, before, request.dead_only), 0
+        while True:  # one command purges a bounded number of blocks
+            reply = await self._hub.own_session.call(queue.group, command)
+            assert isinstance(reply, Ok)
+            if not reply.count:
+                return pb.PurgeQueueResponse(message_count=count)
+            count += reply.count
 
     async def _meant(self, request: pb.DeleteQueueRequest | pb.PurgeQueueRequest) -> CatalogQueue:
         """Return the queue of this name and id (0: any id). Raises NOT_FOUND if there is none."""

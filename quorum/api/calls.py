@@ -4,8 +4,8 @@ A service is registered through a `Gate`, as with the gRPC server itself. The se
 stream of bytes. Therefore the gate learns of a call before its first byte, and sees the bytes of each request before
 they are parsed.
 
-- Calls are admitted by kind and by the client's address (`Places`). Administration and health have their own places,
-  which sessions do not take. Watches have their own places, too.
+- Calls are admitted by kind and by the client's address, or its user once that is known (`Places`). Administration and
+  health have their own places, which sessions do not take. Watches have their own places, too.
 - If all places of a kind are taken, the first call of an address ends the oldest call of the address with the most
   calls.
 - The first request has a time limit; a call without requests ends.
@@ -34,10 +34,13 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
 from quorum.api import request_limits, status
+from quorum.api.access import USER, Access
 from quorum.api.handlers import Context
 from quorum.api.owners import CALLER, client_address
+from quorum.api.rights import OPEN
 from quorum.api.rpc_status import abort
 from quorum.api.shares import ByteWindow, Shares, WindowFull
+from quorum.catalog.users import User
 from quorum.node.wire.batches import BatchLimits
 from quorum.node.wire.wire_scan import UNWALKED_BYTES, ScanError, Shape, scan
 
@@ -57,6 +60,8 @@ WATCH_LIMIT_S = 3_600.0
 """Time limit of a watch; its client then begins another one."""
 ANSWER_LIMIT_S = 60.0
 """Time limit for a client to take an answer, which is about 1 MiB or one message."""
+OF_USER = "user:"
+"""Begins the name of a user among those who share; gRPC names no peer so."""
 OPEN_LIMIT_S = 5.0
 """Time limit for a session's first request."""
 REQUEST_LIMIT_S = 30.0
@@ -104,7 +109,7 @@ class Places:
             return False
         oldest = next(iter(calls))
         del calls[oldest]
-        oldest.end()
+        oldest.end(_over("the call's place went to a client that had none"))
         return True
 
     def leave(self, address: str, call: Call) -> None:
@@ -119,7 +124,7 @@ class Places:
 class Call:
     """A call under way, which its handler uses as gRPC's context. It records unfinished writes."""
 
-    __slots__ = ("_context", "_serialize", "_since", "_task", "is_ended")
+    __slots__ = ("_context", "_serialize", "_since", "_task", "ended", "share")
 
     def __init__(self, context: Context, serialize: Callable[[Any], bytes], since: dict[Call, float]) -> None:
         """since: start time of each unfinished write, the oldest first."""
@@ -127,7 +132,19 @@ class Call:
         self._serialize = serialize
         self._since = since
         self._task = asyncio.current_task()
-        self.is_ended = False
+        self.ended: status.StatusError | None = None
+        self.share = client_address(context.peer())
+        """whose the call is, for shares and turns: the client's address, or its user once that is known; empty if the
+        call has no place"""
+
+    def peer(self) -> str:
+        """As gRPC's, for a client without a user. Handlers ask for it to know whose the call is (owners.py)."""
+        return self.share if self.share.startswith(OF_USER) else self.wire_peer()
+
+    def wire_peer(self) -> str:
+        """The peer of the connection, as gRPC names it."""
+        found: str = self._context.peer()
+        return found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -163,9 +180,9 @@ class Call:
         finally:
             del self._since[self]
 
-    def end(self) -> None:
-        """End the call, because a call of another address gets its place."""
-        self.is_ended = True
+    def end(self, why: status.StatusError) -> None:
+        """End the call with this status."""
+        self.ended = why
         assert self._task is not None
         self._task.cancel()
 
@@ -182,6 +199,8 @@ class _Method:
     parse: Callable[[bytes], Any]
     is_stream: bool
     """the client sends several requests"""
+    is_open: bool
+    """its requests need no permission, or the service judges them"""
 
     def check_size(self, size: int) -> None:
         """StatusError if the request has too many bytes."""
@@ -210,11 +229,14 @@ class _Method:
 class Gate:
     """Has the methods of grpc.aio.Server that register a service."""
 
-    def __init__(self, server: grpc.aio.Server, batch: BatchLimits, received: ByteWindow) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, batch: BatchLimits, received: ByteWindow, access: Access
+    ) -> None:
         """received: bytes of requests that services are handling, by address."""
         self._server = server
         self._batch = batch
         self._received = received
+        self._access = access
         self.answers = ByteWindow(ANSWERS_BYTES, max_waiting=ANSWERS_BYTES)
         """bytes of single answers that clients have not taken, by address"""
         self.calls = Places(MAX_CALLS)
@@ -225,7 +247,9 @@ class Gate:
     def stalled(self) -> set[str]:
         """Return the peers that have not taken an answer for ANSWER_LIMIT_S."""
         before = time.monotonic() - ANSWER_LIMIT_S
-        return {call.peer() for call, _ in takewhile(lambda each: each[1] <= before, self._since.items())}
+        return {
+            call.wire_peer() for call, _ in takewhile(lambda each: each[1] <= before, self._since.items())
+        }
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """Do nothing: `add_registered_method_handlers` registers the same handlers by name."""
@@ -241,6 +265,7 @@ class Gate:
                 self._received,
                 self.answers,
                 self._since,
+                self._access,
             )
             for name, handler in handlers.items()
         }
@@ -258,6 +283,7 @@ class Gate:
             request_limits.request_shape(request, self._batch),
             handler.request_deserializer,
             handler.request_streaming,
+            known in OPEN or known == "Queue/Session",
         )
 
     def _places(self, service: str, known: str) -> Places:
@@ -269,11 +295,20 @@ class Gate:
 class Requests:
     """The requests of one call. The bytes of a request are released by `release`, or when the next one is requested."""
 
-    def __init__(self, method: _Method, context: Context, received: ByteWindow, address: str) -> None:
+    def __init__(
+        self,
+        method: _Method,
+        context: Context,
+        received: ByteWindow,
+        address: str,
+        check: Callable[[Any], None],
+    ) -> None:
+        """check: StatusError if the caller may not make a request."""
         self._method = method
         self._context = context
         self._received = received
         self._address = address
+        self._check = check
         self._taken = 0
         self._first: Any = None
 
@@ -308,7 +343,10 @@ class Requests:
             if not self._received.take_now(size, self._address):
                 await self._wait_for_room(size)
             self._taken = size
-        return self._method.read(data)
+        request = self._method.read(data)
+        if not self._method.is_open:
+            self._check(request)
+        return request
 
     async def _wait_for_room(self, size: int) -> None:
         try:
@@ -327,36 +365,73 @@ class Requests:
 
 
 def _handler(
-    handler: Any, method: _Method, received: ByteWindow, answers: ByteWindow, since: dict[Call, float]
+    handler: Any,
+    method: _Method,
+    received: ByteWindow,
+    answers: ByteWindow,
+    since: dict[Call, float],
+    access: Access,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return a handler for the server that takes and gives streams of bytes, and runs this method."""
     behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
     limit_s = WATCH_LIMIT_S if method.name in WATCHES else None
+    is_long = method.is_stream or handler.response_streaming
 
     async def run(_: AsyncIterator[bytes], context: Context) -> None:
-        address = client_address(context.peer())
         call = Call(context, handler.response_serializer, since)
-        CALLER.set(address)  # gRPC runs each call as a task of its own
-        if not method.calls.enter(address, call):
+        CALLER.set(call.share)  # gRPC runs each call as a task of its own
+        if not method.calls.enter(call.share, call):
             await abort(context, _no_room(method))
         try:
             if limit_s is None:
-                await serve(call, context, address)
+                await admitted(call, context)
                 return
             async with asyncio.timeout(limit_s):
-                await serve(call, context, address)
+                await admitted(call, context)
         except TimeoutError:
             await abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
         except asyncio.CancelledError:
-            if not call.is_ended:
+            if call.ended is None:
                 raise
-            await abort(context, _over(f"{method.name}: the place went to a client that had none"))
+            await abort(context, call.ended)
         finally:
-            method.calls.leave(address, call)
+            access.over(call)
+            if call.share:
+                method.calls.leave(call.share, call)
 
-    async def serve(call: Call, context: Context, address: str) -> None:
-        requests = Requests(method, context, received, address)
+    async def admitted(call: Call, context: Context) -> None:
+        try:
+            user = await access.admit(
+                method.name, context.peer(), call.share, _headers(context), _certificate(context)
+            )
+        except status.StatusError as error:
+            await abort(context, error)
+        if user is not None:
+            await become(call, context, user)
+        if is_long and method.name not in OPEN:
+            access.begin(call, user, _headers(context))
+        await serve(call, context, user)
+
+    async def become(call: Call, context: Context, user: User) -> None:
+        """From here on the call counts as its user's, and no more as its address's."""
+        USER.set(user)
+        method.calls.leave(call.share, call)
+        call.share = OF_USER + user.name
+        CALLER.set(call.share)
+        if not method.calls.enter(call.share, call):
+            call.share = ""
+            await abort(context, _no_room(method))
+
+    async def serve(call: Call, context: Context, user: User | None) -> None:
+        peer = context.peer()
+        requests = Requests(
+            method,
+            context,
+            received,
+            call.share,
+            lambda request: access.check(method.name, request, user, peer),
+        )
         try:
             given = await requests.begin()
             if method.is_stream:
@@ -372,13 +447,23 @@ def _handler(
             if handler.response_streaming:
                 await made
             else:
-                await call.answer(await made, answers, address)
+                await call.answer(await made, answers, call.share)
         except status.StatusError as error:
             await abort(context, error)
         finally:
             requests.release()
 
     return grpc.stream_stream_rpc_method_handler(run, None, None)
+
+
+def _headers(context: Context) -> dict[str, str]:
+    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _certificate(context: Context) -> str:
+    """The common name of the client's certificate; empty if it has shown none."""
+    names: Any = context.auth_context().get("x509_common_name", ())
+    return names[0].decode("utf-8", "replace") if names else ""
 
 
 def _over(text: str) -> status.StatusError:

@@ -6,9 +6,12 @@ received outputs. `MemberRequests.current_catalog` waits until it shows everythi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quorum.api.exchange_view import ExchangeView
 from quorum.catalog.policies import Effective, Policies
 from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.users import Users
 from quorum.node.events import CatalogChanged
 
 
@@ -17,6 +20,9 @@ class CatalogView:
 
     def __init__(self) -> None:
         self.policies = Policies()
+        self.users = Users()
+        self.on_users: Callable[[Users], None] = lambda users: None
+        """called with the users when they have changed"""
         self.queue_groups: tuple[int, ...] = ()
         self.removals = 0
         self.changes = 0
@@ -42,6 +48,9 @@ class CatalogView:
             self.routes.apply(change.routing)
         if change.policies is not None:
             self.policies = Policies(change.policies)
+        if change.users is not None:
+            self.users = Users(change.users)
+            self.on_users(self.users)
         self.removals, self.changes, self.revision = change.removals, change.changes, change.revision
         self.queue_groups, self._next_queue_id = change.queue_groups, change.next_queue_id
         if change.is_whole:

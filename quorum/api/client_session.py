@@ -83,6 +83,11 @@ class ClientSession:
         self.publisher.begin(producer, epoch, first_new)
         self._commands.open(self, producer, epoch, owner)
 
+    def refuse(self, request_id: int, why: status.StatusError) -> None:
+        """Failed follows."""
+        self._commands.resume()
+        self._commands.refuse(request_id, why)
+
     def client_closes(self) -> None:
         """The client says that it sends nothing again. The session ends cleanly if by then everything is decided, and
         the client was sent every decision."""

@@ -88,6 +88,7 @@ class DefinitionService(ExchangeService):
     """Methods for definitions; AdminService has the others."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._rehearsals = Shares(MAX_REHEARSALS)
         """dry runs under way, by address"""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-import structlog
-
+from quorum.api.health_log import HealthLog
 from quorum.api.hub import Hub
-from quorum.node.queries import STANDINGS, CheckHealth
+from quorum.node.queries import CheckHealth
 
 STARTING_POLL_S, SERVING_POLL_S = 0.05, 0.5
 """Interval between two health queries, before this node serves and while it serves."""
@@ -22,7 +21,7 @@ class HealthService(Protocol):
 
 
 async def watch_health(hub: Hub, service: HealthService) -> None:
-    """Poll the member's health until cancelled.
+    """Poll the member's health until cancelled, and log its changes.
 
     The health service reports SERVING while the member answers that it is ready (queries.CheckHealth). Sessions end in
     these cases:
@@ -32,7 +31,7 @@ async def watch_health(hub: Hub, service: HealthService) -> None:
     - the member names another reason to leave
     """
     standing, is_ready = "", False
-    logger = structlog.get_logger()
+    log, loop = HealthLog(), asyncio.get_running_loop()
     while True:
         ask = hub.requests.query_at_leisure if is_ready else hub.requests.query
         query = asyncio.ensure_future(ask(CheckHealth()))
@@ -42,10 +41,10 @@ async def watch_health(hub: Hub, service: HealthService) -> None:
             if not query.done():
                 service.set_serving(False)
         health = query.result()
+        log.follow(health, loop.time())
         if health.standing != standing:
             standing = health.standing
             if standing != "member":
-                logger.warning("not serving", standing=standing, meaning=STANDINGS[standing])
                 hub.leave(standing)
         is_ready = health.is_ready
         service.set_serving(is_ready)

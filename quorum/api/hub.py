@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from quorum.api.access import Access
 from quorum.api.catalog_view import CatalogView
 from quorum.api.decision_worker import DecisionWorker
 from quorum.api.deliveries import BodyReader
@@ -47,11 +48,13 @@ class Hub:
         limits: BatchLimits,
         session_window: int,
         node_window: int,
+        access: Access | None = None,
         *,
         clock_s: Callable[[], float] = boottime_s,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """node: the id of this node's member. clock_s: the member's clock, as its driver reads it."""
+        """node: the id of this node's member. access: None: without a configured administrator.
+        clock_s: the member's clock, as its driver reads it."""
         self.node = node
         self.random_bytes = random_bytes
         self.limits = limits
@@ -67,6 +70,8 @@ class Hub:
         self.publishing = PublishWindow(node_window)
         self.delivering = DeliveryWindow(MAX_WAITING_BYTES)
         self.catalog = CatalogView()
+        self.access = access or Access()
+        self.catalog.on_users = self.access.users_changed
         self.published = PublishedState(clock_s)
         inputs = self._inputs = RaftInputs()
         self.sessions = OpenSessions(inputs)

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -19,10 +19,13 @@ from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
+from quorum.api.access import Access, CheckToken, FirstAdministrator
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
+from quorum.api.passwords import check_password, secret_of
 from quorum.api.server import Server
+from quorum.catalog.users import check_user_name
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log import RESERVE_SEGMENTS, Log
@@ -42,6 +45,10 @@ from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
 from quorum.replication.network.handshake import Versions
+from quorum.replication.network.tls import TlsSecurity
+
+if TYPE_CHECKING:
+    from quorum.api.http.server import HttpServer
 
 T = TypeVar("T")
 
@@ -157,6 +164,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
         known=known,
         skips=" ".join(map(shown, config.skipped_places)),
         versions=Versions(machine=PRODUCTION.newest_version),
+        security=_peer_security(config),
     )
     member_config = MemberConfig(
         start.id,
@@ -188,11 +196,15 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     except UnknownVersion as error:
         raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
-    hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes)
+    access = Access(
+        _first_administrator(config), _token_check(config), is_open_without_users=config.allow_without_users
+    )
+    hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes, access)
     driver = Driver(member, network, hub.on_outputs)
     hub.attach(driver)
     server = Server(hub, config)
     await server.start(config.client_address)
+    http = await _serve_http(hub, config, server)
     gc.collect()
     gc.freeze()
     driver.start()
@@ -215,9 +227,63 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     await _hand_over(hub)
     await hub.stop()
     await server.stop(STOP_GRACE_S)
+    if http is not None:
+        await http.stop()
     await loop.run_in_executor(None, driver.stop)
     network.close()
     return 0
+
+
+async def _serve_http(hub: Hub, config: NodeConfig, services: Server) -> HttpServer | None:
+    """The server of `http_listen`, None without it. Its libraries are imported only if they are needed."""
+    if config.http_listen is None:
+        return None
+    from quorum.api.http.json_api import JsonApi
+    from quorum.api.http.server import HttpServer
+
+    api = JsonApi(hub, services.admin, services.queues)
+    server = HttpServer(hub, config.name, api, config.tls_certificate_file, config.tls_key_file)
+    await server.start(config.http_listen)
+    return server
+
+
+def _token_check(config: NodeConfig) -> CheckToken | None:
+    """What checks tokens, None without `token_keys_file`. ConfigError if the keys cannot be read."""
+    if config.token_keys_file is None:
+        return None
+    from quorum.api.tokens import Tokens
+
+    try:
+        return Tokens(
+            config.token_keys_file, config.token_algorithm, config.token_audience, config.token_user_claim
+        ).check
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"token_keys_file {config.token_keys_file}: {error}") from error
+
+
+def _first_administrator(config: NodeConfig) -> FirstAdministrator | None:
+    """The user of `first_administrator_file`, None without it. ConfigError if the file is not right."""
+    found = config.read_first_administrator()
+    if found is None:
+        return None
+    name, password = found
+    try:
+        check_user_name(name)
+        check_password(password)
+    except ValueError as error:
+        raise ConfigError(f"first_administrator_file {config.first_administrator_file}: {error}") from error
+    return FirstAdministrator(name, secret_of(password))
+
+
+def _peer_security(config: NodeConfig) -> TlsSecurity | None:
+    """None for plain connections between members. OperatorError if a file cannot be used."""
+    certificate, key, authority = config.peers_certificate_file, config.peers_key_file, config.peers_ca_file
+    if certificate is None or key is None or authority is None:
+        return None
+    try:
+        return TlsSecurity(certificate, key, authority)
+    except OSError as error:
+        raise OperatorError(f"peers_certificate_file, peers_key_file or peers_ca_file: {error}") from error
 
 
 async def _first_end(stopped: asyncio.Task[Any], *needed: asyncio.Task[None]) -> None:

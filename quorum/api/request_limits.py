@@ -13,6 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from fifo.commands import MAX_NAME_BYTES
 from fifo.limits import PRODUCTION
 from fifo.staging import PART_BYTES
+from quorum.api.passwords import MAX_PASSWORD_BYTES
 from quorum.api.session_consumers import MAX_RANGES
 from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, PROPERTIES, BatchLimits
 from quorum.node.wire.wire_scan import DEFAULT_BYTES, Limit, Limits, Shape, shape_of
@@ -37,6 +38,8 @@ TEXT_BYTES = {
     **dict.fromkeys(("exchange", "routing_key", "routing_keys", "source", "type"), MAX_NAME_BYTES),
     **dict.fromkeys(("name", "id", "incarnation", "replaces", "to", "pattern"), MAX_NAME_BYTES),
     **dict.fromkeys(("key", "names", "prefix", "after"), MAX_NAME_BYTES),
+    **dict.fromkeys(("user", "configure", "write", "read"), MAX_NAME_BYTES),
+    "password": MAX_PASSWORD_BYTES,
     **dict.fromkeys(("client_address", "peer_address"), ADDRESS_BYTES),
     **dict.fromkeys(("part", "parts", "producer_id"), PART_BYTES),
     **dict.fromkeys(("selector", "ApplicationPropertiesEntry.key", "Field.name"), SELECTOR_BYTES),

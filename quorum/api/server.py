@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 from quorum.api.admin_service import AdminService
 from quorum.api.bulk_service import BulkService
 from quorum.api.calls import ANSWER_LIMIT_S, Gate
+from quorum.api.certificates import Certificates
 from quorum.api.connections import LOOK_S, close_excess, close_peers, max_connections
 from quorum.api.health import Health
 from quorum.api.hub import Hub
@@ -59,6 +60,7 @@ class Server:
     """The server and the periodic check of its connections."""
 
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
+        self._credentials = _credentials(config)
         self._health = Health(SERVICES)
         self._max_connections = max_connections()
         self._watching: asyncio.Task[None] | None = None
@@ -78,17 +80,25 @@ class Server:
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        gate = self._gate = Gate(self._server, hub.limits, hub.received)
-        queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), gate)
+        gate = self._gate = Gate(self._server, hub.limits, hub.received, hub.access)
+        self.queues = QueueService(hub)
+        self.admin = AdminService(hub, config)
+        queue_pb2_grpc.add_QueueServicer_to_server(self.queues, gate)
         bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, config), gate)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, config), gate)
+        admin_pb2_grpc.add_AdminServicer_to_server(self.admin, gate)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, gate)
         reflection.enable_server_reflection((*SERVICES, HEALTH, reflection.SERVICE_NAME), gate)
 
     async def start(self, address: str) -> int:
-        """Listen on host:port; return the port. OperatorError if the address cannot be used."""
+        """Listen on host:port, with TLS if the configuration has a certificate; return the port. OperatorError if the
+        address cannot be used."""
+        credentials = self._credentials
         try:
-            port: int = self._server.add_insecure_port(address)
+            port: int = (
+                self._server.add_insecure_port(address)
+                if credentials is None
+                else self._server.add_secure_port(address, credentials)
+            )
         except RuntimeError as error:
             raise OperatorError(f"cannot listen for clients on {address}: {_why_not(address)}") from error
         await self._server.start()
@@ -132,3 +142,12 @@ class Server:
             structlog.get_logger().warning(
                 "calls did not end with the server", waited_s=grace_s + STOP_LIMIT_S
             )
+
+
+def _credentials(config: NodeConfig) -> grpc.ServerCredentials | None:
+    """None for plain text. ConfigError if a file is not right."""
+    if config.tls_certificate_file is None or config.tls_key_file is None:
+        return None
+    return Certificates(
+        config.tls_certificate_file, config.tls_key_file, config.tls_client_ca_file
+    ).credentials()

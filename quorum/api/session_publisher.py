@@ -201,6 +201,13 @@ class SessionPublisher:
             return
         await self._send(queue, first, lowest_unconfirmed, checked, mode)
 
+    async def refuse(
+        self, first: int, lowest_unconfirmed: int, batch: bytes, why: status.StatusError
+    ) -> None:
+        """Reject all messages of a batch."""
+        self._commands.resume()
+        await self._refuse(batches.claimed_count(batch), first, lowest_unconfirmed, None, why.status)
+
     async def _in_turn(self, batch: bytes, work: Callable[[], T]) -> T:
         """The result of work on a batch, when it is the turn of the client's address. Such work may run in a thread."""
         return await self._hub.turns.run(self._commands.owner, batches.check_steps(batch), work)

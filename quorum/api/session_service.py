@@ -12,12 +12,14 @@ from fifo import commands as c
 from fifo.limits import PRODUCTION
 from quorum.api import outcomes as o
 from quorum.api import status
+from quorum.api.access import USER, refusal
 from quorum.api.client_session import ClientSession
 from quorum.api.deliveries import DeliveredBatch
 from quorum.api.handlers import Context
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.request_filters import filter_of
+from quorum.api.rights import READ, published
 from quorum.api.rpc_status import abort, to_proto
 from quorum.api.session_consumers import Disposition
 from quorum.v1 import queue_pb2 as pb
@@ -118,7 +120,11 @@ class SessionCall:
             await waiting
 
     async def _publish(self, request: pb.PublishBatch) -> None:
-        if request.tx:
+        user = USER.get()
+        refused = None if user is None else refusal(published(request), user)
+        if refused is not None:
+            await self._refuse(request, refused)
+        elif request.tx:
             await self._session.transactions.publish(
                 request.tx,
                 request.batch,
@@ -126,20 +132,38 @@ class SessionCall:
                 mandatory=request.mandatory,
                 immediate=request.immediate,
             )
-            return
-        await self._session.publisher.publish(
-            request.routing_key,
-            request.first_sequence,
-            request.lowest_unconfirmed,
-            request.batch,
-            independent=request.independent,
-            exchange=request.exchange,
-            routing_keys=request.routing_keys,
-            mandatory=request.mandatory,
-            immediate=request.immediate,
-        )
+        else:
+            await self._session.publisher.publish(
+                request.routing_key,
+                request.first_sequence,
+                request.lowest_unconfirmed,
+                request.batch,
+                independent=request.independent,
+                exchange=request.exchange,
+                routing_keys=request.routing_keys,
+                mandatory=request.mandatory,
+                immediate=request.immediate,
+            )
+
+    async def _refuse(self, request: pb.PublishBatch, why: status.StatusError) -> None:
+        session = self._session
+        if request.tx:
+            session.transactions.refuse(request.tx, why)
+        else:
+            await session.publisher.refuse(
+                request.first_sequence, request.lowest_unconfirmed, request.batch, why
+            )
+
+    def _may_read(self, request: pb.Attach | pb.SessionGet) -> bool:
+        """Refuses the request if the user may not read its queue."""
+        refused = refusal(((READ, request.queue),), USER.get())
+        if refused is not None:
+            self._session.refuse(request.request_id, refused)
+        return refused is None
 
     async def _attach(self, request: pb.Attach) -> None:
+        if not self._may_read(request):
+            return
         await self._session.consumers.attach(
             request.request_id,
             request.consumer_tag,
@@ -179,6 +203,8 @@ class SessionCall:
         self._session.consumers.cancel(request.request_id, request.consumer_tag, requeue=request.requeue)
 
     async def _get(self, request: pb.SessionGet) -> None:
+        if not self._may_read(request):
+            return
         await self._session.consumers.get(
             request.request_id, request.queue, request.count, settled=request.settled
         )

@@ -143,6 +143,11 @@ class SessionTransactions:
             told = partial(transaction.answered, group)
             await self._publisher.embargo(part, tx, told, immediate=immediate)
 
+    def refuse(self, tx: int, why: status.StatusError) -> None:
+        """Refuse messages of a transaction, and so all of it."""
+        self._commands.resume()
+        self._refuse(self._find(tx), why)
+
     def settle(self, tx: int, request_id: int, consumer: Consumer | None, disposition: Disposition) -> None:
         """A disposition of a transaction. consumer: None if the request was refused because there is none."""
         self._commands.resume()

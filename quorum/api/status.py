@@ -33,11 +33,13 @@ class Code(IntEnum):
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     ABORTED = 10
     INTERNAL = 13
     UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ _REFUSED = {
     "missing_part": Code.FAILED_PRECONDITION,
     "published": Code.ALREADY_EXISTS,
     "refused_earlier": Code.FAILED_PRECONDITION,
+    "last_administrator": Code.FAILED_PRECONDITION,
     "not_checked_out": Code.FAILED_PRECONDITION,
     "rolled_back": Code.FAILED_PRECONDITION,
     "in_doubt": Code.UNAVAILABLE,

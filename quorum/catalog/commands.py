@@ -14,6 +14,7 @@ from quorum.catalog.exchanges import ExchangeCommand
 from quorum.catalog.lease_times import UNSEEN, LeaseTimesCommand, SetLeaseTimes
 from quorum.catalog.members import AddMember, DrainMember, MemberCommand, RemoveMember
 from quorum.catalog.queues import MAX_QUEUES
+from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,17 @@ class RemovePolicy:
     seen: int = UNSEEN
 
 
-SeenChanges = SetPolicy | RemovePolicy | AddMember | RemoveMember | DrainMember | SetLeaseTimes
+SeenChanges = (
+    SetPolicy
+    | RemovePolicy
+    | AddMember
+    | RemoveMember
+    | DrainMember
+    | SetLeaseTimes
+    | SetUser
+    | SetPermissions
+    | RemoveUser
+)
 """Commands with the number of such commands that the catalog had taken (CatalogMachine.changes) when the command was
 made. The command is refused if there are more by now. So a late command whose caller has given up undoes no later
 change."""
@@ -77,6 +88,7 @@ CatalogCommand = (
     DeclareQueue
     | RemoveQueue
     | RemoveExpired
+    | UserCommand
     | SetPolicy
     | RemovePolicy
     | ExchangeCommand

@@ -22,6 +22,7 @@ from quorum.catalog.members import CatalogMember
 from quorum.catalog.numbering import Speaker
 from quorum.catalog.policies import Policy
 from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
+from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, User
 
 
 class _Arguments:
@@ -79,6 +80,20 @@ _ENDS = (
 )
 BIND = Record(ex.Bind, (*_ENDS, Field("seen", I64)))
 UNBIND = Record(ex.Unbind, (Field("binding", U64),))
+_PATTERNS = (Field("configure", TEXT), Field("write", TEXT), Field("read", TEXT))
+SET_USER = Record(
+    SetUser,
+    (
+        Field("name", TEXT),
+        Field("secret", TEXT),
+        Field("administers", FLAG),
+        Field("monitors", FLAG),
+        Field("seen", I64),
+    ),
+    since=2,
+)
+SET_PERMISSIONS = Record(SetPermissions, (Field("name", TEXT), *_PATTERNS, Field("seen", I64)), since=2)
+REMOVE_USER = Record(RemoveUser, (Field("name", TEXT), Field("seen", I64)), since=2)
 """These are JSON lists; the others are packed."""
 REMOVE_QUEUE = Record(cat.RemoveQueue, (Field("name", OPEN_TEXT),))
 REMOVE_EXPIRED = Record(cat.RemoveExpired, (), since=2)
@@ -111,6 +126,16 @@ EXCHANGE = Record(
     (Field("id", U64), Field("name", TEXT), Field("type", TEXT), Field("arguments", ARGUMENTS)),
 )
 BINDING = Record(routes.Binding, (Field("id", U64), *_ENDS))
+USER = Record(
+    User,
+    (
+        Field("name", TEXT),
+        Field("secret", TEXT),
+        Field("administers", FLAG),
+        Field("monitors", FLAG),
+        *_PATTERNS,
+    ),
+)
 TIMES = Record(lt.LeaseTimes, (Field("lease_ms", U64), Field("step_down_ms", U64)))
 LEASE_SETTINGS = Record(
     lt.LeaseSettings,

@@ -1,6 +1,6 @@
 """The system group's machine: the queues, with their configuration and group; policies, which change the configuration
-of queues (policies.py); exchanges and bindings, by which nodes route messages to queues (exchanges.py); and the members
-of the cluster (members.py).
+of queues (policies.py); exchanges and bindings, by which nodes route messages to queues (exchanges.py); users and their
+permissions (users.py); and the members of the cluster (members.py).
 
 It holds the desired state. Each group's leader carries it out in that group's own log (`CreateQueue`, `UpdateConfig`,
 `DeleteQueue`, changes of members). A queue's id is given out once and never again, so a queue of the same name declared
@@ -48,7 +48,7 @@ from quorum.catalog.commands import (
     SetPolicy,
 )
 from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange, Exchanges, Unbind
-from quorum.catalog.layouts import LEASE_SETTINGS, POLICY, QUEUE
+from quorum.catalog.layouts import LEASE_SETTINGS, POLICY, QUEUE, USER
 from quorum.catalog.lease_times import (
     UNSEEN,
     FoundLeaseTimes,
@@ -79,6 +79,7 @@ from quorum.catalog.snapshot import (
     restored_numbering,
     restored_queue,
 )
+from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserCommand, Users
 
 MAY_BE_LEFT_OUT = (AddMember, RemoveMember, DrainMember, SetPolicy, RemovePolicy)
 """Commands that an operator may have skipped (CatalogMachine.leave_out). Commands about queues are not among them,
@@ -122,6 +123,7 @@ class CatalogMachine:
         self.lease_settings: LeaseSettings | None = None
         self.policies = Policies()
         self.exchanges = Exchanges()
+        self.users = Users()
         self.revision = 0
         """Number of changes of policies."""
         self.changes = 0
@@ -172,7 +174,7 @@ class CatalogMachine:
         """The part of the state that the running hash includes. It belongs to the machine's version: later additions to
         the state are included for entries of a later version."""
         state = self._state()
-        return _json([state[key] for key in HASHED])
+        return _json([*(state[key] for key in HASHED), *(state[key] for key in ("users",) if key in state)])
 
     def _operation(self, meta: c.Meta, operation: c.Operation, *, is_left_out: bool = False) -> Reply | None:
         command: c.Command | CatalogCommand = operation.command
@@ -334,6 +336,10 @@ class CatalogMachine:
     def _unbind(self, command: Unbind) -> Reply:
         return self.exchanges.unbind(command)
 
+    def _change_users(self, command: UserCommand) -> Reply:
+        self.users, reply = self.users.changed(command)
+        return reply
+
     def _found(self, command: BootstrapCluster) -> Reply | None:
         return self.members.found(command)
 
@@ -403,6 +409,9 @@ class CatalogMachine:
         DeleteExchange: _delete_exchange,
         Bind: _bind,
         Unbind: _unbind,
+        SetUser: _change_users,
+        SetPermissions: _change_users,
+        RemoveUser: _change_users,
         BootstrapCluster: _found,
         RecordIncarnation: _meet,
         FoundLeaseTimes: _found_lease_times,
@@ -512,7 +521,9 @@ class CatalogMachine:
         """The state by field, in an order that is the same on every member. What came with a version is there from the
         switch to that version on: until then, older builds are members and have to read it."""
         version = self.version
-        later = {} if version <= versions.BASE else {"version": version}
+        later: dict[str, Any] = {} if version <= versions.BASE else {"version": version}
+        if self.users:
+            later["users"] = [USER.row(user, version) for user in self.users.by_name.values()]
         state = {
             **COUNTERS.by_name(self, version),
             **exchanges_state(self.exchanges, version),
@@ -547,6 +558,7 @@ class CatalogMachine:
             for row in state["queues"]:
                 machine._add(restored_queue(row))
             machine.exchanges = restored_exchanges(state)
+            machine.users = Users(map(USER.from_row, state.get("users", ())))
             machine._numbering = restored_numbering(state)
             machine._restore_removed(state.get("removed"))
         except (KeyError, TypeError, json.JSONDecodeError) as error:

@@ -21,7 +21,9 @@ from quorum.cli.console import (
     UrlOption,
     connect,
     default_url,
+    output,
     print_json,
+    require_linux,
 )
 from quorum.errors import ClusterError
 
@@ -78,6 +80,7 @@ def up(
     ] = False,
 ) -> None:
     """Start members and show their output until Ctrl-C; with --detach, leave them running."""
+    require_linux()
     from quorum.cli.local_cluster import STATE_FILE, LocalCluster
 
     prefixer: Prefixer | None = None
@@ -313,30 +316,20 @@ def _versions(seen: ClusterStatus) -> str:
 
 
 def _tables(seen: ClusterStatus) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = output()
     standing = "" if seen.standing in ("", "member") else f" ({seen.standing})"
-    table = Table(
-        "member",
-        "clients",
-        "peers",
-        "reachable",
-        "boot",
-        "knows",
-        "disk",
-        "sync p99",
-        title=f"as {seen.answering_node}{standing} sees it",
-    )
+    table = Table(title=f"as {seen.answering_node}{standing} sees it")
+    for heading in ("member", "clients", "reachable", "knows", "disk", "sync p99"):
+        table.add_column(heading, overflow="fold")
     for each in seen.members:
         reachable = "yes" if each.reachable else "[red]no[/red]"
         reachable += ", drained" if each.drained else ""
         reachable += ", joining" if each.joining else ""
         name = f"{each.id} for {each.replaces}" if each.replaces else each.name
         disk, sync = _disk(each.disk)
-        addresses = (each.client_address, each.peer_address)
-        table.add_row(name, *addresses, reachable, str(each.boot), str(each.known_version or "?"), disk, sync)
+        table.add_row(name, each.client_address, reachable, str(each.known_version or "?"), disk, sync)
     console.print(table)
     if seen.standing == "removed":
         console.print(

@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from quorum.client.values import FieldValue
     from quorum.sync import Client
 
 DEFAULT_DIRECTORY = Path("quorum-data")
 DEFAULT_URL = "quorum://127.0.0.1:7400"
 
+YesOption = Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")]
 OWN_PACKAGES = ("quorum", "fifo", "quorum_selectors")
 PATIENCE_S = 3.0
 """After this time without output a command reports what it waits for."""
 EXPLAIN_LIMIT_MS = 2_000
+WIDTH = 200
+MOST_NAMES = 10_000
+"""Names of queues among which the nearest one is looked for, which takes some 0.3 s."""
 UrlOption = Annotated[
     str | None,
     typer.Option(
@@ -62,15 +68,68 @@ class CliError(Exception):
 def connect(url: str | None) -> Client:
     """A connection to the service that `--url` names. Reports on stderr if it takes long."""
     from quorum import sync
+    from quorum.client.endpoints import shown_url
     from quorum.client.errors import UnavailableError
 
     chosen = url or default_url()
+    shown = shown_url(chosen)
     try:
-        with still_trying(f"no member of {chosen} has answered yet"):
+        with still_trying(f"no member of {shown} has answered yet"):
             return sync.connect(chosen)
     except UnavailableError as error:
         hint = "" if url else "; --url names another service, `quorum cluster up` starts one here"
-        raise CliError(f"no member of {chosen} can be reached: {error}{hint}", 1) from error
+        raise CliError(f"no member of {shown} can be reached: {error}{hint}", 1) from error
+
+
+@contextmanager
+def connected(url: str | None) -> Iterator[Client]:
+    """The same for a block. If it names a queue that does not exist, the error names the nearest one that does."""
+    from quorum.client.errors import RefusedError
+
+    with connect(url) as client:
+        try:
+            yield client
+        except RefusedError as error:
+            name = error.metadata.get("queue", "") if error.reason == "NOT_FOUND" else ""
+            nearest = _nearest_queue(client, name)
+            if not nearest:
+                raise
+            raise CliError(f"{error}; did you mean {nearest!r}?", 1) from error
+
+
+def _nearest_queue(client: Client, name: str) -> str:
+    """The name of a queue that begins with the same letter and is most like this name; empty for none."""
+    from difflib import get_close_matches
+
+    from quorum.client.errors import QuorumError
+
+    try:
+        names = [each.name for each in client.queues(name[:1], timeout_ms=EXPLAIN_LIMIT_MS)] if name else []
+    except QuorumError:
+        return ""
+    return next(iter(get_close_matches(name, names[:MOST_NAMES], n=1)), "")
+
+
+@contextmanager
+def served(url: str | None) -> Iterator[Client]:
+    """The same, for commands that wait for nothing but the service. If the block takes longer than PATIENCE_S, and the
+    service cannot do its work, the cause is reported once."""
+    with connected(url) as client:
+        has_ended = threading.Event()
+
+        def tell() -> None:
+            cause = explain(client)
+            if cause and not has_ended.is_set():
+                note(f"the service cannot answer yet. {cause}; still trying")
+
+        notice = threading.Timer(PATIENCE_S, tell)
+        notice.daemon = True
+        notice.start()
+        try:
+            yield client
+        finally:
+            has_ended.set()
+            notice.cancel()
 
 
 @contextmanager
@@ -83,6 +142,13 @@ def still_trying(missing: str) -> Iterator[None]:
         yield
     finally:
         notice.cancel()
+
+
+def confirm(question: str) -> None:
+    """Ask on stderr before what cannot be undone. CliError unless the answer is yes."""
+    print(f"{question} [y/N, --yes answers in scripts]", end=" ", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CliError("nothing was changed", 1)
 
 
 def explain(client: Client) -> str:
@@ -102,6 +168,12 @@ def explain(client: Client) -> str:
     return (
         f"groups without a leader: {', '.join(missing)}; members {seen.answering_node} cannot reach: {down}"
     )
+
+
+def require_linux() -> None:
+    """Refuse to run a member on another system: it relies on Linux for its files, its clocks and its processes."""
+    if sys.platform != "linux":
+        raise CliError(f"a member needs Linux; this is {sys.platform}, where only clients run", 2)
 
 
 def default_url() -> str:
@@ -154,6 +226,14 @@ def print_json(value: Any) -> None:
 def is_user_facing(error: Exception) -> bool:
     """Whether an error is meant for users: one of the system, or one that Quorum's packages raise on purpose."""
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in OWN_PACKAGES
+
+
+def output() -> Console:
+    """Where tables are printed. In a pipe or file they have room for 200 characters a line, so that nothing is cut;
+    COLUMNS sets another width."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, connect, note, print_json, printable
+from quorum.cli.console import CliError, JsonOption, UrlOption, note, print_json, printable, served
 
 if TYPE_CHECKING:
     from quorum.client.definitions import DefinitionResult, ImportReport
@@ -31,7 +31,7 @@ def export(
     """Write the definitions of the cluster as JSON, sorted: equal definitions make an equal file."""
     from quorum.client.definition_files import text_of
 
-    with connect(url) as client:
+    with served(url) as client:
         found = client.export_definitions()
     data = text_of(found).encode()
     if file == STANDARD:
@@ -60,7 +60,7 @@ def import_(
     from quorum.client.definition_files import DefinitionsError
 
     data = _read(file)
-    with connect(url) as client:
+    with served(url) as client:
         try:
             report = client.import_definitions(data, dry_run=dry_run, vhost=vhost)
         except DefinitionsError as error:

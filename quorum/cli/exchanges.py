@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, connect, pairs, print_json
+from quorum.cli.console import CliError, JsonOption, UrlOption, output, pairs, print_json, served
 from quorum.cli.queues import shown, shown_arguments
 
 if TYPE_CHECKING:
@@ -43,12 +43,11 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List all exchanges by name."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.exchanges(prefix)
     if as_json:
         print_json([asdict(exchange) for exchange in found])
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -63,13 +62,13 @@ def list_(
             f"{exchange.bindings:,}",
             shown_arguments(exchange.arguments),
         )
-    Console().print(table)
+    output().print(table)
 
 
 @app.command()
 def show(exchange: NameArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Show one exchange with the bindings from it and to it."""
-    with connect(url) as client:
+    with served(url) as client:
         found, leaving, coming = client.describe_exchange(exchange)
     if as_json:
         print_json(
@@ -80,7 +79,6 @@ def show(exchange: NameArgument, url: UrlOption = None, as_json: JsonOption = Fa
             }
         )
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(show_header=False)
@@ -91,7 +89,7 @@ def show(exchange: NameArgument, url: UrlOption = None, as_json: JsonOption = Fa
         ("bindings", f"{len(leaving):,} from it, {len(coming):,} to it"),
     ]:
         table.add_row(name, value)
-    Console().print(table)
+    output().print(table)
     if leaving or coming:
         _print_bindings([*leaving, *coming])
 
@@ -110,7 +108,7 @@ def declare(
 ) -> None:
     """Declare an exchange; no error if it exists with the same type and arguments."""
     arguments = pairs(argument, "argument")
-    with connect(url) as client:
+    with served(url) as client:
         created = client.declare_exchange(exchange, kind, arguments)
     print(f"{'created' if created else 'exists with this type and these arguments:'} {exchange}")
 
@@ -124,7 +122,7 @@ def delete(
     url: UrlOption = None,
 ) -> None:
     """Delete an exchange and its bindings without confirmation."""
-    with connect(url) as client:
+    with served(url) as client:
         client.delete_exchange(exchange, if_unused=if_unused)
     print(f"deleted {exchange}")
 
@@ -140,7 +138,7 @@ def list_bindings(
     as_json: JsonOption = False,
 ) -> None:
     """List bindings in the order in which they were added."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.bindings(exchange, queue=queue)
     if as_json:
         print_json([asdict(binding) for binding in found])
@@ -161,7 +159,7 @@ def add(
     """Add a binding; no error if it exists."""
     arguments = _arguments(argument, selector)
     to = "exchange" if to_exchange else "queue"
-    with connect(url) as client:
+    with served(url) as client:
         is_new = client.bind(exchange, destination, key, arguments, to=to)
     print(f"{'bound' if is_new else 'is bound already:'} {destination} to {exchange}")
 
@@ -179,7 +177,7 @@ def remove(
     """Remove the binding that was added with the same options."""
     arguments = _arguments(argument, selector)
     to = "exchange" if to_exchange else "queue"
-    with connect(url) as client:
+    with served(url) as client:
         client.unbind(exchange, destination, key, arguments, to=to)
     print(f"removed the binding of {destination} to {exchange}")
 
@@ -194,7 +192,6 @@ def _arguments(given: list[str] | None, selector: str | None) -> dict[str, objec
 
 
 def _print_bindings(found: list[BindingInfo]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -208,4 +205,4 @@ def _print_bindings(found: list[BindingInfo]) -> None:
             shown(each.routing_key),
             shown_arguments(each.arguments),
         )
-    Console().print(table)
+    output().print(table)

@@ -590,7 +590,7 @@ def _toml_value(value: str | int) -> str:
 
 
 def _channel(address: str) -> Any:
-    import grpc
+    """A channel to a member, with the user of the environment if there is one."""
+    from quorum.client.endpoints import SCHEME, parse_url
 
-    # no pool is shared with earlier channels, so a member that was down is tried again at once
-    return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+    return parse_url(f"{SCHEME}{address}").open_blocking_channel(address)

@@ -16,19 +16,23 @@ import typer
 
 from quorum.cli import (
     archives,
+    certificates,
     cluster,
     data_files,
     dead_letters,
     definitions,
+    doctor,
     exchanges,
+    health,
     messages,
     pipeline,
     policies,
     queues,
     subscriptions,
     transactions,
+    users,
 )
-from quorum.cli.console import CliError, is_user_facing, print_error
+from quorum.cli.console import CliError, is_user_facing, print_error, require_linux
 from quorum.errors import DEFECT, ConfigError
 
 app = typer.Typer(
@@ -44,9 +48,12 @@ app.add_typer(queues.app, name="queues")
 app.add_typer(exchanges.app, name="exchanges")
 app.add_typer(exchanges.bindings_app, name="bindings")
 app.add_typer(policies.app, name="policies")
+app.add_typer(users.app, name="users")
+app.add_typer(users.permissions, name="permissions")
 app.add_typer(definitions.app, name="definitions")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(certificates.app, name="certificates")
 app.add_typer(pipeline.app, name="pipeline")
 pipeline.app.command()(archives.archive)
 pipeline.app.command()(archives.selectivity)
@@ -54,6 +61,8 @@ pipeline.app.command()(dead_letters.deadletters)
 app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("browse")(messages.browse)
+app.command("health")(health.health)
+app.command("doctor")(doctor.doctor)
 
 log_app = typer.Typer(help="Show the files of a node's log.", no_args_is_help=True)
 log_app.command("inspect")(data_files.inspect_file)
@@ -101,11 +110,26 @@ def node(
     ] = None,
 ) -> None:
     """Run one member in the foreground until SIGTERM or Ctrl-C."""
+    require_linux()
     from quorum.cli.serve import serve
 
     flags: dict[str, object] = {"name": name, "data_dir": data_dir, "listen": listen, "log_level": log_level}
     flags["skip_entries"] = tuple(skip_entry) if skip_entry else None
     raise typer.Exit(serve(config, flags))
+
+
+@selector_app.command("check")
+def selector_check(
+    selector: Annotated[str, typer.Argument(metavar="SELECTOR", help="a JMS selector")],
+) -> None:
+    """Check a JMS selector without a cluster, and list the fields that it reads."""
+    from quorum.cli.selector_eval import check
+    from quorum_selectors.errors import SelectorError
+
+    try:
+        print(check(selector))
+    except SelectorError as error:
+        raise CliError(str(error), 1) from error
 
 
 @selector_app.command("eval")
@@ -170,7 +194,31 @@ def _is_misuse(error: Exception) -> bool:
     return client is not None and isinstance(error, client.UsageError)
 
 
+EXTRAS = {
+    "pyspark": "spark",
+    "numpy": "server",
+    "pyarrow": "bulk",
+    "cryptography": "server",
+    "google_crc32c": "server",
+    "grpc_reflection": "server",
+    "lark": "server",
+    "packaging": "server",
+    "prometheus_client": "server",
+    "pydantic_settings": "server",
+    "pysyncobj": "server",
+    "sortedcontainers": "server",
+    "starlette": "server",
+    "structlog": "server",
+    "jwt": "server",
+    "uvicorn": "server",
+}
+"""The extra of the distribution that brings a package."""
+
+
 def _tell(error: Exception) -> int:
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").split(".")[0])):
+        print_error(f"this command needs {error.name}: pip install 'quorum-queue[{extra}]'")
+        return 1
     if isinstance(error, CliError):
         print_error(str(error))
         return error.status

@@ -13,6 +13,7 @@ from quorum.addresses import host_port
 from quorum.cli.console import CliError, UrlOption, connect, default_url
 
 if TYPE_CHECKING:
+    from quorum.client.endpoints import Service
     from quorum.client.records import ClusterStatus, LeaseTimes, MemberInfo
     from quorum.sync import Client
 
@@ -49,7 +50,7 @@ def replace(
 
 
 def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> None:
-    new = _ask_new_node(address)
+    new = _ask_new_node(url, address)
     if replaced is not None and new.name != replaced:
         raise CliError(
             f"the node at {address} is called {new.name!r}, not {replaced!r}; a node can replace only a member of "
@@ -68,15 +69,15 @@ def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> N
         _await(client, wait_s, has_joined, f"{new.name} is a voter of every group", _progress)
 
 
-def ask(address: str) -> ClusterStatus | None:
-    """The cluster's status from the node at this address; None if it does not answer. The call uses no session, because
+def ask(service: Service, address: str) -> ClusterStatus | None:
+    """The cluster's status from one node of a service; None if it does not answer. The call uses no session, because
     a drained node, or one that is not a member, opens none."""
     import grpc
 
     from quorum.client.records import ClusterStatus
     from quorum.v1 import admin_pb2, admin_pb2_grpc
 
-    with grpc.insecure_channel(address) as channel:
+    with service.open_blocking_channel(address) as channel:
         stub = admin_pb2_grpc.AdminStub(channel)
         try:
             return ClusterStatus.of(stub.ClusterStatus(admin_pb2.ClusterStatusRequest(), timeout=ASK_LIMIT_S))
@@ -90,8 +91,9 @@ def ask_any(url: str) -> ClusterStatus | None:
     from quorum.client.endpoints import parse_url
 
     other: ClusterStatus | None = None
-    for address in parse_url(url):
-        seen = ask(address)
+    service = parse_url(url)
+    for address in service.endpoints:
+        seen = ask(service, address)
         if seen is not None and seen.standing in MEMBERS:
             return seen
         other = other or seen
@@ -105,21 +107,24 @@ def _administer(url: str | None) -> Client:
     from quorum.client.endpoints import parse_url
 
     drained = ""
-    for address in parse_url(url or default_url()):
-        seen = ask(address)
+    service = parse_url(url or default_url())
+    for address in service.endpoints:
+        seen = ask(service, address)
         if seen is not None and seen.standing == "member":
             return connect(url)
         if seen is not None and seen.standing == "drained":
             drained = drained or address
-    return sync.connect(f"quorum://{drained}", has_session=False) if drained else connect(url)
+    return sync.connect(service.url_of(drained), has_session=False) if drained else connect(url)
 
 
-def _ask_new_node(address: str) -> MemberInfo:
+def _ask_new_node(url: str | None, address: str) -> MemberInfo:
+    from quorum.client.endpoints import parse_url
+
     try:
         host_port(address)
     except ValueError as error:
         raise CliError(str(error)) from None
-    seen = ask(address)
+    seen = ask(parse_url(url or default_url()), address)
     if seen is None:
         raise CliError(
             f"no node answers at {address}; give the node's client address, such as node-4.example:7400", 1

@@ -18,11 +18,12 @@ from quorum.cli.console import (
     FilterPropertyOption,
     SelectorOption,
     UrlOption,
-    connect,
+    connected,
     explain,
     filter_argument,
     note,
     pairs,
+    served,
 )
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _publish_all(
 ) -> int:
     """send: sends a part and returns the future of its confirm."""
     confirmed = 0
-    with connect(url) as client:
+    with connected(url) as client:
         waiting: deque[concurrent.futures.Future[int]] = deque()
 
         def confirm_one() -> int:
@@ -201,7 +202,7 @@ def _publish_together(
 ) -> int:
     """The same in one transaction, which is rolled back if the messages cannot be read to their end."""
     count = 0
-    with connect(url) as client, client.transaction(timeout_ms=_ms(timeout_s)) as transaction:
+    with connected(url) as client, client.transaction(timeout_ms=_ms(timeout_s)) as transaction:
         for part in _parts(messages, size):
             add(transaction, part)
             count += len(part)
@@ -279,7 +280,7 @@ def consume(
         )
     if keep:
         prefetch = count or prefetch
-    with connect(url) as client:
+    with served(url) as client:
         held = prefetch if count is None else min(prefetch, count)
         with client.consume(queue, selector, filters, prefetch=held, priority=priority) as consumer:
             _write_all(consumer, count, timeout, json_lines or positions, positions, keep)
@@ -327,7 +328,7 @@ def browse(
     filters = filter_argument(property_, application_property)
     if selector is not None and filters is not None:
         raise CliError("give a selector or a property filter, not both")
-    with connect(url) as client:
+    with served(url) as client:
         found = client.browse(queue, selector, start, count, property_filter=filters, delayed=delayed)
         for message in found:
             _write(message, json_lines or positions, positions)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json
+from quorum.cli.console import JsonOption, UrlOption, output, pairs, print_json, served
 from quorum.cli.queues import shown, shown_arguments
 
 app = typer.Typer(
@@ -20,12 +20,11 @@ NameArgument = Annotated[str, typer.Argument(metavar="POLICY", help="the policy'
 @app.command("list")
 def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
     """List all policies by name."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.policies()
     if as_json:
         print_json([asdict(policy) for policy in found])
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -40,7 +39,7 @@ def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
             str(policy.priority),
             shown_arguments(policy.arguments),
         )
-    Console().print(table)
+    output().print(table)
 
 
 @app.command("set")
@@ -61,7 +60,7 @@ def set_(
 ) -> None:
     """Make or change a policy; ends when all queues are configured accordingly."""
     arguments = pairs(argument, "argument")
-    with connect(url) as client:
+    with served(url) as client:
         changed = client.set_policy(policy, pattern, arguments, priority)
     print(f"{'set' if changed else 'is so already:'} {policy}")
 
@@ -69,6 +68,6 @@ def set_(
 @app.command()
 def delete(policy: NameArgument, url: UrlOption = None) -> None:
     """Delete a policy; ends when all queues are configured without it."""
-    with connect(url) as client:
+    with served(url) as client:
         client.delete_policy(policy)
     print(f"deleted {policy}")

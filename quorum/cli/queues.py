@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json, printable
+from quorum.cli.console import (
+    JsonOption,
+    UrlOption,
+    YesOption,
+    confirm,
+    output,
+    pairs,
+    print_json,
+    printable,
+    served,
+)
 
 if TYPE_CHECKING:
     from quorum.client.bulk_records import SubscriptionInfo
@@ -26,12 +36,11 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List all queues by name."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.queues(prefix)
     if as_json:
         print_json([_plain(queue) for queue in found])
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -42,13 +51,13 @@ def list_(
     for queue in found:
         counts = (f"{each:,}" for each in (queue.ready, queue.checked_out, queue.total, queue.consumers))
         table.add_row(shown(queue.name), str(queue.group), queue.leader or "none", *counts)
-    Console().print(table)
+    output().print(table)
 
 
 @app.command()
 def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Show one queue and its consumers."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.describe(queue)
     if as_json:
         print_json(
@@ -59,10 +68,9 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
             }
         )
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = output()
     table = Table(show_header=False)
     info = found.queue
     for name, value in [
@@ -115,15 +123,17 @@ def declare(
 ) -> None:
     """Declare a queue; no error if it exists with the same arguments."""
     arguments = pairs(argument, "argument")
-    with connect(url) as client:
+    with served(url) as client:
         created = client.declare(queue, arguments)
     print(f"{'created' if created else 'exists with these arguments:'} {queue}")
 
 
 @app.command()
-def delete(queue: NameArgument, url: UrlOption = None) -> None:
-    """Delete a queue and its messages without confirmation."""
-    with connect(url) as client:
+def delete(queue: NameArgument, yes: YesOption = False, url: UrlOption = None) -> None:
+    """Delete a queue and its messages."""
+    with served(url) as client:
+        if not yes:
+            confirm(f"Delete {queue} with {_messages(client.describe(queue).queue.total)}?")
         count = client.delete(queue)
     print(f"deleted {queue} and {_messages(count)}")
 
@@ -134,10 +144,15 @@ def purge(
     dead: Annotated[
         bool, typer.Option("--dead", help="only those that wait for a dead-letter target; all others stay")
     ] = False,
+    yes: YesOption = False,
     url: UrlOption = None,
 ) -> None:
     """Remove the messages that are ready, delayed, or wait for a dead-letter target; checked-out messages stay."""
-    with connect(url) as client:
+    with served(url) as client:
+        if not yes:
+            found = client.describe(queue).queue
+            count = found.dead if dead else found.ready + found.delayed + found.dead
+            confirm(f"Remove {_messages(count)} from {queue}?")
         count = client.purge(queue, dead_only=dead)
     print(f"purged {_messages(count)} from {queue}")
 
@@ -158,7 +173,7 @@ def redrive(
     as_json: JsonOption = False,
 ) -> None:
     """Move the messages of a dead-letter queue back to the queues where they died."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.redrive(queue, selector, limit=limit, only=only)
     show_redriven(queue, found, as_json=as_json)
 

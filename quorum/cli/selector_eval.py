@@ -1,4 +1,4 @@
-"""`quorum selector eval`: JSON lines in, JSON lines out, one answer for each line, in order.
+"""`quorum selector check|eval`. `eval`: JSON lines in, JSON lines out, one answer for each line, in order.
 
     {"id": 1, "dialect": "jms", "expr": "colour = 'red' AND JMSPriority > 4", "fields": {"colour": "red"}}
     {"id": 2, "dialect": "amqp-property", "expr": {"properties": {"subject": "&p:ord"}}, "fields": {...}}
@@ -22,7 +22,7 @@ from typing import Any
 from quorum_selectors import jms, properties
 from quorum_selectors.errors import SelectorsError
 from quorum_selectors.evaluate import PERSISTENT, evaluate
-from quorum_selectors.expression import DURABLE, Expression
+from quorum_selectors.expression import DURABLE, Expression, field_names
 from quorum_selectors.known_fields import APPLICATION, PROPERTIES, jms_key
 
 PARSE_ERROR = "parse-error"
@@ -34,6 +34,16 @@ MAX_DIGITS = 4000
 
 class Unreadable(ValueError):
     """A line that is not a request."""
+
+
+def check(text: str) -> str:
+    """What a JMS selector reads. SelectorError if it is wrong."""
+    names = field_names(jms.parse(text))
+    return (
+        f"the selector is right; it reads {', '.join(names)}"
+        if names
+        else "the selector is right; it reads no field"
+    )
 
 
 def evaluate_lines(lines: Iterable[str | bytes]) -> Iterator[str]:

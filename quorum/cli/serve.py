@@ -7,7 +7,7 @@ import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -21,7 +21,7 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     logged with its traceback."""
     config = load(file, flags)
     config.read_secret()  # before any file is changed
-    log_to_stderr(config.log_level)
+    log_to_stderr(config.log_level, config.log_format)
     allow_open_files()
     try:
         from quorum.api.process import run
@@ -40,20 +40,28 @@ def allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def log_to_stderr(level: str) -> None:
-    """Log one line for each event to stderr: time (UTC), level, event, its fields. Colours only on a terminal."""
+def log_to_stderr(level: str, line_format: Literal["text", "json"] = "text") -> None:
+    """Log one line for each event to stderr: time (UTC), level, event, its fields. Colours only on a terminal. json:
+    each line is an object, and a traceback is its field `exception`."""
+    as_text: list[structlog.typing.Processor] = [
+        structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            sort_keys=False,
+            pad_event_to=0,
+            exception_formatter=structlog.dev.plain_traceback,  # the default shows local variables, secrets too
+        )
+    ]
+    as_json: list[structlog.typing.Processor] = [
+        structlog.processors.format_exc_info,
+        structlog.processors.JSONRenderer(),
+    ]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(),
-                sort_keys=False,
-                pad_event_to=0,
-                exception_formatter=structlog.dev.plain_traceback,  # the default shows local variables, secrets too
-            ),
+            *(as_json if line_format == "json" else as_text),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, default_url, print_json, still_trying
+from quorum.cli.console import CliError, JsonOption, UrlOption, default_url, output, print_json, still_trying
 from quorum.cli.queues import plain_filter, selected, shown
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
     if as_json:
         print_json([{**plain_filter(subscription), "ready": ready} for subscription in found])
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(caption=f"{ready:,} messages are ready")
@@ -61,7 +60,7 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
             f"{subscription.timeout_ms / 1000:,.0f} s",
             THEN[subscription.on_expiry],
         )
-    console = Console()
+    console = output()
     console.print(table)
     for subscription in found:
         console.print(

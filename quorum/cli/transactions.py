@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, connect, print_json, printable
+from quorum.cli.console import (
+    CliError,
+    JsonOption,
+    UrlOption,
+    YesOption,
+    confirm,
+    print_json,
+    printable,
+    served,
+)
 
 if TYPE_CHECKING:
     from quorum.client.records import TransactionInfo
@@ -30,7 +39,7 @@ def list_(
     """List the transactions that are open, prepared, or committed but not finished in all groups.
 
     A prepared one is in doubt: its group waits for the decision of another group."""
-    with connect(url) as client:
+    with served(url) as client:
         found = client.transactions(group)
     if as_json:
         print_json([_as_json(each) for each in found])
@@ -62,7 +71,7 @@ def resolve(
     rollback: Annotated[
         bool, typer.Option("--rollback", help="roll this part back if the deciding group cannot be asked")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
+    yes: YesOption = False,
     url: UrlOption = None,
 ) -> None:
     """End the part of a transaction that is in doubt.
@@ -78,14 +87,12 @@ def resolve(
         raise CliError(f"{producer!r} is no producer; wanted: hexadecimal digits", 2) from error
     outcome = "commit" if commit else "rollback" if rollback else ""
     if outcome and not yes:
-        typer.confirm(
+        confirm(
             f"If the deciding group cannot be asked, the part of group {group} is ended by hand ({outcome}). If the "
             "deciding group has decided otherwise, the transaction counts in some groups and not in others, for ever. "
-            "Go on?",
-            abort=True,
-            err=True,
+            "Go on?"
         )
-    with connect(url) as client:
+    with served(url) as client:
         found = client.resolve_transaction(group, name, number, outcome)
     done = "committed" if found.committed else "rolled back"
     print(f"{done}, {'by hand' if found.by_hand else 'as the deciding group says'}")

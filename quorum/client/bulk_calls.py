@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from quorum.client.endpoints import CHANNEL_OPTIONS, DEFAULT_TIMEOUT_MS, parse_url
+from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, parse_url
 from quorum.client.errors import ClosedError, TimedOut, UnavailableError, from_rpc_error
 from quorum.v1 import bulk_pb2_grpc
 
@@ -27,7 +27,8 @@ class BulkChannels:
     def __init__(self, url: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         self._url = url
         self._timeout_ms = timeout_ms
-        self._endpoints = parse_url(url)
+        self._service = parse_url(url)
+        self._endpoints = self._service.endpoints
         self._begin()
 
     def _begin(self) -> None:
@@ -59,7 +60,7 @@ class BulkChannels:
                 raise ClosedError("the client has been closed")
             channel = self._channels.get(endpoint)
             if channel is None:
-                channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+                channel = self._service.open_blocking_channel(endpoint)
                 self._channels[endpoint] = channel
         return bulk_pb2_grpc.BulkStub(channel)
 

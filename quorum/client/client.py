@@ -23,7 +23,7 @@ from quorum.client.batch import Batch, Message, prepare
 from quorum.client.consumer import MAX_COUNT, Consumer, ConsumerOptions
 from quorum.client.definitions import DefinitionCalls
 from quorum.client.delivery import DeliveredMessage, Delivery, Target, by_holder
-from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, OpenChannel, open_channel, parse_url
+from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, OpenChannel, parse_url
 from quorum.client.errors import (
     ClosedError,
     NotFound,
@@ -52,6 +52,7 @@ from quorum.client.routes import Address, Route, Through, at_once, check_name, c
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
 from quorum.client.transaction_calls import MAX_GROUP, TransactionCalls
+from quorum.client.users import UserCalls
 from quorum.client.values import FieldValue, Properties, arguments, property_filter, with_delay
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 
@@ -81,6 +82,10 @@ DOING = {
     "ImportDefinitions": "importing definitions",
     "SetPolicy": "setting a policy",
     "DeletePolicy": "deleting a policy",
+    "SetUser": "setting a user",
+    "SetPermissions": "setting permissions",
+    "DeleteUser": "deleting a user",
+    "ListUsers": "listing users",
     "ListPolicies": "listing policies",
     "ListTransactions": "listing transactions",
     "ResolveTransaction": "resolving a transaction",
@@ -105,7 +110,7 @@ GONE: dict[str, Any] = {
 PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 
 
-class Client(PolicyCalls, ExchangeCalls, DefinitionCalls, TransactionCalls):
+class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, TransactionCalls):
     """A connection to the service. `async with connect(url) as client`, or `await connect(url)` and
     `close()`."""
 
@@ -118,18 +123,19 @@ class Client(PolicyCalls, ExchangeCalls, DefinitionCalls, TransactionCalls):
         silence_ms: int = SILENCE_MS,
         near_leader: bool = True,
         has_session: bool = True,
-        channels: OpenChannel = open_channel,
+        channels: OpenChannel | None = None,
         clock_s: Callable[[], float] = boottime_s,
     ) -> None:
         """has_session: False for a client with only the calls of administration, which a drained member serves, too.
-        channels: opens a channel to an endpoint. clock_s: a monotonic clock, in seconds."""
-        self._endpoints = parse_url(url)
+        channels: opens a channel to an endpoint; None: as the URL says. clock_s: a monotonic clock, in seconds."""
+        service = parse_url(url)
+        self._endpoints = service.endpoints
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._silence_ms = silence_ms
         self._near_leader = near_leader
         self._has_session = has_session
-        self._open_channel = channels
+        self._open_channel = channels or service.open_channel
         self._clock_s = clock_s
         self._session: Session | None = None
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -693,7 +699,7 @@ def connect(
     silence_ms: int = SILENCE_MS,
     near_leader: bool = True,
 ) -> Client:
-    """A client for quorum://host:port,host:port; open it with `async with` or `await`.
+    """A client for quorum://host:port,host:port, or quorums:// with TLS; open it with `async with` or `await`.
 
     timeout_ms: default deadline of every call. silence_ms: if no answer arrives for this time while one is due, the
     session moves to the next endpoint. near_leader: when its first queue is used, the session moves to the endpoint

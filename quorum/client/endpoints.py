@@ -1,14 +1,24 @@
-"""The service's endpoints, quorum://host:port,host:port, and the channels to them."""
+"""The service's endpoints, and the channels to them: quorum://user:password@host:port,host:port, and quorums:// with
+TLS. Without a user in the URL, the one of the environment logs in (QUORUM_USER, QUORUM_PASSWORD)."""
 
 from __future__ import annotations
 
+import base64
+import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import grpc
 
 from quorum.client.errors import UsageError
 
 SCHEME = "quorum://"
+SECURE_SCHEME = "quorums://"
+FILES = ("ca_file", "certificate_file", "key_file", "token_file")
+USER_VARIABLE, PASSWORD_VARIABLE = "QUORUM_USER", "QUORUM_PASSWORD"
 DEFAULT_PORT = 7400
 DEFAULT_TIMEOUT_MS = 30_000
 """Maximum time of a call, including all its retries."""
@@ -37,22 +47,156 @@ OpenChannel = Callable[[str], grpc.aio.Channel]
 """Opens a channel to host:port."""
 
 
-def parse_url(url: str) -> tuple[str, ...]:
-    """The endpoints of a URL as host:port, in order."""
-    if "@" in url:  # the text is not quoted in the error, because it may be a password
-        raise UsageError(f"the address names a user before '@'; wanted: {SCHEME}host:port,host:port")
-    if not url.startswith(SCHEME):
-        raise UsageError(f"address {url!r} does not begin with {SCHEME}")
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a URL names. endpoints: host:port, in order. is_secure: with TLS. The files are in PEM: the certificates
+    that the client trusts (without them, those that gRPC brings), and its own certificate with its key; and a signed
+    token, with which the client logs in. user: empty: it does not log in with a password."""
+
+    endpoints: tuple[str, ...]
+    is_secure: bool = False
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    token_file: str = ""
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    def open_channel(self, endpoint: str) -> grpc.aio.Channel:
+        """UsageError if a file cannot be read."""
+        if self.is_secure:
+            channel = grpc.aio.secure_channel(endpoint, self._credentials(), options=CHANNEL_OPTIONS)
+        else:
+            channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        return self._logged_in(channel)
+
+    def open_blocking_channel(self, endpoint: str) -> grpc.Channel:
+        """The same for calls that block."""
+        if self.is_secure:
+            channel = grpc.secure_channel(endpoint, self._credentials(), options=CHANNEL_OPTIONS)
+        else:
+            channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        return self._logged_in(channel)
+
+    def _logged_in(self, channel: Any) -> Any:
+        return _LoggedIn(channel, self._authorization) if self.user or self.token_file else channel
+
+    def _authorization(self) -> str:
+        """Of a call that begins now. The file of a token is read again, because it is renewed."""
+        if self.token_file:
+            return f"Bearer {(_content(self.token_file) or b'').decode('ascii', 'replace').strip()}"
+        pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return f"Basic {pair}"
+
+    def url_of(self, endpoint: str) -> str:
+        """The URL of one endpoint of this service."""
+        login = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@" if self.user else ""
+        if not self.is_secure:
+            return f"{SCHEME}{login}{endpoint}"
+        files = {name: getattr(self, name) for name in FILES if getattr(self, name)}
+        return f"{SECURE_SCHEME}{login}{endpoint}" + (f"/?{urlencode(files)}" if files else "")
+
+    def _credentials(self) -> grpc.ChannelCredentials:
+        """The files are read for each channel, so a new connection uses renewed certificates."""
+        return grpc.ssl_channel_credentials(
+            _content(self.ca_file), _content(self.key_file), _content(self.certificate_file)
+        )
+
+
+class _LoggedIn:
+    """A channel whose calls say who the client is. authorization: called for each call."""
+
+    def __init__(self, channel: Any, authorization: Callable[[], str]) -> None:
+        self._channel = channel
+        self._authorization = authorization
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        return self._with_header(self._channel.unary_unary(*arguments, **options))
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
+        return self._with_header(self._channel.unary_stream(*arguments, **options))
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        return self._with_header(self._channel.stream_unary(*arguments, **options))
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        return self._with_header(self._channel.stream_stream(*arguments, **options))
+
+    def _with_header(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **options: method(
+            *given, metadata=(("authorization", self._authorization()),), **options
+        )
+
+    async def __aenter__(self) -> _LoggedIn:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._channel.__aexit__(*error)
+
+    def __enter__(self) -> _LoggedIn:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._channel.__exit__(*error)
+
+
+def _content(file: str) -> bytes | None:
+    if not file:
+        return None
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def parse_url(url: str) -> Service:
+    """quorum://host:port,host:port, or quorums://host:port,host:port/?ca_file=... with TLS, both also with
+    user:password@ before the hosts."""
+    url, user, password = _without_login(url)
+    is_secure = url.startswith(SECURE_SCHEME)
+    if not is_secure and not url.startswith(SCHEME):
+        raise UsageError(f"address {url!r} does not begin with {SCHEME} or {SECURE_SCHEME}")
+    hosts, _, query = url[len(SECURE_SCHEME if is_secure else SCHEME) :].partition("?")
     endpoints = []
-    for part in url[len(SCHEME) :].rstrip("/").split(","):
+    for part in hosts.rstrip("/").split(","):
         host, colon, port = part.strip().rpartition(":")
         if not colon or part.endswith("]"):
             host, port = part.strip(), str(DEFAULT_PORT)
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise UsageError(f"endpoint {part!r} in {url!r}; wanted: host:port,host:port")
         endpoints.append(f"{host}:{port}")
-    return tuple(endpoints)
+    files = dict(parse_qsl(query, keep_blank_values=True))
+    for name in files:
+        if name not in FILES or not is_secure:
+            allowed = ", ".join(FILES) if is_secure else f"nothing without TLS ({SECURE_SCHEME})"
+            raise UsageError(f"{name!r} in {url!r}; allowed: {allowed}")
+    if bool(files.get("certificate_file")) != bool(files.get("key_file")):
+        raise UsageError(f"{url!r}: certificate_file and key_file belong together")
+    return Service(tuple(endpoints), is_secure, **files, user=user, password=password)
 
 
-def open_channel(endpoint: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+def shown_url(url: str) -> str:
+    """The URL without its password, for messages."""
+    where, mark, query = url.partition("?")
+    login, at, hosts = where.rpartition("@")
+    return f"{login.rpartition(':')[0]}@{hosts}{mark}{query}" if at else url
+
+
+def _without_login(url: str) -> tuple[str, str, str]:
+    """The URL without its user and password, and these; without them in the URL those of the environment. Errors quote
+    the URL only without them."""
+    scheme, slashes, rest = url.partition("://")
+    where, mark, query = rest.partition("?")
+    login, at, hosts = where.rpartition("@")
+    if not at:
+        user = os.environ.get(USER_VARIABLE, "")
+        return url, user, os.environ.get(PASSWORD_VARIABLE, "") if user else ""
+    user, colon, password = login.partition(":")
+    if not user or not colon:
+        raise UsageError("the address has '@' without a user and a password; wanted: user:password@host:port")
+    return f"{scheme}{slashes}{hosts}{mark}{query}", unquote(user), unquote(password)

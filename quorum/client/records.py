@@ -114,6 +114,32 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class UserInfo:
+    """A user and its permissions: patterns that match whole names of queues and exchanges, `*` for any characters;
+    empty: none. has_password: without one it logs in with a certificate."""
+
+    name: str
+    administers: bool
+    monitors: bool
+    configure: str
+    write: str
+    read: str
+    has_password: bool
+
+    @classmethod
+    def of(cls, wire: Any) -> UserInfo:
+        return cls(
+            wire.user,
+            wire.administers,
+            wire.monitors,
+            wire.configure,
+            wire.write,
+            wire.read,
+            wire.has_password,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeInfo:
     """One exchange. type: direct, fanout, topic, headers or selector. id: 0 for an exchange that is always there.
     bindings: number of bindings from it."""

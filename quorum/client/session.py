@@ -27,7 +27,7 @@ import grpc
 from google.rpc import code_pb2
 
 from quorum.client.attachments import Attachments
-from quorum.client.endpoints import OpenChannel, open_channel
+from quorum.client.endpoints import OpenChannel
 from quorum.client.errors import (
     ClosedError,
     ConnectionLost,
@@ -72,7 +72,7 @@ class Session:
         endpoints: tuple[str, ...],
         silence_ms: int,
         timeout_ms: int,
-        channels: OpenChannel = open_channel,
+        channels: OpenChannel,
         clock_s: Callable[[], float] = boottime_s,
         find_leader: FindLeader | None = None,
     ) -> None:

@@ -18,6 +18,7 @@ from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.exchanges import RoutingChanges
 from quorum.catalog.policies import Policy
 from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.users import User
 from quorum.node.queries import Query
 
 # ---- inputs
@@ -215,7 +216,7 @@ class CatalogChanged:
     is_whole: the view is replaced by this one; true for the first output, and after another state has replaced this
     node's. queues: new ones. removed: ids of removed queues. policies: all of them; None if they are the same.
     next_queue_id, removals, changes, revision: as in CatalogMachine. queue_groups: never changes. routing: changes of
-    exchanges and bindings, None for none.
+    exchanges and bindings, None for none. users: all of them; None if they are the same.
     """
 
     queues: tuple[CatalogQueue, ...]
@@ -228,6 +229,7 @@ class CatalogChanged:
     queue_groups: tuple[int, ...]
     is_whole: bool = False
     routing: RoutingChanges | None = None
+    users: tuple[User, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ reads/cluster_answers.py). Queries about the catalog are not here: the API has a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -381,13 +382,22 @@ STANDINGS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Leadership:
+    """Who leads a Raft group, as this node knows. leader: a member's id, empty for none. term: Raft's."""
+
+    leader: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """standing: this node's standing in its cluster (one of STANDINGS). reason_to_leave: why clients have
-    to leave a node that is not ready; empty if they need not."""
+    to leave a node that is not ready; empty if they need not. leaderships: by group."""
 
     standing: str
     is_ready: bool
     reason_to_leave: str
+    leaderships: Mapping[int, Leadership]
 
 
 @dataclass(frozen=True, slots=True)

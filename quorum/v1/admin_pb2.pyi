@@ -69,6 +69,80 @@ class PriorityCount(_message.Message):
     ready: int
     def __init__(self, priority: _Optional[int] = ..., ready: _Optional[int] = ...) -> None: ...
 
+class SetUserRequest(_message.Message):
+    __slots__ = ("user", "password", "administers", "monitors")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    ADMINISTERS_FIELD_NUMBER: _ClassVar[int]
+    MONITORS_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    password: str
+    administers: bool
+    monitors: bool
+    def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., administers: _Optional[bool] = ..., monitors: _Optional[bool] = ...) -> None: ...
+
+class SetUserResponse(_message.Message):
+    __slots__ = ("changed",)
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    changed: bool
+    def __init__(self, changed: _Optional[bool] = ...) -> None: ...
+
+class SetPermissionsRequest(_message.Message):
+    __slots__ = ("user", "configure", "write", "read")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURE_FIELD_NUMBER: _ClassVar[int]
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    configure: str
+    write: str
+    read: str
+    def __init__(self, user: _Optional[str] = ..., configure: _Optional[str] = ..., write: _Optional[str] = ..., read: _Optional[str] = ...) -> None: ...
+
+class SetPermissionsResponse(_message.Message):
+    __slots__ = ("changed",)
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    changed: bool
+    def __init__(self, changed: _Optional[bool] = ...) -> None: ...
+
+class DeleteUserRequest(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
+
+class DeleteUserResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListUsersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UserInfo(_message.Message):
+    __slots__ = ("user", "administers", "monitors", "configure", "write", "read", "has_password")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ADMINISTERS_FIELD_NUMBER: _ClassVar[int]
+    MONITORS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURE_FIELD_NUMBER: _ClassVar[int]
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    HAS_PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    administers: bool
+    monitors: bool
+    configure: str
+    write: str
+    read: str
+    has_password: bool
+    def __init__(self, user: _Optional[str] = ..., administers: _Optional[bool] = ..., monitors: _Optional[bool] = ..., configure: _Optional[str] = ..., write: _Optional[str] = ..., read: _Optional[str] = ..., has_password: _Optional[bool] = ...) -> None: ...
+
+class ListUsersResponse(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[UserInfo]
+    def __init__(self, users: _Optional[_Iterable[_Union[UserInfo, _Mapping]]] = ...) -> None: ...
+
 class QueueInfo(_message.Message):
     __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals", "ready_by_priority", "delayed", "dead", "dead_letter_problem", "held_groups")
     class ArgumentsEntry(_message.Message):

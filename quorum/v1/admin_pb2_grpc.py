@@ -124,6 +124,26 @@ class AdminStub:
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ResolveTransactionRequest.SerializeToString,
                 response_deserializer=quorum_dot_v1_dot_admin__pb2.ResolveTransactionResponse.FromString,
                 _registered_method=True)
+        self.SetUser = channel.unary_unary(
+                '/quorum.v1.Admin/SetUser',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.SetUserRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.SetUserResponse.FromString,
+                _registered_method=True)
+        self.SetPermissions = channel.unary_unary(
+                '/quorum.v1.Admin/SetPermissions',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.SetPermissionsRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.SetPermissionsResponse.FromString,
+                _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/quorum.v1.Admin/DeleteUser',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.DeleteUserResponse.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/quorum.v1.Admin/ListUsers',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.ListUsersResponse.FromString,
+                _registered_method=True)
         self.ClusterStatus = channel.unary_unary(
                 '/quorum.v1.Admin/ClusterStatus',
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ClusterStatusRequest.SerializeToString,
@@ -290,6 +310,33 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetUser(self, request, context):
+        """Users and their permissions (docs/security.md). Each call returns when the catalog has the change. The answering node
+        judges calls by it then, other nodes at most moments later. When a user changes, its calls end (UNAVAILABLE,
+        USER_CHANGED). Reasons of a refusal: BAD_ARGUMENT, NOT_FOUND, LIMIT, LAST_ADMINISTRATOR (the cluster has to keep one).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPermissions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ClusterStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -428,6 +475,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ResolveTransaction,
                     request_deserializer=quorum_dot_v1_dot_admin__pb2.ResolveTransactionRequest.FromString,
                     response_serializer=quorum_dot_v1_dot_admin__pb2.ResolveTransactionResponse.SerializeToString,
+            ),
+            'SetUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetUser,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.SetUserRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.SetUserResponse.SerializeToString,
+            ),
+            'SetPermissions': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPermissions,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.SetPermissionsRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.SetPermissionsResponse.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.DeleteUserRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.ListUsersRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.ListUsersResponse.SerializeToString,
             ),
             'ClusterStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ClusterStatus,
@@ -951,6 +1018,114 @@ class Admin:
             '/quorum.v1.Admin/ResolveTransaction',
             quorum_dot_v1_dot_admin__pb2.ResolveTransactionRequest.SerializeToString,
             quorum_dot_v1_dot_admin__pb2.ResolveTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/SetUser',
+            quorum_dot_v1_dot_admin__pb2.SetUserRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.SetUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPermissions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/SetPermissions',
+            quorum_dot_v1_dot_admin__pb2.SetPermissionsRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.SetPermissionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/DeleteUser',
+            quorum_dot_v1_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/ListUsers',
+            quorum_dot_v1_dot_admin__pb2.ListUsersRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.ListUsersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,6 +12,8 @@ Only parsing, encoding and decoding refuse. Evaluation never raises.
 
 from __future__ import annotations
 
+from unicodedata import east_asian_width
+
 MAX_SELECTOR_CHARACTERS = 4096
 MAX_SELECTOR_TOKENS = 200
 MAX_SELECTOR_PERCENTS = 200
@@ -75,4 +77,5 @@ def locate(text: str, offset: int) -> tuple[int, int, str]:
         " " if character == "\t" else character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
         for character in text[first:last]
     )
-    return line, column, f"{shown}\n{' ' * (offset - first)}^"
+    cells = sum(2 if east_asian_width(character) in "WF" else 1 for character in shown[: offset - first])
+    return line, column, f"{shown}\n{' ' * cells}^"

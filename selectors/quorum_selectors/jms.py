@@ -418,9 +418,12 @@ def _unexpected_token(error: UnexpectedToken, text: str) -> tuple[str, int]:
     expected = sorted(_SPOKEN.get(name, name.lstrip("_")) for name in error.accepts or error.expected)
     wanted = f"expected {' or '.join(expected)}" if len(expected) <= 8 else "expected a value or a condition"
     token = error.token
+    start = _start(token)
+    if str(token) == "=" and text[start - 1 : start] == "=":
+        return "equal is written =", start - 1
     if token.type == "$END":
         return f"the selector ends too early; {wanted}", len(text.rstrip(BLANKS))
-    return f"{_shortened(str(token))!a} cannot stand here; {wanted}", _start(token)
+    return f"{_shortened(str(token))!a} cannot stand here; {wanted}", start
 
 
 def _unexpected_character(text: str, offset: int) -> tuple[str, int]:

@@ -11,6 +11,7 @@ import pytest
 
 from quorum.api import calls as calls_module
 from quorum.api import request_limits, shares, status
+from quorum.api.access import Access
 from quorum.api.calls import Gate, Places
 from quorum.api.connections import close_peers
 from quorum.api.owners import CALLER, client_address
@@ -84,7 +85,7 @@ class Place:
     def __init__(self) -> None:
         self.is_ended = False
 
-    def end(self) -> None:
+    def end(self, why: status.StatusError) -> None:
         self.is_ended = True
 
 
@@ -104,7 +105,7 @@ def with_server(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
         server = grpc.aio.server()
         services = Services()
-        gate = Gate(server, BATCH, ByteWindow(WINDOW, max_waiting=WINDOW))
+        gate = Gate(server, BATCH, ByteWindow(WINDOW, max_waiting=WINDOW), Access())
         queue_pb2_grpc.add_QueueServicer_to_server(services, gate)
         admin_pb2_grpc.add_AdminServicer_to_server(services, gate)
         bulk_pb2_grpc.add_BulkServicer_to_server(services, gate)
@@ -345,9 +346,7 @@ def test_a_session_that_gives_its_place_to_another_address_is_told_so() -> None:
             address: enter(world.gate.calls, address, 1) for address in ("10.0.0.8", "10.0.0.9", "10.0.0.10")
         }
         assert all(others.values())
-        await refused(
-            sessions[0].read(), grpc.StatusCode.UNAVAILABLE, "the place went to a client that had none"
-        )
+        await refused(sessions[0].read(), grpc.StatusCode.UNAVAILABLE, "place went to a client that had none")
         assert world.services.sessions == 1
         sessions[1].cancel()
         for address, (call,) in others.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from quorum.api.access import Access
 from quorum.api.calls import Gate
 from quorum.api.shares import ByteWindow
 from quorum.node.wire.batches import BatchLimits
@@ -27,7 +28,9 @@ class Admin(admin_pb2_grpc.AdminServicer):
 def test_a_flood_of_resets_and_pings_holds_up_nobody_and_leaves_nothing() -> None:
     async def scenario() -> None:
         server = grpc.aio.server()
-        gate = Gate(server, BatchLimits(100, 1 << 20, 2 << 20), ByteWindow(1 << 20, max_waiting=1 << 20))
+        gate = Gate(
+            server, BatchLimits(100, 1 << 20, 2 << 20), ByteWindow(1 << 20, max_waiting=1 << 20), Access()
+        )
         admin_pb2_grpc.add_AdminServicer_to_server(Admin(), gate)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2 as pb
 from grpc_health.v1 import health_pb2_grpc
 
 from quorum.api import health_watch, server
+from quorum.api.access import Access
 from quorum.api.server import Server
 from quorum.api.shares import ByteWindow
 from quorum.node.queries import CheckHealth, Health
@@ -26,8 +27,12 @@ LIMIT_S = 30.0
 
 def with_server(run: Callable[[Server, Any, int], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
-        hub: Any = SimpleNamespace(limits=BatchLimits(100, 1 << 20, 2 << 20), received=ByteWindow(1 << 20))
-        config: Any = SimpleNamespace(name="n1", members={"n1": SimpleNamespace(client="127.0.0.1:7400")})
+        hub: Any = SimpleNamespace(
+            limits=BatchLimits(100, 1 << 20, 2 << 20), received=ByteWindow(1 << 20), access=Access()
+        )
+        config: Any = SimpleNamespace(
+            name="n1", members={"n1": SimpleNamespace(client="127.0.0.1:7400")}, tls_certificate_file=None
+        )
         made = Server(hub, config)
         port = await made.start("127.0.0.1:0")
         options = [("grpc.use_local_subchannel_pool", 1)]
@@ -123,7 +128,7 @@ class Node:
 
     async def query(self, query: CheckHealth) -> Health:
         self.looks += 1
-        return Health("member", bool(self.looks % 2), "")
+        return Health("member", bool(self.looks % 2), "", {})
 
     query_at_leisure = query
 
@@ -166,7 +171,7 @@ class StuckNode:
         self.waiting += 1
         await self.runs.wait()
         self.waiting -= 1
-        return Health("member", True, "")
+        return Health("member", True, "", {})
 
     query_at_leisure = query
 

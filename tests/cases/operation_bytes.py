@@ -10,6 +10,7 @@ from quorum.catalog import commands as cat
 from quorum.catalog import exchanges as ex
 from quorum.catalog import lease_times as lt
 from quorum.catalog import members as who
+from quorum.catalog import users as us
 
 HEAD_BYTES = 38
 
@@ -595,5 +596,17 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
     (
         ex.Unbind(binding=8),
         "34000000000000000000000000000000000000000000000000000000000000000000000000005b385d",
+    ),
+    (
+        us.SetUser(name="ann", secret="scrypt$1$00$11", administers=True, monitors=False, seen=3),
+        "41000000000000000000000000000000000000000000000000000000000000000000000000005b22616e6e222c227363727970742431243030243131222c747275652c66616c73652c335d",
+    ),
+    (
+        us.SetPermissions(name="ann", configure="a*", write="", read="*", seen=4),
+        "42000000000000000000000000000000000000000000000000000000000000000000000000005b22616e6e222c22612a222c22222c222a222c345d",
+    ),
+    (
+        us.RemoveUser(name="ann", seen=5),
+        "43000000000000000000000000000000000000000000000000000000000000000000000000005b22616e6e222c355d",
     ),
 )

@@ -107,6 +107,15 @@ def test_a_member_killed_and_started_again_catches_up(tmp_path: Path) -> None:
         assert cluster.ended() == {}
         assert all(size > 1_000_000 for size in cluster.resident_bytes().values())
         assert cluster.cpu_seconds() > 0.0
+        address = cluster.member("node-1").client
+        assert quorum("health", address, cwd=tmp_path) == "serves clients\n"
+        for name in ("node-2", "node-3"):
+            cluster.kill(name)
+        while "answers, and does not serve" not in quorum("health", "--answers", address, cwd=tmp_path):
+            assert time.monotonic() < deadline
+        quorum("health", address, cwd=tmp_path, status=1)
+        cluster.kill("node-1")
+        assert f"{address} does not answer" in quorum("health", "--answers", address, cwd=tmp_path, status=1)
     assert cluster.running() == {}
 
 

@@ -120,7 +120,7 @@ def test_dead_letters_of_one_queue_are_moved_back(service: Service) -> None:
     found = json.loads(quorum(*redrive, "--only", "notes", "--json", url=service.url, status=1)[0])
     assert (found["moved"], found["doubtful"], found["is_complete"]) == ({}, {}, True)
     for name in ("bills", "parking"):
-        quorum("queues", "delete", name, url=service.url)
+        quorum("queues", "delete", name, "--yes", url=service.url)
 
 
 def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -> None:
@@ -134,12 +134,16 @@ def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -
     assert json.loads(quorum("queues", "show", "orders", "--json", url=service.url)[0])["queue"]["ready"] == 0
     assert "x-max-length=5" in quorum("queues", "show", "orders", url=service.url)[0]
     quorum("publish", "orders", "a", "b", url=service.url)
-    assert quorum("queues", "purge", "orders", url=service.url)[0] == "purged 2 messages from orders\n"
+    assert (
+        quorum("queues", "purge", "orders", "--yes", url=service.url)[0] == "purged 2 messages from orders\n"
+    )
     totals = json.loads(quorum("queues", "show", "orders", "--json", url=service.url)[0])["queue"]["totals"]
     assert {name: count for name, count in totals.items() if count} == {"published": 2, "purged": 2}
     assert "2 purged" in quorum("queues", "show", "orders", url=service.url)[0]
-    assert quorum("queues", "delete", "orders", url=service.url)[0] == "deleted orders and 0 messages\n"
-    assert "orders" in quorum("queues", "delete", "orders", url=service.url, status=1)[1]
+    assert (
+        quorum("queues", "delete", "orders", "--yes", url=service.url)[0] == "deleted orders and 0 messages\n"
+    )
+    assert "orders" in quorum("queues", "delete", "orders", "--yes", url=service.url, status=1)[1]
 
 
 def test_transactions_in_doubt_are_listed_and_resolved(service: Service) -> None:
@@ -359,10 +363,13 @@ def test_a_pipe_is_no_file_of_a_log(tmp_path: Path) -> None:
     assert err == f"error: {pipe} is not a regular file; name a file of a node's log\n"
 
 
-def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+def test_a_password_in_an_address_is_not_repeated() -> None:
     for command in (("queues", "list"), ("subscriptions", "list", "q"), ("cluster", "status")):
-        _, err = quorum(*command, "--url", "quorum://user:secret@127.0.0.1:1", status=2)
-        assert err == "error: the address names a user before '@'; wanted: quorum://host:port,host:port\n"
+        _, err = quorum(*command, "--url", "quorum://user:secret@127.0.0.1:0", status=2)
+        assert err == "error: endpoint '127.0.0.1:0' in 'quorum://127.0.0.1:0'; wanted: host:port,host:port\n"
+    _, err = quorum("queues", "list", "--url", "quorum://user:secret@127.0.0.1:1", status=1)
+    assert "secret" not in err
+    assert "no member of quorum://user@127.0.0.1:1 can be reached" in err
 
 
 def test_a_cluster_file_of_other_types_is_refused(tmp_path: Path) -> None:
@@ -423,6 +430,49 @@ def test_waiting_for_ever_is_waiting_for_long(service: Service) -> None:
     service.cluster.declare("long")
     quorum("publish", "long", "a", url=service.url)
     assert quorum("consume", "long", "-n", "1", "--timeout", "inf", url=service.url)[0] == "a\n"
+
+
+def test_a_selector_is_checked_without_a_cluster() -> None:
+    out, _ = quorum("selector", "check", "colour = 'red' AND JMSPriority > 4")
+    assert out == "the selector is right; it reads application-properties.colour, header.priority\n"
+    assert quorum("selector", "check", "TRUE")[0] == "the selector is right; it reads no field\n"
+    _, err = quorum("selector", "check", "colour == 'red'", status=1)
+    assert err.splitlines() == [
+        "error: line 1, column 8: equal is written =",
+        "error: colour == 'red'",
+        "error:        ^",
+    ]
+
+
+def test_nobody_deletes_or_purges_a_queue_by_a_slip(service: Service) -> None:
+    service.cluster.declare("precious")
+    quorum("publish", "precious", "a", url=service.url)
+    for command, question in (
+        ("delete", "Delete precious with 1 message?"),
+        ("purge", "Remove 1 message from precious?"),
+    ):
+        for answer in (b"n\n", b""):
+            out, err = quorum("queues", command, "precious", url=service.url, stdin=answer, status=1)
+            assert question in err
+            assert (out, err.endswith("error: nothing was changed\n")) == ("", True)
+    assert (
+        quorum("queues", "purge", "precious", url=service.url, stdin=b"y\n")[0]
+        == "purged 1 message from precious\n"
+    )
+    assert quorum("queues", "delete", "precious", "--yes", url=service.url) == (
+        "deleted precious and 0 messages\n",
+        "",
+    )
+
+
+def test_the_nearest_name_of_a_queue_is_told(service: Service) -> None:
+    service.cluster.declare("orders")
+    for command in (("queues", "show", "ordres"), ("consume", "ordres"), ("publish", "ordres", "a")):
+        _, err = quorum(*command, url=service.url, status=1)
+        assert "there is no queue 'ordres'" in err
+        assert err.endswith("; did you mean 'orders'?\n")
+    _, err = quorum("queues", "show", "something-else", url=service.url, status=1)
+    assert "did you mean" not in err
 
 
 def test_large_lines_go_in_several_batches(service: Service) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -191,7 +193,10 @@ def test_the_page_says_what_the_model_says() -> None:
     assert reference() in page, "put what quorum.config.reference() answers into docs/configuration.md"
 
 
-def test_a_logged_traceback_shows_no_local_variables(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("line_format", ["text", "json"])
+def test_a_logged_traceback_shows_no_local_variables(
+    capsys: pytest.CaptureFixture[str], line_format: Literal["text", "json"]
+) -> None:
     import structlog
 
     from quorum.cli.serve import log_to_stderr
@@ -200,7 +205,7 @@ def test_a_logged_traceback_shows_no_local_variables(capsys: pytest.CaptureFixtu
         raise ValueError("no")
 
     try:
-        log_to_stderr("info")
+        log_to_stderr("info", line_format)
         try:
             fail("open " + "sesame")
         except ValueError as error:
@@ -211,4 +216,9 @@ def test_a_logged_traceback_shows_no_local_variables(capsys: pytest.CaptureFixtu
     assert written.out == ""
     assert "ValueError: no" in written.err
     assert "Traceback" in written.err
-    assert "sesame" not in written.err.replace('"open " + "sesame"', "")
+    quote = '\\"' if line_format == "json" else '"'
+    assert "sesame" not in written.err.replace(f"{quote}open {quote} + {quote}sesame{quote}", "")
+    if line_format == "json":
+        [line] = written.err.splitlines()
+        said = json.loads(line)
+        assert (said["event"], said["level"]) == ("stops", "critical")

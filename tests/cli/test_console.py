@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import sys
 import threading
 from collections.abc import Callable
 
@@ -51,3 +53,35 @@ def test_a_command_that_waits_says_what_for(
     assert capsys.readouterr().err == "nobody has answered yet; still trying\n"
     with subscriptions._client("quorum://127.0.0.1:1"):
         assert capsys.readouterr().err == "quorum://127.0.0.1:1 has not answered yet; still trying\n"
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("", ""),
+        (
+            "groups without a leader: 1",
+            "the service cannot answer yet. groups without a leader: 1; still trying\n",
+        ),
+    ],
+)
+def test_a_command_that_gets_no_answer_says_why(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, cause: str, said: str
+) -> None:
+    class Timer:
+        def __init__(self, after_s: float, then: Callable[..., None]) -> None:
+            self.start = then
+            self.cancel = lambda: None
+            assert after_s == console.PATIENCE_S
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    monkeypatch.setattr(console, "connect", contextlib.nullcontext)
+    monkeypatch.setattr(console, "explain", lambda client: cause)
+    with console.served("quorum://127.0.0.1:1"):
+        assert capsys.readouterr().err == said
+
+
+def test_a_member_is_refused_on_another_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(console.CliError, match="a member needs Linux; this is darwin"):
+        console.require_linux()

@@ -25,8 +25,13 @@ def compose() -> dict[str, Any]:
     return loaded
 
 
+def members_of(compose: dict[str, Any]) -> dict[str, Any]:
+    """The services of the file that are members; the others look at them."""
+    return {name: each for name, each in compose["services"].items() if name not in ("prometheus", "grafana")}
+
+
 def test_the_compose_file_has_three_members_apart_from_each_other(compose: dict[str, Any]) -> None:
-    services = compose["services"]
+    services = members_of(compose)
     assert sorted(services) == ["node-1", "node-2", "node-3"]
     ports = [service["ports"][0].split(":")[1] for service in services.values()]
     volumes = [service["volumes"][1].split(":")[0] for service in services.values()]
@@ -37,20 +42,65 @@ def test_the_compose_file_has_three_members_apart_from_each_other(compose: dict[
         assert service["build"]["dockerfile"] == "deploy/Containerfile"
         source = service["volumes"][0].split(":")[0]
         assert (DEPLOY / source).is_file()
-        assert set(service["secrets"]) == set(compose["secrets"])
+        assert set(service["secrets"]) | {"prometheus_password"} == set(compose["secrets"])
+    for service in compose["services"].values():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert not source.startswith("./") or (DEPLOY / source).is_file()
 
 
 def test_the_shared_configuration_loads_for_each_member(
     compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, service in compose["services"].items():
+    for name, service in members_of(compose).items():
         for variable, value in service["environment"].items():
             monkeypatch.setenv(variable, value)
         config = load(DEPLOY / "cluster.toml")
         assert config.name == name
         assert config.client_address == "0.0.0.0:7400"
         assert str(config.secret_file) == "/run/secrets/" + next(iter(compose["secrets"]))
-        assert sorted(config.members) == sorted(compose["services"])
+        assert sorted(config.members) == sorted(members_of(compose))
+
+
+@pytest.fixture
+def kubernetes() -> dict[tuple[str, str], dict[str, Any]]:
+    """The manifests by kind and name."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is a development dependency")
+    loaded = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+    return {(each["kind"], each["metadata"]["name"]): each for each in loaded}
+
+
+def test_the_configuration_on_kubernetes_loads_for_each_pod(
+    kubernetes: dict[tuple[str, str], dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = kubernetes["StatefulSet", "quorum"]["spec"]
+    file = tmp_path / "node.toml"
+    file.write_text(kubernetes["ConfigMap", "quorum"]["data"]["node.toml"], encoding="utf-8")
+    names = [f"quorum-{number}" for number in range(pods["replicas"])]
+    for name in names:
+        monkeypatch.setenv("QUORUM_NAME", name)
+        config = load(file)
+        assert sorted(config.members) == names
+        assert all(
+            each.peer.startswith(f"{each_name}.{pods['serviceName']}:")
+            for each_name, each in config.members.items()
+        )
+    [container] = pods["template"]["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert config.http_listen == f"0.0.0.0:{ports['http']}"
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert str(config.secret_file.parent) in mounts
+    assert str(config.data_dir.parent) in mounts
+
+
+def test_kubernetes_starts_no_member_again_that_waits_for_a_majority(
+    kubernetes: dict[tuple[str, str], dict[str, Any]],
+) -> None:
+    [container] = kubernetes["StatefulSet", "quorum"]["spec"]["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert "livenessProbe" not in container
+    assert kubernetes["PodDisruptionBudget", "quorum"]["spec"]["maxUnavailable"] == 1
+    assert kubernetes["Service", "quorum"]["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_the_image_copies_what_the_wheel_needs() -> None:
@@ -62,6 +112,8 @@ def test_the_image_copies_what_the_wheel_needs() -> None:
     assert names == {"pyproject.toml", "README.md", "quorum", "fifo", "selectors"}
     assert all((ROOT / name).exists() for name in names)
     assert "USER quorum" in text
+    sent = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
+    assert "*" in sent and names <= {line.removeprefix("!") for line in sent if line.startswith("!")}
 
 
 def test_the_unit_runs_the_command_with_options_it_has() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import quorum
 from quorum.client import errors, values
 from quorum.client.batch import BatchReader, Message, PreparedBatch, encode_batch
-from quorum.client.endpoints import parse_url
+from quorum.client.endpoints import parse_url, shown_url
 from quorum.client.errors import PublishRejected, ServiceError, UsageError
 from quorum.client.publisher import Publisher
 from quorum.client.tags import TagRanges, count_of
@@ -193,9 +193,9 @@ def test_bytes_that_are_no_batch_are_refused() -> None:
 
 
 def test_addresses() -> None:
-    assert parse_url("quorum://a:1,b:2") == ("a:1", "b:2")
-    assert parse_url("quorum://a") == ("a:7400",)
-    assert parse_url("quorum://[::1]:5,[::1]") == ("[::1]:5", "[::1]:7400")
+    assert parse_url("quorum://a:1,b:2").endpoints == ("a:1", "b:2")
+    assert parse_url("quorum://a").endpoints == ("a:7400",)
+    assert parse_url("quorum://[::1]:5,[::1]").endpoints == ("[::1]:5", "[::1]:7400")
     for bad in (
         "http://a:1",
         "quorum://",
@@ -206,9 +206,23 @@ def test_addresses() -> None:
     ):
         with pytest.raises(UsageError):
             parse_url(bad)
-    with pytest.raises(UsageError, match="names a user before '@'") as refused:
-        parse_url("quorum://user:secret@a:1")
-    assert "secret" not in str(refused.value)
+    for bad in ("quorum://user:secret@a:0", "http://user:secret@a:1", "quorum://:secret@a:1"):
+        with pytest.raises(UsageError) as refused:
+            parse_url(bad)
+        assert "secret" not in str(refused.value)
+
+
+def test_a_url_may_name_a_user_and_so_may_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = parse_url("quorum://ann:p%40ss:word@a:1,b")
+    assert (found.user, found.password, found.endpoints) == ("ann", "p@ss:word", ("a:1", "b:7400"))
+    assert parse_url(found.url_of("b:7400")).password == "p@ss:word"
+    assert "p@ss" not in repr(found)
+    assert parse_url("quorum://a").user == ""
+    monkeypatch.setenv("QUORUM_USER", "eve")
+    monkeypatch.setenv("QUORUM_PASSWORD", "of eve")
+    assert (parse_url("quorum://a").user, parse_url("quorum://a").password) == ("eve", "of eve")
+    assert parse_url("quorum://ann:x@a").user == "ann"
+    assert shown_url("quorum://ann:x@a:1/?ca_file=c") == "quorum://ann@a:1/?ca_file=c"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from quorum.api import request_limits
 from quorum.client.consumer import Consumer, ConsumerOptions
+from quorum.client.endpoints import parse_url
 from quorum.client.session import Session
 from quorum.node.wire.batches import BatchLimits
 from quorum.node.wire.wire_scan import scan
@@ -29,7 +30,7 @@ def test_every_request_of_many_settlements_is_taken_by_the_service(consumers: in
     shape = request_limits.request_shape(queue_pb2.SessionRequest.DESCRIPTOR, SMALLEST)
 
     async def scenario() -> None:
-        session = Session(("host:1",), 3_000, 3_000)
+        session = Session(("host:1",), 3_000, 3_000, parse_url("quorum://host:1").open_channel)
         for number in range(consumers):
             consumer = Consumer(
                 session.attachments, "q", f"consumer-{number}", ConsumerOptions(prefetch=2 * settled)

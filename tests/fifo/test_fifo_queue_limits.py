@@ -14,6 +14,7 @@ from fifo.commands import (
     CloseSession,
     Get,
     OpenSubscription,
+    Purge,
     QueueConfig,
     Return,
     Settle,
@@ -172,6 +173,15 @@ def test_bytes_are_the_same_from_a_snapshot_a_checkpoint_and_cold_blocks() -> No
 
 def entry(world: World) -> Entry:
     return Entry(world.index + 1, world.now_ms, CURRENT, world.limits)
+
+
+def test_one_purge_passes_some_blocks_the_oldest_first() -> None:
+    world = World(SMALL, has_model=True)
+    world.queue()
+    world.publish(world.session(), 100)
+    counted = [world.apply([(None, Purge(1, 90))]).replies[0] for _ in range(4)]
+    assert counted == [Ok(7 + 3 * 8), Ok(4 * 8), Ok(26), Ok(0)]
+    assert (info(world).ready, info(world).first_sequence, info(world).totals.purged) == (11, 90, 89)
 
 
 @pytest.mark.parametrize("lowered", [{"max_length": 5}, {"max_length_bytes": 599}])

@@ -197,10 +197,41 @@ def test_outcomes_are_forgotten_behind_the_window() -> None:
     assert reason(world.do(name, c.Commit(10))) == "rolled_back", "a refused command has ended it"
 
 
-def test_numbers_of_transactions_ascend() -> None:
+def test_a_transaction_with_parts_in_several_groups_may_come_later_than_its_successors() -> None:
+    world, name = world_of()
+    for tx in (9, 7, 8):
+        assert publish(world, name, tx) == Ok(2)
+    before = snapshot.encode(world.machine)
+    assert snapshot.encode(world.restored(before)) == before
+    for tx in (8, 9, 7):
+        assert world.do(name, c.Commit(tx)) == Ok()
+        assert reason(publish(world, name, tx)) == "rolled_back", "a number is used once"
+        assert world.do(name, c.Commit(tx)) == Ok(), "its outcome is known"
+    assert counts(world) == (6, 0)
+    assert snapshot.encode(world.restored(snapshot.encode(world.machine))) == snapshot.encode(world.machine)
+
+
+def test_what_is_told_or_asked_of_a_transaction_uses_its_number() -> None:
+    world, name = world_of()
+    publish(world, name, 9)
+    world.do(name, c.Rollback(8))
+    assert reason(world.do(name, c.Commit(7))) == "rolled_back"
+    assert reason(world.apply([(None, c.Resolve(name, 6))]).replies[0]) == "rolled_back"
+    assert [reason(publish(world, name, tx)) for tx in (8, 7, 6, 5)] == [*["rolled_back"] * 3, "Ok"]
+
+
+def test_a_number_below_the_window_is_refused() -> None:
+    limits = replace(PRODUCTION, transaction_window=8)
+    world, name = world_of(limits)
+    assert publish(world, name, 100) == Ok(2)
+    assert world.do(name, c.Commit(100)) == Ok()
+    assert [reason(publish(world, name, tx)) for tx in (92, 93)] == ["rolled_back", "Ok"]
+    assert reason(publish(world, name, 101)) == "limit", "8 above the one that is open"
+
+
+def test_numbers_of_transactions_are_used_once() -> None:
     world, name = world_of()
     publish(world, name, 5)
-    assert reason(publish(world, name, 4)) == "rolled_back"
     assert reason(publish(world, name, 0)) == "bad_argument"
     assert reason(world.do(name, c.Commit(7))) == "rolled_back"
     assert reason(publish(world, name, 7)) == "rolled_back", "the commit came first: it must not begin late"

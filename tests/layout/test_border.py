@@ -26,6 +26,7 @@ READS_OF_THE_LOG = {"read"}
 OF_THE_MEMBER = {"incarnation_bytes"}
 """What `process` uses of the member it has made; the network asks for it, on the Raft thread."""
 NEUTRAL = (
+    "access",
     "allocator",
     "catalog_view",
     "client_session",
@@ -34,6 +35,7 @@ NEUTRAL = (
     "deliveries",
     "exchange_view",
     "filters",
+    "health_log",
     "health_watch",
     "hub",
     "member_requests",
@@ -41,9 +43,11 @@ NEUTRAL = (
     "outcomes",
     "owners",
     "own_session",
+    "passwords",
     "producer_numbers",
     "raft_thread",
     "reading",
+    "rights",
     "routing",
     "session_commands",
     "session_consumers",

@@ -85,6 +85,7 @@ ALLOWED = {
         "quorum.errors",
         "quorum.spark",
     ),
+    "quorum.pytest_plugin": ("quorum", "quorum.sync", "quorum.cli"),
     "quorum.demo": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
 }
 
@@ -229,16 +230,23 @@ def test_the_search_for_dangers_would_notice(source: str) -> None:
     assert dangers(source, Path("x.py")) != []
 
 
+EXTRA_OF = {"quorum.client": "bulk", "quorum.spark": "spark", "quorum.pytest_plugin": "dev"}
+
+
 def test_every_foreign_package_that_is_imported_is_a_declared_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed_always = {_distribution(line) for line in project["dependencies"]}
-    with_spark = needed_always | {_distribution(line) for line in project["optional-dependencies"]["spark"]}
+    extras = {
+        extra: needed_always | {_distribution(line) for line in lines}
+        for extra, lines in project["optional-dependencies"].items()
+    }
     owners = packages_distributions()
     namespaces = {"google.protobuf": "protobuf", "google.rpc": "googleapis-common-protos"}
     problems = []
     for name, imports in ALL:
-        # nothing else may need what only the extra `spark` brings
-        declared = with_spark if name.startswith("quorum.spark") else needed_always
+        # a client needs no extra, but for Arrow; nothing else needs what only `spark` brings
+        room = next((room for room in EXTRA_OF if name.startswith(room)), "")
+        declared = extras[EXTRA_OF[room]] if room else extras["server"]
         for each in imports:
             top = each.module.split(".")[0]
             if each.typing_only or top in sys.stdlib_module_names or top in OWN:

@@ -26,6 +26,7 @@ LATER_KINDS: dict[int, set[str]] = {
         *("Prepare", "Decide", "Finish", "Resolve", "Finished"),
         *("ClaimDead", "SettleDead"),
         *("DeclareExchange", "DeleteExchange", "Bind", "Unbind"),
+        *("SetUser", "SetPermissions", "RemoveUser"),
     }
 }
 """machine version -> the kinds of commands that came after it"""

@@ -12,10 +12,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import structlog
 
+from quorum.cli.certificates import create
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.replication.errors import WireError
 from quorum.replication.network import connection as connection_module
@@ -31,7 +33,8 @@ from quorum.replication.network.handshake import (
     Identity,
     Versions,
 )
-from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, SendQueue, frame_header
+from quorum.replication.network.tls import TlsSecurity
+from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, Security, SendQueue, frame_header
 
 DEADLINE_S = 20.0
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -59,6 +62,7 @@ class Cluster:
         network_class: type[PeerNetwork] = PeerNetwork,
         versions: Versions = THIS_BUILD,
         kinds: Mapping[int, int] = ALL_KINDS,
+        security: Security | None = None,
     ) -> PeerNetwork:
         listener = self._sockets.pop(name, None)
         if listener is None:
@@ -73,6 +77,7 @@ class Cluster:
             known=known,
             listener=listener,
             versions=versions,
+            security=security,
         )
         made.set_kinds(kinds)
         self.networks[name] = made
@@ -530,6 +535,8 @@ def test_frames_arrive_however_the_bytes_are_cut(cluster: Cluster) -> None:
 class Pieces:
     """A channel that gives and takes a few bytes at a time."""
 
+    is_ready, has_buffered, has_unsent = True, False, False
+
     def __init__(self, seed: int) -> None:
         self.data = bytearray()
         self._chance = random.Random(seed)
@@ -553,6 +560,9 @@ class Pieces:
         if count:
             self.data += whole[:count]
         return count or None
+
+    def flush(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -584,6 +594,108 @@ def test_any_bytes_are_frames_or_a_wire_error(seed: int) -> None:
     except WireError:
         pass
     assert all(frame_header(kind, [data]) for kind, data in frames)
+
+
+# ---- TLS
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates of two authorities, in the folders "own" and "other"."""
+    folder = tmp_path_factory.mktemp("certificates")
+    for authority in ("own", "other"):
+        create(["a", "b"], folder / authority, 30)
+    return folder
+
+
+def tls(made: Path, name: str, authority: str = "own") -> TlsSecurity:
+    folder = made / authority
+    return TlsSecurity(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem")
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_000, 16_384, 70_000, 5_000_000])
+def test_frames_of_any_size_come_through_tls_in_both_directions(
+    cluster: Cluster, made: Path, size: int
+) -> None:
+    for name in "ab":
+        cluster.add(name, security=tls(made, name))
+    cluster.until(lambda: cluster.connected("a", "b"))
+    sent = [bytes([number]) * size for number in range(4)]
+    for one, other in (("a", "b"), ("b", "a")):
+        for data in sent:
+            assert cluster.networks[one].send(other, 3, [data[:9], data[9:]])
+    cluster.until(lambda: all(len(cluster.frames[name]) == len(sent) for name in "ab"))
+    for name in "ab":
+        assert [data for _, _, data in cluster.frames[name]] == sent
+        assert cluster.networks[name].stats.bad_frames == 0
+
+
+def test_many_small_frames_come_through_tls(cluster: Cluster, made: Path) -> None:
+    for name in "ab":
+        cluster.add(name, security=tls(made, name))
+    cluster.until(lambda: cluster.connected("a", "b"))
+    for number in range(20_000):
+        cluster.networks["a"].send("b", 3, [number.to_bytes(4, "little")])
+    cluster.until(lambda: len(cluster.frames["b"]) == 20_000)
+    assert [int.from_bytes(data, "little") for _, _, data in cluster.frames["b"]] == list(range(20_000))
+
+
+def test_a_member_without_tls_or_of_another_authority_is_not_connected(cluster: Cluster, made: Path) -> None:
+    cluster.add("a", security=tls(made, "a"))
+    cluster.add("b", security=tls(made, "b", "other"))
+    cluster.add("c")
+    refused = cluster.networks["a"].stats
+    cluster.until(lambda: refused.refused_handshakes >= 4)
+    assert cluster.networks["a"].links() == []
+
+
+def test_the_secret_is_asked_for_inside_tls(cluster: Cluster, made: Path) -> None:
+    cluster.add("a", security=tls(made, "a"))
+    cluster.add("b", security=tls(made, "b"), secret=SECRET[::-1])
+    cluster.until(
+        lambda: (
+            cluster.networks["a"].stats.refused_handshakes + cluster.networks["b"].stats.refused_handshakes
+            > 1
+        )
+    )
+    assert not cluster.connected("a", "b")
+
+
+def test_nothing_is_read_before_the_handshake_of_tls(cluster: Cluster, made: Path) -> None:
+    network = cluster.add("a", security=tls(made, "a"))
+    with socket.create_connection(network.address) as rubbish:
+        rubbish.sendall(bytes(range(256)) * 40)
+        cluster.until(lambda: network.stats.refused_handshakes == 1)
+        rubbish.settimeout(DEADLINE_S)
+        answer = rubbish.recv(100)
+        assert answer == b"" or answer[:1] == b"\x15", "nothing, or an alert of TLS"
+
+
+def test_an_idle_connection_with_tls_is_not_polled_for_ever(cluster: Cluster, made: Path) -> None:
+    """While one end is silent in the handshake, and afterwards, no event wakes the loop."""
+    network = cluster.add("a", security=tls(made, "a"))
+    with socket.create_connection(network.address):
+        cluster.poll()
+        cluster.poll()
+        assert network._selector.select(0) == []
+    cluster.add("b", security=tls(made, "b"))
+    cluster.until(lambda: cluster.connected("a", "b"))
+    for _ in range(5):
+        cluster.poll()
+    assert all(each._selector.select(0) == [] and not each._buffered for each in cluster.networks.values())
+
+
+def test_renewed_certificates_are_used_for_new_connections(cluster: Cluster, tmp_path: Path) -> None:
+    create(["a", "b"], tmp_path / "own", 30)
+    for name in "ab":
+        cluster.add(name, security=tls(tmp_path, name))
+    cluster.until(lambda: cluster.connected("a", "b"))
+    create(["a"], tmp_path / "own", 30)
+    (tmp_path / "own" / "b.pem").write_text("rubbish")  # its last good certificate stays in use
+    connection = cluster.networks["a"]._up["b"]
+    connection.socket.shutdown(socket.SHUT_RDWR)
+    cluster.until(lambda: cluster.networks["a"].stats.lost == 1)
+    cluster.until(lambda: cluster.connected("a", "b"))
 
 
 # ---- versions

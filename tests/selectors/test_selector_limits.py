@@ -52,6 +52,8 @@ def attempt(selector: str) -> Expression | SelectorError:
         ("a = 'x", 1, 5, "the string has no closing quote", "a = 'x\n    ^"),
         ("a >", 1, 4, "ends too early", "a >\n   ^"),
         ("\ta\t5", 1, 4, "'5' cannot stand here", " a 5\n   ^"),
+        ("a == 5", 1, 3, "equal is written =", "a == 5\n  ^"),
+        ("名前 = 5 AND x % 2", 1, 14, "there is no operator %", f"名前 = 5 AND x % 2\n{' ' * 15}^"),
         ("a + 'x' > 1", 1, 5, "a number or an identifier is needed here, not a string", None),
         ("5 OR a", 1, 1, "a condition is needed here, not a number", None),
         ("a LIKE 'b!' ESCAPE '!'", 1, 10, "ends in its escape character", None),

@@ -335,11 +335,20 @@ UNREACHED = """
     quorum/__init__.py
     quorum/api/allocator.py
     quorum/api/calls.py
+    quorum/api/certificates.py
     quorum/api/connections.py
     quorum/api/health.py
+    quorum/api/http/json_api.py
+    quorum/api/http/json_codec.py
+    quorum/api/http/metrics.py
+    quorum/api/http/page_files.py
+    quorum/api/http/server.py
+    quorum/api/passwords.py
     quorum/api/process.py
     quorum/api/request_limits.py
+    quorum/api/rights.py
     quorum/api/server.py
+    quorum/api/tokens.py
     quorum/api/transaction_service.py
     quorum/bench/backlog.py
     quorum/bench/command.py
@@ -359,13 +368,16 @@ UNREACHED = """
     quorum/bench/spark_flows.py
     quorum/bench/transfer.py
     quorum/cli/archives.py
+    quorum/cli/certificates.py
     quorum/cli/cluster.py
     quorum/cli/cluster_file.py
     quorum/cli/console.py
     quorum/cli/data_files.py
     quorum/cli/dead_letters.py
     quorum/cli/definitions.py
+    quorum/cli/doctor.py
     quorum/cli/exchanges.py
+    quorum/cli/health.py
     quorum/cli/json_lines.py
     quorum/cli/live_selectors.py
     quorum/cli/local_cluster.py
@@ -382,6 +394,7 @@ UNREACHED = """
     quorum/cli/spark_sessions.py
     quorum/cli/subscriptions.py
     quorum/cli/transactions.py
+    quorum/cli/users.py
     quorum/client/answers.py
     quorum/client/bulk.py
     quorum/client/bulk_calls.py
@@ -390,6 +403,7 @@ UNREACHED = """
     quorum/client/rabbitmq_definitions.py
     quorum/client/redrive.py
     quorum/client/transaction_calls.py
+    quorum/client/users.py
     quorum/demo/extract.py
     quorum/demo/flights.py
     quorum/demo/one_flight.py
@@ -403,7 +417,9 @@ UNREACHED = """
     quorum/node/identity/log_owner.py
     quorum/node/maintenance/lost_log.py
     quorum/node/maintenance/offline_check.py
+    quorum/pytest_plugin.py
     quorum/replication/network/connection.py
+    quorum/replication/network/tls.py
     quorum/replication/network/wire.py
     quorum/spark/archive.py
     quorum/spark/archived_fields.py

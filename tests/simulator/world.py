@@ -46,6 +46,7 @@ from simulator.clients.apps import (
 from simulator.clients.bounded import bounded_apps, bounded_places, delayed_places
 from simulator.clients.bulk import Browser, Reader, Writer
 from simulator.clients.copies import PLACES, copy_apps
+from simulator.clients.crowd import Crowd
 from simulator.clients.grouped import grouped_apps, grouped_places
 from simulator.clients.hostile import hostile_apps
 from simulator.clients.mortals import Deaths, mortal_apps
@@ -80,6 +81,8 @@ LEASE_MS = 1_500
 WIDE_SEEDS = 0.25
 ROUTING_SEEDS = 0.4
 TRANSACTION_SEEDS = 0.4
+TRANSACTIONS_IN_A_ROW = 30
+"""So many of one client are committed, with none that fails between them, once the cluster is healed."""
 EXCHANGE_SEEDS = 0.3
 DEAD_LETTER_SEEDS = 0.4
 FEW_PART = 0.15
@@ -453,6 +456,7 @@ class World:
             self.apps.append(SingleProducer(self, 60))
         if self.has_transactions:
             self.apps += [Transactor(self, 61, plain), Transactor(self, 62, other)]
+            self.apps.append(Crowd(self, 65, self.outputs))
             self.apps += [
                 Consumer(self, number, place, None, 0.3) for number, place in enumerate(self.outputs, 63)
             ]
@@ -535,6 +539,8 @@ class World:
         counts = self.rules.counts
         before = counts["confirmed"]
         self.run_until(lambda: counts["confirmed"] > before + 20, "publishing goes on", PROGRESS_LIMIT_MS)
+        if self.has_transactions:
+            self.run_until(self._transactions_go_on, "transactions from many tasks go on", PROGRESS_LIMIT_MS)
         self.phase = "draining"
         producers = [app for app in self.apps if isinstance(app, NumberedProducer)]
         self.run_until(
@@ -557,6 +563,9 @@ class World:
         )
         self.upgrades.count()
         self.rules.counts["clusters grown"] += len(self.founders) < len(self.changes.wished)
+
+    def _transactions_go_on(self) -> bool:
+        return any(app.in_a_row >= TRANSACTIONS_IN_A_ROW for app in self.apps if isinstance(app, Crowd))
 
     @property
     def queues(self) -> list[Place]:

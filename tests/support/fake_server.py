@@ -34,10 +34,11 @@ Predicate = Callable[[Any], bool]
 
 
 class Refusal(Exception):
-    def __init__(self, code: int, reason: str, text: str) -> None:
+    def __init__(self, code: int, reason: str, text: str, **metadata: str) -> None:
         super().__init__(text)
         detail = any_pb2.Any()
-        detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain="quorum", metadata={"why": text}))
+        metadata = {"why": text, **metadata}
+        detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain="quorum", metadata=metadata))
         self.status = status_pb2.Status(code=code, message=text, details=[detail])
 
 
@@ -128,7 +129,7 @@ class FakeCluster:
 
     def queue(self, name: str) -> FakeQueue:
         if name not in self.queues:
-            raise Refusal(code_pb2.NOT_FOUND, "NOT_FOUND", f"there is no queue {name!r}")
+            raise Refusal(code_pb2.NOT_FOUND, "NOT_FOUND", f"there is no queue {name!r}", queue=name)
         return self.queues[name]
 
     def release_attaches(self) -> None:
@@ -784,7 +785,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
             queue = self.cluster.queue(name)
             if number not in (0, queue.id):
                 text = f"there is no queue {name!r} with the id {number}"
-                raise Refusal(code_pb2.NOT_FOUND, "NOT_FOUND", text)
+                raise Refusal(code_pb2.NOT_FOUND, "NOT_FOUND", text, queue=name)
             return queue
         except Refusal as refusal:
             await context.abort_with_status(rpc_status.to_status(refusal.status))

@@ -125,8 +125,16 @@ class ModelProducer:
     accepted: set[int] = field(default_factory=set)
     highest: int = -1  # of all that were taken
     last_tx: int = 0
+    named_tx: set[int] = field(default_factory=set)
     committed: set[int] = field(default_factory=set)
     ended_ms: int = -1
+
+    def name_tx(self, number: int) -> None:
+        self.named_tx.add(number)
+        self.last_tx = max(self.last_tx, number)
+
+    def may_begin(self, number: int, window: int) -> bool:
+        return number > self.last_tx - window and number not in self.named_tx
 
 
 def as_refused(refused: dict[int, str], first: int) -> list[tuple[int, int, e.Refused]]:
@@ -1347,6 +1355,12 @@ class ModelGroup:
             return e.Refused("not_found", "")
         machine = self.queues[queue]
         waiting = [] if dead_only else machine.waiting()
+        dead = [each.message for each in machine.dead.messages]
+        blocks = sorted({machine.block_of(message) for message in (*waiting, *dead)})
+        most = machine.rules.block_budget
+        if len(blocks) > most and self.meta.version >= 2:
+            end = blocks[most] * machine.rules.block_size
+            before = end if before is None else min(before, end)
         waiting = [each for each in waiting if before is None or each.sequence < before]
         for message in waiting:
             machine.gone(message, "purged")

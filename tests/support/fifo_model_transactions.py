@@ -137,7 +137,7 @@ class ModelTransactions:
         if isinstance(command, c.Commit) and any(x.is_of(producer.name, number) for x in self.decided):
             return e.Refused("in_doubt", "")
         if found is None:
-            producer.last_tx = max(producer.last_tx, number)
+            producer.name_tx(number)
         is_committed = number in producer.committed
         if isinstance(command, c.Rollback):
             if found is not None:
@@ -169,13 +169,13 @@ class ModelTransactions:
         if isinstance(parts, e.Refused):
             if found is not None:
                 self.drop(found)
-            producer.last_tx = max(producer.last_tx, command.tx)
+            producer.name_tx(command.tx)
             return parts
         if found is None:
             found = ModelTransaction(producer, command.tx, self.group.now_ms)
             self.open.append(found)
-            producer.last_tx = command.tx
-            oldest = command.tx - self.group.rules.transaction_window
+            producer.name_tx(command.tx)
+            oldest = producer.last_tx - self.group.rules.transaction_window
             producer.committed = {number for number in producer.committed if number > oldest}
         for part in parts:
             found.parts.append(part)
@@ -198,7 +198,7 @@ class ModelTransactions:
         if found is None:
             if command.tx < 1:
                 return e.Refused("bad_argument", "")
-            if command.tx <= producer.last_tx:
+            if not producer.may_begin(command.tx, self.group.rules.transaction_window):
                 return e.Refused("rolled_back", "")
             mine = [x.number for x in self.open if x.producer is producer]
             if mine and command.tx - min(mine) >= self.group.rules.transaction_window:
@@ -385,7 +385,7 @@ class ModelTransactions:
             found = self.find(producer, command.tx)
             if found is not None:
                 self.drop(found)
-            producer.last_tx = max(producer.last_tx, command.tx)
+            producer.name_tx(command.tx)
         return e.Refused("rolled_back", "")
 
     def finished(self, command: c.Finished) -> e.Reply:

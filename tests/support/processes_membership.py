@@ -10,6 +10,7 @@ from collections.abc import Callable
 import quorum
 from quorum.cli.local_cluster import LocalCluster, LocalMember
 from quorum.cli.members import ask
+from quorum.client.endpoints import parse_url
 from quorum.client.records import ClusterStatus
 from support import checkers
 from support.processes_load import CONNECT_LIMIT_MS, LIGHT, POLL_S, Load, Recorder, leader_of
@@ -18,9 +19,13 @@ CHANGE_LIMIT_S = 90.0
 """A change takes a second or two in a group; the machine may be busy."""
 
 
+def _ask(cluster: LocalCluster, name: str) -> ClusterStatus | None:
+    return ask(parse_url(cluster.url), cluster.member(name).client)
+
+
 async def until(cluster: LocalCluster, at: str, done: Callable[[ClusterStatus], bool], what: str) -> None:
     deadline = time.monotonic() + CHANGE_LIMIT_S
-    while (seen := await asyncio.to_thread(ask, cluster.member(at).client)) is None or not done(seen):
+    while (seen := await asyncio.to_thread(_ask, cluster, at)) is None or not done(seen):
         outputs = "\n".join(cluster.last_output(name, 5) for name in cluster.names)
         assert time.monotonic() < deadline, f"{what}: not within {CHANGE_LIMIT_S} s: {seen}\n{outputs}"
         await asyncio.sleep(POLL_S)
@@ -46,7 +51,7 @@ async def bring_in(cluster: LocalCluster, new: LocalMember, *, replace: bool = F
     """A new node, added through a member that is there."""
     cluster.start([new.name])
     await asyncio.to_thread(cluster.wait_standing, new.name, "waiting")
-    waiting = await asyncio.to_thread(ask, new.client)
+    waiting = await asyncio.to_thread(_ask, cluster, new.name)
     assert waiting is not None
     async with quorum.connect(cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
         assert await client.add_member(waiting.own, replace=replace)
@@ -147,6 +152,6 @@ async def away_while_one_joins(cluster: LocalCluster) -> None:
     cluster.start([away])
     await until(cluster, away, are_voters(*names), f"{away} has heard of everything")
     await asyncio.to_thread(cluster.wait_ready, [away])
-    seen = await asyncio.to_thread(ask, cluster.member(away).client)
+    seen = await asyncio.to_thread(_ask, cluster, away)
     assert seen is not None
     assert {group.leader for group in seen.groups} == {new.name}, "it did not take another leader"

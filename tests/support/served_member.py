@@ -12,11 +12,12 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import grpc
+import structlog
 
-from quorum.api.calls import Gate
+from quorum.api.calls import MAX_CALLS, Gate
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.node.wire.batches import BatchLimits
-from quorum.v1 import admin_pb2_grpc, queue_pb2_grpc
+from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
 from support.cluster import Cluster
 from support.services import Api
 
@@ -33,8 +34,13 @@ async def served(size: int = 1, members: int = 1) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def serving(size: int = 1, members: int = 1) -> AsyncIterator[tuple[str, list[Api]]]:
-    """The same with the services of these members."""
+async def serving(
+    size: int = 1,
+    members: int = 1,
+    credentials: grpc.ServerCredentials | None = None,
+    max_calls: int = MAX_CALLS,
+) -> AsyncIterator[tuple[str, list[Api]]]:
+    """The same with the services of these members. credentials: for TLS."""
     cluster = Cluster(size)
     cluster.ready()
     apis = []
@@ -43,10 +49,17 @@ async def serving(size: int = 1, members: int = 1) -> AsyncIterator[tuple[str, l
         api = Api(cluster, name, LIMITS)
         apis.append(api)
         server = grpc.aio.server()
-        gate = Gate(server, api.hub.limits, api.hub.received)
+        gate = Gate(server, api.hub.limits, api.hub.received, api.hub.access)
+        gate.calls.most = max_calls
         queue_pb2_grpc.add_QueueServicer_to_server(api.queues, gate)
         admin_pb2_grpc.add_AdminServicer_to_server(api.admin, gate)
-        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        bulk_pb2_grpc.add_BulkServicer_to_server(api.bulk, gate)
+        port = (
+            server.add_insecure_port("127.0.0.1:0")
+            if credentials is None
+            else server.add_secure_port("127.0.0.1:0", credentials)
+        )
+        addresses.append(f"127.0.0.1:{port}")
         await server.start()
         servers.append(server)
         forwarding.append(asyncio.create_task(forward_dead_letters(api.hub)))
@@ -70,8 +83,11 @@ async def serving(size: int = 1, members: int = 1) -> AsyncIterator[tuple[str, l
 
 @contextlib.contextmanager
 def served_in_a_thread(size: int = 1) -> Iterator[str]:
-    """The same for blocking clients, on an event loop of its own thread."""
+    """The same for blocking clients, on an event loop of its own thread. Only warnings are logged, because the log goes
+    where the tested commands print."""
     started, stopping = threading.Event(), threading.Event()
+    logging = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
     urls: list[str] = []
 
     async def serve() -> None:
@@ -89,3 +105,4 @@ def served_in_a_thread(size: int = 1) -> Iterator[str]:
     finally:
         stopping.set()
         thread.join(30)
+        structlog.configure(**logging)

@@ -52,7 +52,12 @@ class ClusterAnswers:
 
     def _check_health(self, query: q.CheckHealth, now_ms: int) -> q.Health:
         is_ready = self._is_ready(now_ms)
-        return q.Health(self.membership.standing, is_ready, "" if is_ready else self._reason_to_leave(now_ms))
+        leaderships = {
+            number: q.Leadership(replica.raft.leader or "", replica.raft.term)
+            for number, replica in self.replicas.items()
+        }
+        reason = "" if is_ready else self._reason_to_leave(now_ms)
+        return q.Health(self.membership.standing, is_ready, reason, leaderships)
 
     def _is_ready(self, now_ms: int) -> bool:
         """Whether this node can serve: it is a member that is not being drained, every group has a leader that is known

@@ -13,6 +13,7 @@ from quorum.catalog.exchanges import RoutingChanges
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.policies import Policies
 from quorum.catalog.queues import CatalogQueue
+from quorum.catalog.users import Users
 from quorum.node import events as ev
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import Replicas
@@ -27,6 +28,7 @@ class CatalogPublisher:
         self._published: tuple[object, int] = (None, -1)
         """machine and applied index of what was published last"""
         self._policies: Policies | None = None
+        self._users: Users | None = None
 
     def publish(self) -> None:
         """At the end of a step, before queries are answered."""
@@ -44,11 +46,20 @@ class CatalogPublisher:
         queues = [queue for queue in changed.values() if queue is not None]
         removed = [number for number, queue in changed.items() if queue is None]
         has_policies = is_whole or catalog.policies is not self._policies
+        has_users = is_whole or catalog.users is not self._users
         self._published = (catalog, index)
-        self._policies = catalog.policies
+        self._policies, self._users = catalog.policies, catalog.users
         routing = catalog.exchanges.take_changes()
         self._outputs.emit(
-            _change(catalog, queues, removed, routing, has_policies=has_policies, is_whole=is_whole)
+            _change(
+                catalog,
+                queues,
+                removed,
+                routing,
+                has_policies=has_policies,
+                has_users=has_users,
+                is_whole=is_whole,
+            )
         )
         for deleted in self._deleted(queues):
             self._outputs.emit(deleted)
@@ -67,7 +78,7 @@ class CatalogPublisher:
         catalog = self._replicas.catalog
         queues = catalog.queues()
         routing = catalog.exchanges.whole()
-        change = _change(catalog, queues, (), routing, has_policies=True, is_whole=True)
+        change = _change(catalog, queues, (), routing, has_policies=True, has_users=True, is_whole=True)
         return [change, *self._deleted(queues)]
 
     def _deleted(self, queues: Iterable[CatalogQueue]) -> list[ev.QueueDeleted]:
@@ -86,6 +97,7 @@ def _change(
     routing: RoutingChanges | None,
     *,
     has_policies: bool,
+    has_users: bool,
     is_whole: bool,
 ) -> ev.CatalogChanged:
     return ev.CatalogChanged(
@@ -99,4 +111,5 @@ def _change(
         queue_groups=catalog.queue_groups,
         is_whole=is_whole,
         routing=routing,
+        users=tuple(catalog.users.by_name.values()) if has_users else None,
     )

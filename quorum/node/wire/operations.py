@@ -546,6 +546,9 @@ _TABLE: tuple[_Row, ...] = (
     _listed(50, catalog.DELETE_EXCHANGE),
     _listed(51, catalog.BIND),
     _listed(52, catalog.UNBIND),
+    _listed(65, catalog.SET_USER),
+    _listed(66, catalog.SET_PERMISSIONS),
+    _listed(67, catalog.REMOVE_USER),
 )
 _LISTED = (
     catalog.DECLARE_QUEUE,
@@ -554,6 +557,9 @@ _LISTED = (
     catalog.DELETE_EXCHANGE,
     catalog.BIND,
     catalog.UNBIND,
+    catalog.SET_USER,
+    catalog.SET_PERMISSIONS,
+    catalog.REMOVE_USER,
 )
 _RECORDS = _DESCRIBED | {each.kind: each for each in _LISTED}
 

@@ -177,6 +177,8 @@ class PeerNetwork:
         self._up: dict[str, _Connection] = {}
         self._strangers: list[_Connection] = []
         self._dirty: dict[str, _Connection] = {}
+        self._buffered: dict[int, _Connection] = {}
+        """connections whose channels have received bytes that the next poll reads, by file descriptor"""
         self._events: list[tuple[str, bool]] = []
         self._frames: list[tuple[str, int, bytes]] = []
         self._configured = dict(members)
@@ -273,13 +275,17 @@ class PeerNetwork:
         """Wait for at most timeout seconds, then return (peer, kind, frame) of all complete frames, each peer's in
         order."""
         self._upkeep()
-        for key, mask in self._selector.select(timeout):
+        buffered, self._buffered = self._buffered, {}
+        for key, mask in self._selector.select(0 if buffered else timeout):
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fd == self._wake_read:
                 _drain(self._wake_read)
             else:
+                buffered.pop(key.fd, None)
                 self._serve(key.data, mask)
+        for connection in buffered.values():
+            self._serve(connection, selectors.EVENT_READ)
         frames, self._frames = self._frames, []
         return frames
 
@@ -435,10 +441,22 @@ class PeerNetwork:
         if mask & selectors.EVENT_WRITE:
             self._write(connection)
         if mask & selectors.EVENT_READ and connection.socket.fileno() >= 0:
+            was_ready = connection.channel.is_ready
             if connection.is_up:
                 self._read_frames(connection)
             else:
                 self._read_handshake(connection)
+            self._after_read(connection, was_ready=was_ready)
+
+    def _after_read(self, connection: _Connection, *, was_ready: bool) -> None:
+        """A channel with TLS may have bytes to send after a read, and received bytes that no socket reports."""
+        descriptor, channel = connection.socket.fileno(), connection.channel
+        if descriptor < 0:
+            return
+        if channel.has_unsent or (channel.is_ready and not was_ready):
+            self._write(connection)
+        if channel.has_buffered:
+            self._buffered[descriptor] = connection
 
     def _finish_connect(self, connection: _Connection) -> None:
         if connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -548,7 +566,7 @@ class PeerNetwork:
                 if not taken:
                     break
                 budget -= taken
-                if taken < READ_BYTES >> 1:
+                if taken < READ_BYTES >> 1 and not connection.channel.has_buffered:
                     break  # nothing more is there; the next poll reports new bytes
         except WireError as error:
             self.stats.bad_frames += 1
@@ -579,7 +597,8 @@ class PeerNetwork:
                 self._refuse(connection, str(error))
             return
         connection.sent_s = self._clock()
-        self._watch(connection, wants_write=not is_done)
+        channel = connection.channel
+        self._watch(connection, wants_write=not is_done and (channel.is_ready or channel.has_unsent))
 
     def _watch(self, connection: _Connection, *, wants_write: bool = True) -> None:
         mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_write else 0)

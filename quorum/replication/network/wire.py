@@ -34,11 +34,25 @@ Frame = tuple[int, bytes]
 
 
 class Channel(Protocol):
-    """A non-blocking stream. All calls return None if they would have to wait; OSError if it is broken."""
+    """A non-blocking stream. Reads and writes return None if they would have to wait; OSError if it is broken.
 
+    is_ready: whether `send` may take bytes; before it, only what the other end sends helps.
+    has_buffered: whether received bytes wait in the channel, of which the socket says nothing.
+    has_unsent: whether bytes that `send` has taken wait for `flush`.
+    """
+
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def has_buffered(self) -> bool: ...
+    @property
+    def has_unsent(self) -> bool: ...
     def recv(self, count: int) -> bytes | None: ...
     def recv_into(self, buffer: bytearray | memoryview) -> int | None: ...
     def send(self, parts: list[Part]) -> int | None: ...
+    def flush(self) -> bool:
+        """Whether nothing is left unsent."""
+        ...
 
 
 class Security(Protocol):
@@ -49,6 +63,8 @@ class Security(Protocol):
 
 class PlainChannel:
     """A socket without TLS."""
+
+    is_ready, has_buffered, has_unsent = True, False, False
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -70,6 +86,9 @@ class PlainChannel:
             return self._socket.sendmsg(parts)
         except (BlockingIOError, InterruptedError):
             return None
+
+    def flush(self) -> bool:
+        return True
 
 
 class PlainSecurity:
@@ -184,6 +203,8 @@ class SendQueue:
     def write(self) -> bool:
         """Write as much as the kernel takes; True if nothing is left. OSError."""
         parts = self._parts
+        if not self._channel.flush():
+            return False
         while parts:
             some = [parts[at] for at in range(min(len(parts), MAX_PARTS))]
             taken = self._channel.send(some)
@@ -194,4 +215,4 @@ class SendQueue:
                 taken -= len(parts.popleft())
             if taken:
                 parts[0] = memoryview(parts[0])[taken:]
-        return True
+        return not self._channel.has_unsent

@@ -287,6 +287,12 @@ CANARIES: tuple[Canary, ...] = (
         scenario="transactions",
         fifo__queue_machine__QueueMachine__drop_embargo=broken.rollback_settles,
     ),
+    _patched(
+        "transactions in order only",
+        "a transaction may come to a group later than its successors",
+        scenario="transactions",
+        fifo__producers__Producer__may_begin=broken.begins_in_order,
+    ),
     # ---- exchanges
     _patched(
         "no message is mandatory",

@@ -1,0 +1,303 @@
+"""Who may call: log-in, permissions and the log of who changed what.
+
+A call is admitted before its first request is read. A client names its user with a password (`authorization: Basic`),
+with a signed token (`authorization: Bearer`, tokens.py), or by the common name of its TLS certificate. Each request is
+then judged by the table in rights.py, before its service sees it; those of a session are judged by the session's
+adapter, which refuses single messages.
+
+- While there are no users, everybody on this machine may do everything, and others nothing, unless the configuration
+  says otherwise. A configured administrator may then log in from anywhere, to make the first user.
+- When a user changes, its sessions and other streams end. The client begins them again, with what the user may do now.
+  Single calls end by themselves.
+- A wrong password costs as much as a right one. Few are checked at a time, and an address may wait with its share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import ipaddress
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import structlog
+
+from quorum.api import status
+from quorum.api.passwords import is_right
+from quorum.api.rights import AUDITED, BY_METHOD, OPEN, Need, is_met
+from quorum.api.shares import Shares
+from quorum.catalog.users import User, Users
+
+MAX_LOG_INS = 256
+"""Maximum number of passwords that wait to be checked; an address may have as many as are left free."""
+CHECKED_AT_ONCE = 1
+KNOWN_LOG_INS = 1_000
+"""Passwords that were right, kept as keyed hashes, so that a call need not wait for scrypt."""
+MAX_HEADER = 8_192
+BEARER = "bearer "
+CheckToken = Callable[[str], tuple[str, float]]
+
+USER: ContextVar[User | None] = ContextVar("user", default=None)
+"""The user of the call that the running task serves; None for the node's own work, and while there are no users."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstAdministrator:
+    """A user of the configuration, who may log in while the catalog has no users."""
+
+    name: str
+    secret: str
+
+
+class Access:
+    """One per member. `users_changed` gets the users of the catalog."""
+
+    def __init__(
+        self,
+        first: FirstAdministrator | None = None,
+        tokens: CheckToken | None = None,
+        *,
+        is_open_without_users: bool = False,
+    ) -> None:
+        """tokens: returns the user and the expiry (seconds since the epoch) of a token; ValueError says why it is not
+        accepted. None: tokens are not configured."""
+        self._first = first
+        self._tokens = tokens
+        self._is_open_without_users = is_open_without_users
+        self._users = Users()
+        self._is_told = False
+        self._calls: dict[Any, User | None] = {}
+        """calls under way, with their users; each has `end(why)`"""
+        self._expiring: dict[Any, asyncio.TimerHandle] = {}
+        """of the calls with a token: what ends them"""
+        self._key = os.urandom(32)
+        self._known: OrderedDict[bytes, str] = OrderedDict()
+        """keyed hash of a name and a password -> the user's secret, for which it was right"""
+        self._waiting = Shares(MAX_LOG_INS)
+        self._checking = asyncio.Semaphore(CHECKED_AT_ONCE)
+
+    @property
+    def has_users(self) -> bool:
+        return bool(self._users)
+
+    def users_changed(self, users: Users) -> None:
+        if not users and not self._is_told and self._first is None and not self._is_open_without_users:
+            self._is_told = True
+            structlog.get_logger().info("no users yet: only clients on this machine are served")
+        self._users = users
+        for call, user in list(self._calls.items()):
+            if self._present(user) != user:
+                call.end(_changed())
+
+    def _present(self, user: User | None) -> User | None:
+        """The user as it is now; None if there is none, or there are no users and none is needed."""
+        if user is None:
+            return next(iter(self._users.by_name.values()), None)
+        if self._users or self._first is None:
+            return self._users.by_name.get(user.name)
+        return _administrator(self._first)
+
+    # ---- a call
+
+    async def admit(
+        self, method: str, peer: str, address: str, headers: Mapping[str, str], certificate: str = ""
+    ) -> User | None:
+        """The user of a call; None if none is needed. peer: as gRPC names it. address: owners.client_address.
+        certificate: common name of the client's certificate; empty: it has shown none. StatusError if the call may not
+        begin."""
+        if method in OPEN:
+            return None
+        authorization = headers.get("authorization", "")
+        if not self._users and self._first is None:
+            if self._is_open_without_users or is_loopback(peer):
+                return None
+            raise _denied(
+                "no_users",
+                "this cluster has no users, so only clients on the member's own machine are served; make an "
+                "administrator there (quorum users add), or configure first_administrator_file",
+            )
+        if not authorization and certificate and self._users:
+            user = self._users.by_name.get(certificate)
+            if user is not None:
+                return user
+            raise self._failed(certificate, peer, "its certificate names no user")
+        if not authorization:
+            if not self._users and (self._is_open_without_users or is_loopback(peer)):
+                return None
+            raise _unauthenticated("log_in_needed", "a user and a password are needed (docs/security.md)")
+        if authorization[: len(BEARER)].lower() == BEARER:
+            return self._of_token(authorization, peer)
+        name, password = _credentials(authorization)
+        user = self._users.by_name.get(name)
+        if not self._users and self._first is not None and self._first.name == name:
+            user = _administrator(self._first)
+        if user is None or not await self._is_right(name, password, user.secret, address):
+            if user is None:
+                await self._is_right(name, password, "", address)  # it takes as long
+            raise self._failed(name, peer, "wrong user or password")
+        if self._present(user) != user:  # while the password was checked
+            raise _changed()
+        return user
+
+    def _of_token(self, authorization: str, peer: str) -> User:
+        try:
+            name, _ = self._token(authorization)
+        except ValueError as error:
+            raise self._failed("", peer, f"the token is not accepted: {error}") from error
+        user = self._users.by_name.get(name)
+        if user is None:
+            raise self._failed(name, peer, "the token names no user of the cluster")
+        return user
+
+    def _token(self, authorization: str) -> tuple[str, float]:
+        """(user, expiry); ValueError if the token is not accepted."""
+        if self._tokens is None:
+            raise ValueError("this member has no keys of tokens (token_keys_file)")
+        if len(authorization) > MAX_HEADER:
+            raise ValueError(f"it has more than {MAX_HEADER} characters")
+        return self._tokens(authorization[len(BEARER) :].strip())
+
+    def _expires_in_s(self, authorization: str) -> float | None:
+        """Time until a token expires, None for a password."""
+        if authorization[: len(BEARER)].lower() != BEARER:
+            return None
+        try:
+            return max(self._token(authorization)[1] - time.time(), 0.0)
+        except ValueError:
+            return 0.0
+
+    async def _is_right(self, name: str, password: str, secret: str, address: str) -> bool:
+        digest = hashlib.blake2b(f"{name}:{password}".encode(), key=self._key).digest()
+        if secret and self._known.get(digest) == secret:
+            self._known.move_to_end(digest)
+            return True
+        if not self._waiting.enter(address):
+            text = "too many log-ins of this client's address wait to be checked"
+            raise status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "too_many_log_ins", text))
+        try:
+            async with self._checking:
+                is_known = await asyncio.to_thread(is_right, password, secret)
+        finally:
+            self._waiting.leave(address)
+        if is_known:
+            self._known[digest] = secret
+            while len(self._known) > KNOWN_LOG_INS:
+                self._known.popitem(last=False)
+        return is_known
+
+    def _failed(self, name: str, peer: str, why: str) -> status.StatusError:
+        structlog.get_logger().warning("log-in failed", user=name[:255], peer=peer, reason=why)
+        return _unauthenticated("log_in_failed", f"log-in as {name[:255]!r} failed: {why}")
+
+    def begin(self, call: Any, user: User | None, headers: Mapping[str, str]) -> None:
+        """A call that ends when its user changes, or when its token expires, because it may go on for long; `over`
+        follows."""
+        self._calls[call] = user
+        left_s = self._expires_in_s(headers.get("authorization", ""))
+        if left_s is not None:
+            ended = status.unavailable(
+                "user_changed", "the call's token has expired; begin it again with a new one"
+            )
+            self._expiring[call] = asyncio.get_running_loop().call_later(left_s, call.end, ended)
+
+    def over(self, call: Any) -> None:
+        self._calls.pop(call, None)
+        timer = self._expiring.pop(call, None)
+        if timer is not None:
+            timer.cancel()
+
+    def check(self, method: str, request: Any, user: User | None, peer: str) -> None:
+        """StatusError if the user may not make this request; others are written to the log if they change anything."""
+        refused = None if user is None else refusal(BY_METHOD[method](request), user)
+        if method in AUDITED:
+            structlog.get_logger().info(
+                "administration",
+                call=method,
+                user="" if user is None else user.name,
+                peer=peer,
+                target=_target(request),
+                outcome="begun" if refused is None else refused.status.message,
+            )
+        if refused is not None:
+            raise refused
+
+
+def refusal(needs: Iterable[Need], user: User | None) -> status.StatusError | None:
+    """Why the user may not do what needs this; None if it may."""
+    if user is None:
+        return None
+    for need in needs:
+        if not is_met(need, user):
+            right, name = need
+            what = f"{right} for {name!r}" if name else right
+            return _denied(
+                "not_permitted", f"user {user.name!r} has no permission: {what}", right=right, name=name
+            )
+    return None
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether gRPC's name of a peer is one on this machine."""
+    scheme, _, rest = peer.partition(":")
+    if scheme == "unix":
+        return True
+    host = unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _administrator(first: FirstAdministrator) -> User:
+    return User(first.name, first.secret, administers=True)
+
+
+def _credentials(authorization: str) -> tuple[str, str]:
+    """(name, password). StatusError if the header has another form."""
+    kind, _, text = authorization.partition(" ")
+    if kind.lower() != "basic" or len(authorization) > MAX_HEADER:
+        raise _unauthenticated(
+            "log_in_failed", "the authorization is not of the form: Basic BASE64(user:password)"
+        )
+    try:
+        name, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        name, colon, password = "", "", ""
+    if not colon:
+        raise _unauthenticated(
+            "log_in_failed", "the authorization is not of the form: Basic BASE64(user:password)"
+        )
+    return name, password
+
+
+def _target(request: Any) -> str:
+    """What a request is about, for the log: names, no values."""
+    found = []
+    for field, value in request.ListFields():
+        if field.name in ("queue", "exchange", "name", "user", "member", "node", "subscription", "group"):
+            found.append(f"{field.name}={value}")
+        elif field.name in ("binding", "policy"):
+            found.append(f"{field.name}={value.source if field.name == 'binding' else value.name}")
+    return " ".join(found)[:255]
+
+
+def _changed() -> status.StatusError:
+    return status.unavailable("user_changed", "the call's user was changed; begin it again")
+
+
+def _unauthenticated(reason: str, text: str) -> status.StatusError:
+    return status.StatusError(status.make(status.Code.UNAUTHENTICATED, reason, text))
+
+
+def _denied(reason: str, text: str, **metadata: str) -> status.StatusError:
+    return status.StatusError(status.make(status.Code.PERMISSION_DENIED, reason, text, **metadata))

@@ -1,0 +1,69 @@
+"""What a node logs about its health: its standing in the cluster, and who leads the Raft groups.
+
+Every change is one line. A state that most starts and failovers pass through is logged only if it lasts: founding
+members that have not met, and groups without a leader.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from quorum.node.queries import STANDINGS, Health
+
+MEETING_S = 5.0
+"""Time after which founding members that have not met are worth a warning."""
+NO_LEADER_S = 3.0
+"""Time after which a group without a leader is worth a warning: an election takes about one second."""
+NO_LEADER = (
+    "publishes to the queues of these groups wait, and their consumers get nothing, until a majority of the members "
+    "is reachable"
+)
+
+
+class HealthLog:
+    """Follows the health of one node. All times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._logger = structlog.get_logger()
+        self._standing, self._standing_since_s = "", 0.0
+        self._is_standing_logged = True
+        self._leaders: dict[int, tuple[str, int]] = {}
+        """the leader and term that were logged last, by group"""
+        self._leaderless_since_s: dict[int, float] = {}
+        self._warned: set[int] = set()
+        """groups without a leader that were logged"""
+
+    def follow(self, health: Health, now_s: float) -> None:
+        """Log what has changed since the last call."""
+        self._follow_standing(health.standing, now_s)
+        if health.standing == "member":
+            self._follow_leaders(health, now_s)
+
+    def _follow_standing(self, standing: str, now_s: float) -> None:
+        if standing != self._standing:
+            self._standing, self._standing_since_s = standing, now_s
+            self._is_standing_logged = standing == "member"
+        lasts = standing != "meeting" or now_s - self._standing_since_s >= MEETING_S
+        if lasts and not self._is_standing_logged:
+            self._is_standing_logged = True
+            self._logger.warning("not serving", standing=standing, meaning=STANDINGS[standing])
+
+    def _follow_leaders(self, health: Health, now_s: float) -> None:
+        missing: list[int] = []
+        for group, found in health.leaderships.items():
+            if not found.leader:
+                since_s = self._leaderless_since_s.setdefault(group, now_s)
+                if group not in self._warned and now_s - since_s >= NO_LEADER_S:
+                    missing.append(group)
+                continue
+            self._leaderless_since_s.pop(group, None)
+            self._warned.discard(group)
+            if self._leaders.get(group) != (found.leader, found.term):
+                self._leaders[group] = found.leader, found.term
+                self._logger.info("leader of a group", group=group, leader=found.leader, term=found.term)
+        if missing:
+            self._warned.update(missing)
+            since_s = min(self._leaderless_since_s[group] for group in missing)
+            self._logger.warning(
+                "groups without a leader", groups=missing, for_s=round(now_s - since_s, 1), meaning=NO_LEADER
+            )

@@ -1,0 +1,274 @@
+"""The figures of one member for Prometheus.
+
+A queue's counts are equal on all members of its group, so only the member that leads the group exports them: sums over
+the members of a cluster count every message once. `docs/metrics.md` lists all names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import fields
+from importlib import metadata
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from fifo.results import QueueInfo, QueueTotals
+from quorum.api.hub import Hub
+from quorum.catalog.queues import CatalogQueue
+from quorum.node import queries as q
+from quorum.node.replica.replica import SYSTEM_GROUP
+
+DISTRIBUTION = "quorum-queue"
+PART_QUEUES, PART_BLOCKS = 200, 5_000
+"""What one step of the member looks at: this many queues, and about this many blocks of messages."""
+MOST_QUEUES = 10_000
+"""Queues that one answer shows by name."""
+STATES = ("ready", "checked_out", "delayed", "dead")
+EVENTS = tuple(each.name for each in fields(QueueTotals))
+
+
+class Families(Collector):
+    """The metrics of one answer, as prometheus_client collects them."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, Metric] = {}
+
+    def gauge(self, name: str, meaning: str, value: float, **labels: str) -> None:
+        self._add(GaugeMetricFamily, name, meaning, value, labels)
+
+    def counter(self, name: str, meaning: str, value: float, **labels: str) -> None:
+        """name: without its `_total`."""
+        self._add(CounterMetricFamily, name, meaning, value, labels)
+
+    def _add(
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        meaning: str,
+        value: float,
+        labels: dict[str, str],
+    ) -> None:
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = kind(name, meaning, labels=tuple(labels))
+        family.add_metric(tuple(labels.values()), value)  # type: ignore[attr-defined]
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families.values()
+
+
+class Metrics:
+    """Makes one answer at a time, so that many scrapes cost no more than one after another."""
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        """name: of this member."""
+        self._hub = hub
+        self._name = name
+        self._lock = asyncio.Lock()
+
+    async def of_member(self) -> bytes:
+        """This member, its groups, and the sums over the queues whose groups it leads."""
+        async with self._lock:
+            found = await self._hub.requests.query(q.DescribeCluster())
+            families = Families()
+            _add_member(families, found, self._name)
+            families.gauge("quorum_sessions", "Open sessions of clients.", len(self._hub.sessions.all()))
+            for group in found.groups:
+                _add_group(families, group, is_led=group.leader == self._name)
+            await self._add_sums(families, self._led(found))
+        registry = _registry(families)
+        ProcessCollector(registry=registry)
+        return generate_latest(registry)
+
+    async def of_queues(self, prefix: str) -> bytes:
+        """Each queue whose name begins so, and whose group this member leads: at most MOST_QUEUES, the first ones by
+        name."""
+        async with self._lock:
+            families = Families()
+            led = self._led(await self._hub.requests.query(q.DescribeCluster()))
+            found = sorted(
+                (each for each in self._queues(led) if each.name.startswith(prefix)),
+                key=lambda queue: queue.name,
+            )
+            async for queue, info in self._infos(found[:MOST_QUEUES]):
+                _add_queue(families, queue.name, info)
+        return generate_latest(_registry(families))
+
+    def _led(self, found: q.ClusterStatus) -> frozenset[int]:
+        return frozenset(each.group for each in found.groups if each.leader == self._name)
+
+    def _queues(self, groups: frozenset[int]) -> list[CatalogQueue]:
+        return [each for each in self._hub.catalog.queues() if each.group in groups]
+
+    async def _infos(self, queues: list[CatalogQueue]) -> AsyncIterator[tuple[CatalogQueue, QueueInfo]]:
+        """The counts of these queues, in parts that each cost the member one short step."""
+        at = 0
+        while at < len(queues):
+            part = tuple(queues[at : at + PART_QUEUES])
+            shown = await self._hub.requests.query(q.ListQueues(part, PART_BLOCKS))
+            for queue, each in zip(part, shown, strict=False):
+                if each is not None:
+                    yield queue, each.info
+            at += max(len(shown), 1)
+
+    async def _add_sums(self, families: Families, led: frozenset[int]) -> None:
+        sums = {group: Sum() for group in sorted(led - {SYSTEM_GROUP})}
+        async for queue, info in self._infos(self._queues(led)):
+            sums[queue.group].add(info)
+        for group, found in sums.items():
+            label = str(group)
+            families.gauge(
+                "quorum_queues", "Queues of a group that this member leads.", found.queues, group=label
+            )
+            families.gauge("quorum_consumers", "Consumers of these queues.", found.consumers, group=label)
+            families.gauge(
+                "quorum_ready_bytes", "Bytes of their ready messages.", found.ready_bytes, group=label
+            )
+            for state in STATES:
+                families.gauge(
+                    "quorum_messages",
+                    "Their messages by state.",
+                    found.states[state],
+                    group=label,
+                    state=state,
+                )
+            for event in EVENTS:
+                families.counter(
+                    "quorum_message_events",
+                    "What has happened to their messages since the queues were declared.",
+                    found.events[event],
+                    group=label,
+                    event=event,
+                )
+            families.gauge(
+                "quorum_dead_letter_problems",
+                "Queues whose dead letters their target does not take.",
+                found.problems,
+                group=label,
+            )
+
+
+class Sum:
+    """Sums over the queues of a group."""
+
+    def __init__(self) -> None:
+        self.queues = self.consumers = self.ready_bytes = self.problems = 0
+        self.states = dict.fromkeys(STATES, 0)
+        self.events = dict.fromkeys(EVENTS, 0)
+
+    def add(self, info: QueueInfo) -> None:
+        self.queues += 1
+        self.consumers += info.consumers
+        self.ready_bytes += info.ready_bytes
+        self.problems += bool(info.dead_letter_problem)
+        for state in STATES:
+            self.states[state] += getattr(info, state)
+        for event in EVENTS:
+            self.events[event] += getattr(info.totals, event)
+
+
+def _registry(families: Families) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(families)
+    return registry
+
+
+def _add_member(families: Families, found: q.ClusterStatus, name: str) -> None:
+    families.gauge(
+        "quorum_build_info",
+        "The release of this member, and the machine version that it knows.",
+        1,
+        version=metadata.version(DISTRIBUTION),
+        machine_version=str(found.known_version),
+    )
+    for standing in q.STANDINGS:
+        families.gauge(
+            "quorum_standing",
+            "1 for what this member is to its cluster.",
+            standing == found.standing,
+            standing=standing,
+        )
+    for each in found.members:
+        if each.member.name != name:
+            families.gauge(
+                "quorum_member_reachable",
+                "1 if this member has a connection to the other one.",
+                each.is_reachable,
+                member=each.member.name,
+            )
+        else:
+            _add_disk(families, each)
+
+
+def _add_disk(families: Families, member: q.MemberStatus) -> None:
+    disk = member.disk
+    if disk is None:
+        return
+    families.gauge("quorum_disk_free_bytes", "Room on the disk, beside the reserve.", disk.free_bytes)
+    families.gauge("quorum_disk_limit_bytes", "Below it the disk is low.", disk.limit_bytes)
+    families.gauge("quorum_disk_low", "1 if publishes are refused for lack of room.", disk.is_low)
+    families.gauge("quorum_disk_full", "1 if the log takes no more entries.", disk.is_full)
+    families.gauge(
+        "quorum_disk_slow", "1 if another member should lead, because syncs take too long.", disk.is_slow
+    )
+    families.gauge(
+        "quorum_disk_sync_p99_seconds", "99th percentile of the latest syncs.", disk.sync_p99_us / 1_000_000
+    )
+
+
+def _add_group(families: Families, found: q.GroupStatus, *, is_led: bool) -> None:
+    group = str(found.group)
+    for name, meaning, value in (
+        ("has_leader", "1 if this member knows a leader of the Raft group.", bool(found.leader)),
+        ("leads", "1 if this member leads the group.", is_led),
+        ("term", "The group's Raft term.", found.term),
+        (
+            "commit_index",
+            "Index of the last entry that is committed, as this member knows.",
+            found.commit_index,
+        ),
+        ("applied_index", "Index of the last entry that this member has applied.", found.applied_index),
+        ("unreadable_entries", "Damaged entries of this member that are not repaired yet.", found.unreadable),
+        ("fetching_entries", "Entries whose bodies this member fetches from others.", found.fetching),
+        (
+            "quarantined",
+            "1 if this member does not take part in the group, because of damage.",
+            found.is_quarantined,
+        ),
+        ("disputed", "1 if the states of the members differ.", bool(found.disputed)),
+    ):
+        families.gauge(f"quorum_group_{name}", meaning, value, group=group)
+    families.counter(
+        "quorum_group_repaired_entries", "Damaged entries that were repaired.", found.repaired, group=group
+    )
+
+
+def _add_queue(families: Families, name: str, info: QueueInfo) -> None:
+    for state in STATES:
+        families.gauge(
+            "quorum_queue_messages",
+            "The queue's messages by state.",
+            getattr(info, state),
+            queue=name,
+            state=state,
+        )
+    families.gauge("quorum_queue_ready_bytes", "Bytes of its ready messages.", info.ready_bytes, queue=name)
+    families.gauge("quorum_queue_consumers", "Its consumers.", info.consumers, queue=name)
+    families.gauge(
+        "quorum_queue_dead_letter_problem",
+        "1 if the dead-letter target does not take its dead letters.",
+        bool(info.dead_letter_problem),
+        queue=name,
+    )
+    for event in EVENTS:
+        families.counter(
+            "quorum_queue_message_events",
+            "What has happened to its messages since it was declared.",
+            getattr(info.totals, event),
+            queue=name,
+            event=event,
+        )

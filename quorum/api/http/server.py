@@ -1,0 +1,151 @@
+"""The HTTP port of a member: `/metrics` for Prometheus, `/healthz` for a process that answers, `/readyz` for one that
+serves clients, the services as JSON (json_api.py) and the management page (page_files.py). It is off unless
+`http_listen` is set. Metrics and the page need a user who may monitor. With a certificate for clients, the port has
+TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from quorum.addresses import host_port
+from quorum.api.access import Access, refusal
+from quorum.api.http import page_files
+from quorum.api.http.json_api import JsonApi, check_origin, peer_of
+from quorum.api.http.metrics import Metrics
+from quorum.api.hub import Hub
+from quorum.api.owners import client_address
+from quorum.api.rights import MONITOR
+from quorum.api.status import Code, StatusError
+from quorum.errors import OperatorError
+from quorum.node.queries import CheckHealth
+
+MOST_CONNECTIONS = 64
+KEEP_ALIVE_S = 15
+MOST_HEADER_BYTES = 16_384
+MOST_NAME = 255
+"""Characters of a queue's name."""
+
+
+async def _refused(access: Access, request: Request) -> Response | None:
+    """The answer to a client that may not monitor; None if it may."""
+    peer = peer_of(request)
+    try:
+        user = await access.admit("HTTP", peer, client_address(peer), dict(request.headers))
+        check_origin(request, has_user=user is not None)
+        refused = refusal((MONITOR,), user)
+    except StatusError as error:
+        refused = error
+    if refused is None:
+        return None
+    text = refused.status.message + "\n"
+    if refused.status.code == Code.UNAUTHENTICATED:
+        return PlainTextResponse(text, 401, {"www-authenticate": 'Basic realm="quorum"'})
+    return PlainTextResponse(text, 403 if refused.status.code == Code.PERMISSION_DENIED else 503)
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The member's process handles its signals itself."""
+        yield
+
+
+class HttpServer:
+    def __init__(
+        self,
+        hub: Hub,
+        name: str,
+        api: JsonApi,
+        certificate: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
+        """name: of this member. certificate, key: in PEM, for TLS."""
+        metrics = Metrics(hub, name)
+
+        async def of_member(request: Request) -> Response:
+            if (refused := await _refused(hub.access, request)) is not None:
+                return refused
+            return Response(await metrics.of_member(), media_type=CONTENT_TYPE_LATEST)
+
+        async def of_queues(request: Request) -> Response:
+            if (refused := await _refused(hub.access, request)) is not None:
+                return refused
+            prefix = request.query_params.get("prefix", "")
+            if len(prefix) > MOST_NAME:
+                return PlainTextResponse(f"prefix: at most {MOST_NAME} characters\n", 400)
+            return Response(await metrics.of_queues(prefix), media_type=CONTENT_TYPE_LATEST)
+
+        async def answers(request: Request) -> Response:
+            return PlainTextResponse("answers\n")
+
+        async def serves(request: Request) -> Response:
+            is_ready = (await hub.requests.query(CheckHealth())).is_ready
+            return PlainTextResponse(
+                "serves clients\n" if is_ready else "does not serve clients\n", 200 if is_ready else 503
+            )
+
+        handlers: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            "/metrics": of_member,
+            "/metrics/queues": of_queues,
+            "/healthz": answers,
+            "/readyz": serves,
+        }
+        page = page_files.routes(lambda request: _refused(hub.access, request))
+        app = Starlette(
+            routes=[*page, *(Route(path, handler) for path, handler in handlers.items()), *api.routes()]
+        )
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
+                server_header=False,
+                proxy_headers=False,  # they would say who the client is
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=1,
+                h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, address: str) -> int:
+        """Listen on host:port; return the port. OperatorError if the address cannot be used."""
+        host, port = host_port(address)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, kind, protocol, _, place = found[0]
+            listener = socket.socket(family, kind, protocol)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(place)
+                listener.listen(128)
+            except OSError:
+                listener.close()
+                raise
+        except OSError as error:
+            raise OperatorError(f"cannot listen for HTTP on {address}: {error.strerror}") from error
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        chosen: int = listener.getsockname()[1]
+        return chosen
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task

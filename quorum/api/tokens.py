@@ -1,0 +1,88 @@
+"""Signed tokens (JWT) in place of passwords: a service of the organisation signs them, and members check them.
+
+The configuration names the keys (a JWK set in a file, which may be renewed), one algorithm, the audience, and the claim
+that has the user's name. A token without an expiry, for another audience, or of another algorithm is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import structlog
+
+ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
+"""Those with a private key that only the signing service has."""
+LEEWAY_S = 5
+"""Difference between the clocks of the signing service and of a member that is allowed."""
+MAX_KEYS_BYTES = 1 << 20
+
+
+class TokenRefused(ValueError):
+    """Why a token is not accepted."""
+
+
+class Tokens:
+    """Checks the tokens of one member. ValueError or OSError if the keys cannot be read."""
+
+    def __init__(
+        self,
+        keys_file: Path,
+        algorithm: str,
+        audience: str,
+        claim: str,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = keys_file
+        self._algorithm = algorithm
+        self._audience = audience
+        self._claim = claim
+        self._now_s = now_s
+        self._seen: tuple[int, int] = (0, 0)
+        self._keys: dict[str, Any] = {}
+        self._read()
+
+    def _read(self) -> None:
+        """Read the keys if the file has changed."""
+        found = self._file.stat()
+        seen = found.st_mtime_ns, found.st_ino
+        if seen == self._seen:
+            return
+        if found.st_size > MAX_KEYS_BYTES:
+            raise ValueError(f"{self._file} has {found.st_size} bytes; allowed: {MAX_KEYS_BYTES}")
+        try:
+            keys = jwt.PyJWKSet.from_json(self._file.read_text(encoding="utf-8")).keys
+        except (jwt.PyJWTError, ValueError) as error:
+            raise ValueError(f"{self._file} is no set of keys (JWKS): {error}") from error
+        self._keys = {key.key_id or "": key for key in keys}
+        self._seen = seen
+
+    def check(self, token: str) -> tuple[str, float]:
+        """The user, and the expiry in seconds since the epoch. TokenRefused if the token is not accepted."""
+        try:
+            self._read()
+        except (OSError, ValueError) as error:
+            structlog.get_logger().warning("keys of tokens not renewed", reason=str(error))
+        try:
+            key = self._keys.get(jwt.get_unverified_header(token).get("kid", ""))
+            if key is None:
+                raise TokenRefused("it is signed with an unknown key")
+            found = jwt.decode(
+                token,
+                key.key,
+                algorithms=[self._algorithm],
+                audience=self._audience,
+                leeway=LEEWAY_S,
+                options={"require": ["exp", "aud", self._claim], "verify_exp": False, "verify_nbf": True},
+            )
+        except (jwt.PyJWTError, TypeError) as error:  # TypeError: a key of another kind than the algorithm's
+            raise TokenRefused(str(error)) from error
+        user, expires_s = found[self._claim], found["exp"]
+        if not isinstance(user, str) or isinstance(expires_s, bool) or not isinstance(expires_s, int | float):
+            raise TokenRefused(f"its claims {self._claim} and exp are no text and number")
+        if expires_s + LEEWAY_S <= self._now_s():
+            raise TokenRefused("it has expired")
+        return user, float(expires_s)

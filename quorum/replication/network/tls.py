@@ -1,0 +1,150 @@
+"""TLS between members: 1.3 only, with certificates on both sides.
+
+The authority is the cluster's own: a node with a certificate of it may connect, and proves inside TLS that it knows the
+shared secret (handshake.py). So names in certificates are not compared.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from quorum.replication.network.wire import Part
+
+RAW_BYTES = 256 << 10
+"""Encrypted bytes in one read from the socket, and plain bytes in one write to TLS."""
+
+
+class TlsChannel:
+    """A non-blocking socket with TLS. Encrypted bytes go through memory, so the handshake, reads and writes need only
+    the socket's own readiness."""
+
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, is_dialer: bool) -> None:
+        self._socket = connection
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not is_dialer)
+        self._unsent = memoryview(b"")
+        self._has_whole_records = False
+        """whether received bytes may have more records than were read"""
+        self.is_ready = False
+
+    @property
+    def has_buffered(self) -> bool:
+        return self.is_ready and (self._tls.pending() > 0 or self._has_whole_records)
+
+    @property
+    def has_unsent(self) -> bool:
+        return len(self._unsent) > 0 or self._outgoing.pending > 0
+
+    def recv(self, count: int) -> bytes | None:
+        buffer = bytearray(count)
+        taken = self.recv_into(buffer)
+        return None if taken is None else bytes(buffer[:taken])
+
+    def recv_into(self, buffer: bytearray | memoryview) -> int | None:
+        while True:
+            if self.is_ready or self._shake():
+                try:
+                    taken = self._tls.read(len(buffer), buffer)  # type: ignore[call-overload,unused-ignore]
+                    return int(taken)  # type: ignore[arg-type,unused-ignore]
+                except ssl.SSLWantReadError:
+                    pass
+                except ssl.SSLZeroReturnError:
+                    return 0
+            self._has_whole_records = False
+            try:
+                received = self._socket.recv(RAW_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return None
+            if not received:
+                return 0
+            self._incoming.write(received)
+            self._has_whole_records = True
+
+    def send(self, parts: list[Part]) -> int | None:
+        if not (self.is_ready or self._shake()) or not self.flush():
+            return None
+        some, size = [], 0
+        for part in parts:
+            some.append(part if size + len(part) <= RAW_BYTES else memoryview(part)[: RAW_BYTES - size])
+            size += len(some[-1])
+            if size >= RAW_BYTES:
+                break
+        taken = self._tls.write(b"".join(some))
+        self.flush()
+        return taken
+
+    def flush(self) -> bool:
+        while self.has_unsent:
+            if not len(self._unsent):
+                self._unsent = memoryview(self._outgoing.read())
+            try:
+                sent = self._socket.send(self._unsent)
+            except (BlockingIOError, InterruptedError):
+                return False
+            self._unsent = self._unsent[sent:]
+        return True
+
+    def _shake(self) -> bool:
+        """Whether the handshake of TLS is done. ssl.SSLError, which is an OSError, if it fails."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self.flush()
+            return False
+        except ssl.SSLError:
+            self.flush()  # the alert says why
+            raise
+        self.is_ready = True
+        self.flush()
+        return True
+
+
+@dataclass
+class TlsSecurity:
+    """The certificates of this member and the cluster's authority, all in PEM. Renewed files are used for new
+    connections. OSError or ssl.SSLError if the first ones cannot be used."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+    _seen: tuple[tuple[int, int, int], ...] = field(init=False)
+    _contexts: tuple[ssl.SSLContext, ssl.SSLContext] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seen = self._look()
+        self._contexts = self._load()
+
+    def wrap(self, connection: socket.socket, *, is_dialer: bool) -> TlsChannel:
+        self._renew()
+        return TlsChannel(connection, self._contexts[is_dialer], is_dialer=is_dialer)
+
+    def _renew(self) -> None:
+        try:
+            seen = self._look()
+            if seen != self._seen:
+                self._seen = seen
+                self._contexts = self._load()
+        except OSError as error:
+            structlog.get_logger().error("renewed certificates for members are not used", error=str(error))
+
+    def _look(self) -> tuple[tuple[int, int, int], ...]:
+        found = [file.stat() for file in (self.certificate, self.key, self.authority)]
+        return tuple([(each.st_ino, each.st_size, each.st_mtime_ns) for each in found])
+
+    def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """For the listener, and for the dialer."""
+        return self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self.certificate, self.key)
+        context.load_verify_locations(self.authority)
+        return context

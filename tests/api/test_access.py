@@ -1,0 +1,527 @@
+"""Log-in and permissions: who may make which call, what ends when a user changes, and what the log says."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pool
+from structlog.testing import capture_logs
+
+import quorum
+from quorum.api import server as api_server
+from quorum.api.access import Access, FirstAdministrator, is_loopback
+from quorum.api.calls import MAX_CALLS
+from quorum.api.passwords import is_right, secret_of
+from quorum.api.rights import AUDITED, BY_METHOD, OPEN
+from quorum.api.status import StatusError
+from quorum.catalog.users import User, Users
+from quorum.client.client import Client
+from quorum.client.errors import PermissionRefused, PublishRejected, QuorumError, RolledBack
+from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
+from support.served_member import serving
+
+PASSWORD = "a long password"
+LIMIT_S = 60.0
+MANY = 12
+AWAY = "ipv4:192.0.2.7:41000"
+HERE = "ipv4:127.0.0.1:41000"
+
+
+def header(user: str, password: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def as_user(url: str, user: str, password: str = PASSWORD) -> str:
+    return url.replace("quorum://", f"quorum://{user}:{password.replace(' ', '%20')}@")
+
+
+def with_users(body: Callable[[str], Coroutine[Any, Any, None]], max_calls: int = MAX_CALLS) -> None:
+    """Runs this with the URL of a member that has the users `admin`, who administers, `monitor`, `nobody`, and three
+    with one right each for names that begin with `mine`."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(LIMIT_S), serving(max_calls=max_calls) as (url, _):
+            async with quorum.connect(url) as client:
+                await client.declare("mine", {})
+                await client.declare("other", {})
+                await client.set_user("admin", PASSWORD, administers=True)
+            async with quorum.connect(as_user(url, "admin")) as client:
+                await client.set_user("monitor", PASSWORD, monitors=True)
+                for name, rights in RIGHTS.items():
+                    await client.set_user(name, PASSWORD)
+                    await client.set_permissions(name, *rights)
+            await body(url)
+
+    asyncio.run(scenario())
+
+
+RIGHTS = {
+    "nobody": ("", "", ""),
+    "configurer": ("mine*", "", ""),
+    "writer": ("", "mine*", ""),
+    "reader": ("", "", "mine*"),
+}
+"""User -> patterns of configure, write and read."""
+
+# ---- the table
+
+
+def methods() -> dict[str, Any]:
+    """Every method that a member serves, by its short name, with its description."""
+    names = (*api_server.SERVICES, api_server.HEALTH, "grpc.reflection.v1alpha.ServerReflection")
+    services = [descriptor_pool.Default().FindServiceByName(name) for name in names]
+    return {
+        f"{each.name}/{name}": method for each in services for name, method in each.methods_by_name.items()
+    }
+
+
+def test_every_method_has_an_entry_in_the_table() -> None:
+    assert {*BY_METHOD, *OPEN} - {"Health/List"} == set(methods()) - {"Health/List"}
+    assert set(BY_METHOD) >= AUDITED
+
+
+EVERYBODY = {"admin", "monitor", "nobody", "configurer", "writer", "reader"}
+OF_RIGHTS = {"admin", "monitor", "configurer", "writer", "reader"}
+MONITORS = {"admin", "monitor"}
+ALLOWED = {
+    "Queue/Session": EVERYBODY,
+    "Queue/Publish": {"admin", "writer"},
+    "Queue/Get": {"admin", "reader"},
+    "Queue/FindLeader": OF_RIGHTS,
+    "Queue/Browse": {"admin", "reader"},
+    "Admin/DeclareQueue": {"admin", "configurer"},
+    "Admin/DeleteQueue": {"admin", "configurer"},
+    "Admin/PurgeQueue": {"admin", "reader"},
+    "Admin/ListQueues": MONITORS,
+    "Admin/DescribeQueue": OF_RIGHTS,
+    "Admin/ListPolicies": MONITORS,
+    "Admin/DeclareExchange": {"admin", "configurer"},
+    "Admin/DeleteExchange": {"admin", "configurer"},
+    "Admin/ListExchanges": MONITORS,
+    "Admin/ListBindings": MONITORS,
+    "Admin/ExportDefinitions": MONITORS,
+    "Admin/ListTransactions": MONITORS,
+    "Admin/ClusterStatus": MONITORS,
+    **{
+        f"Admin/{name}": {"admin"}
+        for name in (
+            "SetPolicy",
+            "DeletePolicy",
+            "AddBinding",  # no user here has both rights that it needs
+            "RemoveBinding",
+            "ImportDefinitions",
+            "ResolveTransaction",
+            "AddMember",
+            "RemoveMember",
+            "DrainMember",
+            "TransferLeadership",
+            "RebalanceLeaders",
+            "SetLeaseTimes",
+            "SetUser",
+            "SetPermissions",
+            "DeleteUser",
+            "ListUsers",
+        )
+    },
+    **{
+        f"Bulk/{name}": {"admin", *users}
+        for name, users in {
+            "OpenSubscription": ("reader",),
+            "Reserve": ("reader",),
+            "DescribeReservations": ("reader",),
+            "ReadReserved": ("reader",),
+            "Settle": ("reader",),
+            "KeepAlive": ("reader",),
+            "ReleaseSubscription": ("reader",),
+            "DeleteSubscription": ("reader",),
+            "ListSubscriptions": OF_RIGHTS,
+            "OpenView": ("reader",),
+            "Browse": ("reader",),
+            "CloseView": ("reader",),
+            "Stage": ("writer",),
+            "Publish": ("writer",),
+            "Discard": ("writer",),
+            "QueueInfo": OF_RIGHTS,
+        }.items()
+    },
+}
+"""Who may make a call about the queue or exchange `mine`."""
+
+
+def request_of(method: Any, name: str) -> Any:
+    """A request about this queue or exchange. It names nothing else that exists, so whoever may make it changes
+    nothing."""
+    request = {
+        **{
+            each.name: getattr(queue_pb2, each.name)
+            for each in queue_pb2.DESCRIPTOR.message_types_by_name.values()
+        },
+        **{
+            each.name: getattr(admin_pb2, each.name)
+            for each in admin_pb2.DESCRIPTOR.message_types_by_name.values()
+        },
+        **{
+            each.name: getattr(bulk_pb2, each.name)
+            for each in bulk_pb2.DESCRIPTOR.message_types_by_name.values()
+        },
+    }[method.input_type.name]()
+    for field in ("queue", "exchange"):
+        if field in request.DESCRIPTOR.fields_by_name:
+            setattr(request, field, name)
+    if "binding" in request.DESCRIPTOR.fields_by_name:
+        request.binding.source, request.binding.queue = name, name
+    return request
+
+
+def test_every_call_is_made_by_every_kind_of_user() -> None:
+    served = {name: method for name, method in methods().items() if name.startswith(("Queue", "Admin"))}
+
+    async def body(url: str) -> None:
+        endpoint = url.removeprefix("quorum://")
+        async with grpc.aio.insecure_channel(endpoint) as channel:
+            for name, method in served.items():
+                path = f"/{method.containing_service.full_name}/{method.name}"
+                allowed = set()
+                for user in EVERYBODY:
+                    code = await code_of(channel, path, request_of(method, "mine"), header(user, PASSWORD))
+                    assert code != grpc.StatusCode.UNAUTHENTICATED
+                    if code != grpc.StatusCode.PERMISSION_DENIED:
+                        allowed.add(user)
+                assert allowed == ALLOWED[name], name
+                for headers in ({}, header("admin", "a wrong password"), {"authorization": "Bearer x"}):
+                    code = await code_of(channel, path, request_of(method, "mine"), headers)
+                    assert code == grpc.StatusCode.UNAUTHENTICATED, (name, headers)
+
+    with_users(body)
+
+
+def test_the_rights_for_bulk_calls_are_those_of_the_table() -> None:
+    """Bulk calls pass the same gate; here the table alone is compared."""
+    users = {
+        name: User(name, "s", False, name == "monitor", *RIGHTS.get(name, ("", "", ""))) for name in EVERYBODY
+    }
+    users["admin"] = User("admin", "s", administers=True)
+    access = Access()
+    for name, method in methods().items():
+        if name.startswith("Bulk"):
+            request = request_of(method, "mine")
+            allowed = set()
+            for user in users.values():
+                try:
+                    access.check(name, request, user, HERE)
+                    allowed.add(user.name)
+                except StatusError:
+                    pass
+            assert allowed == ALLOWED[name], name
+
+
+def test_a_dead_letter_target_needs_the_right_to_write_there() -> None:
+    def needs(**arguments: str) -> set[tuple[str, str]]:
+        request = admin_pb2.DeclareQueueRequest(queue="mine")
+        for name, text in arguments.items():
+            request.arguments["x-dead-letter-" + name].text = text
+        return set(BY_METHOD["Admin/DeclareQueue"](request)) - {("configure", "mine")}
+
+    assert needs() == set()
+    assert needs(exchange="theirs") == {("read", "mine"), ("write", "theirs")}
+    assert needs(exchange="", **{"routing-key": "other"}) == {("read", "mine"), ("write", "other")}
+
+
+async def code_of(channel: Any, path: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode:
+    """How the call ends, or OK if it goes on after its first answer."""
+    requests = iter([request.SerializeToString()])
+    call = channel.stream_stream(path)(requests, metadata=tuple(headers.items()), timeout=10)
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        async for _ in call:
+            break
+    if call.done():
+        return await call.code()
+    call.cancel()
+    return grpc.StatusCode.OK
+
+
+# ---- sessions
+
+
+def test_a_session_may_publish_and_consume_what_its_user_may() -> None:
+    async def body(url: str) -> None:
+        async with quorum.connect(as_user(url, "writer")) as client:
+            await client.publish("mine", b"one")
+            with pytest.raises(PublishRejected, match="no permission: write for 'other'") as refused:
+                await client.publish("other", b"two")
+            assert refused.value.reason == "NOT_PERMITTED"
+            with pytest.raises(PermissionRefused, match="no permission: read for 'mine'"):
+                await client.get("mine")
+            with pytest.raises(RolledBack):
+                await in_transaction(client, "mine", "other")
+            await client.publish("mine", b"five")  # the session goes on
+        async with quorum.connect(as_user(url, "reader")) as client:
+            async with client.consume("mine") as consumer:
+                bodies = []
+                async for message in consumer:
+                    bodies.append(message.body)
+                    await message.settle()
+                    if len(bodies) == 2:
+                        break
+            assert bodies == [b"one", b"five"]
+            with pytest.raises(PermissionRefused, match="read for 'other'"):
+                async with client.consume("other"):
+                    pass
+
+    with_users(body)
+
+
+async def in_transaction(client: Client, *queues: str) -> None:
+    async with client.transaction() as tx:
+        for queue in queues:
+            await tx.publish(queue, b"of a transaction")
+
+
+def test_a_binding_that_is_named_by_its_id_needs_an_administrator() -> None:
+    async def body(url: str) -> None:
+        async with quorum.connect(as_user(url, "admin")) as client:
+            await client.set_permissions("reader", "", "mine*", "mine*")
+            await client.declare_exchange("mine.x", "direct")
+            await client.declare_exchange("theirs", "direct")
+            await client.bind("mine.x", "mine", routing_key="k")
+            await client.bind("theirs", "other", routing_key="k")
+            theirs = next(each for each in await client.bindings() if each.source == "theirs")
+        async with quorum.connect(as_user(url, "reader")) as client:
+            request = admin_pb2.RemoveBindingRequest()
+            request.binding.source, request.binding.queue, request.binding.id = "mine.x", "mine", theirs.id
+            with pytest.raises(PermissionRefused, match="administer"):
+                await client._admin("RemoveBinding", request, None)
+            await client.unbind("mine.x", "mine", routing_key="k")
+
+    with_users(body)
+
+
+async def ends(client: Client) -> QuorumError:
+    """The error with which a publish fails in the end."""
+    while True:
+        try:
+            await client.publish("mine", b"x", timeout_ms=5_000)
+        except QuorumError as error:
+            return error
+        await asyncio.sleep(0.01)
+
+
+def test_what_a_removed_user_has_open_ends() -> None:
+    async def body(url: str) -> None:
+        async with (
+            quorum.connect(as_user(url, "admin")) as admin,
+            quorum.connect(as_user(url, "writer")) as client,
+        ):
+            await client.publish("mine", b"x")
+            await admin.delete_user("writer")
+            assert isinstance(await ends(client), PermissionRefused)
+
+    with_users(body)
+
+
+def test_a_changed_permission_counts_for_sessions_that_are_open() -> None:
+    async def body(url: str) -> None:
+        async with (
+            quorum.connect(as_user(url, "admin")) as admin,
+            quorum.connect(as_user(url, "writer")) as client,
+        ):
+            await client.publish("mine", b"x")
+            await admin.set_permissions("writer", "", "", "")
+            assert (await ends(client)).reason == "NOT_PERMITTED"
+            await admin.set_permissions("writer", "", "mine", "")
+            await client.publish("mine", b"x")
+
+    with_users(body)
+
+
+def test_sessions_without_a_user_end_with_the_first_user() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(LIMIT_S), serving() as (url, _), quorum.connect(url) as client:
+            await client.declare("mine", {})
+            await client.publish("mine", b"x")
+            await client.set_user("admin", PASSWORD, administers=True)
+            assert isinstance(await ends(client), PermissionRefused)
+
+    asyncio.run(scenario())
+
+
+def test_the_last_administrator_stays() -> None:
+    async def body(url: str) -> None:
+        async with quorum.connect(as_user(url, "admin")) as client:
+            for change in (client.delete_user("admin"), client.set_user("admin", administers=False)):
+                with pytest.raises(QuorumError, match="only administrator"):
+                    await change
+            assert [each.name for each in await client.users()] == sorted(EVERYBODY)
+
+    with_users(body)
+
+
+# ---- admission
+
+
+async def user_of(access: Access, peer: str, headers: dict[str, str], certificate: str = "") -> str:
+    """The name of the admitted user, `anybody` without one, or the reason of the refusal."""
+    try:
+        user = await access.admit("Queue/Session", peer, peer, headers, certificate)
+    except StatusError as error:
+        return error.status.reason
+    return "anybody" if user is None else user.name
+
+
+def test_without_users_only_this_machine_is_served() -> None:
+    async def scenario() -> None:
+        assert await user_of(Access(), HERE, {}) == "anybody"
+        assert await user_of(Access(), "ipv6:[::1]:41000", {}) == "anybody"
+        assert await user_of(Access(), AWAY, {}) == "no_users"
+        assert await user_of(Access(), AWAY, header("admin", PASSWORD)) == "no_users"
+        assert await user_of(Access(is_open_without_users=True), AWAY, {}) == "anybody"
+
+    asyncio.run(scenario())
+
+
+def test_a_configured_administrator_may_log_in_until_there_are_users() -> None:
+    async def scenario() -> None:
+        access = Access(FirstAdministrator("root", secret_of(PASSWORD)))
+        assert await user_of(access, AWAY, {}) == "log_in_needed"
+        assert await user_of(access, HERE, {}) == "anybody"
+        assert await user_of(access, AWAY, header("root", PASSWORD)) == "root"
+        assert await user_of(access, AWAY, header("root", "another password")) == "log_in_failed"
+        access.users_changed(Users([User("admin", secret_of(PASSWORD), administers=True)]))
+        assert await user_of(access, AWAY, header("root", PASSWORD)) == "log_in_failed"
+        assert await user_of(access, AWAY, header("admin", PASSWORD)) == "admin"
+        assert await user_of(access, HERE, {}) == "log_in_needed"
+
+    asyncio.run(scenario())
+
+
+def test_a_certificate_names_its_user() -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "", administers=True)]))
+        assert await user_of(access, AWAY, {}, "admin") == "admin"
+        assert await user_of(access, AWAY, {}, "somebody") == "log_in_failed"
+        assert await user_of(access, AWAY, header("admin", ""), "") == "log_in_failed"  # it has no password
+
+    asyncio.run(scenario())
+
+
+def test_a_changed_password_counts_at_once() -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", secret_of(PASSWORD), administers=True)]))
+        assert await user_of(access, AWAY, header("admin", PASSWORD)) == "admin"
+        access.users_changed(Users([User("admin", secret_of("another password"), administers=True)]))
+        assert await user_of(access, AWAY, header("admin", PASSWORD)) == "log_in_failed"
+
+    asyncio.run(scenario())
+
+
+def test_a_user_that_is_removed_while_its_password_is_checked_does_not_get_in() -> None:
+    async def scenario() -> None:
+        access = Access()
+        users = [User("admin", secret_of(PASSWORD), administers=True), User("ann", secret_of(PASSWORD))]
+        access.users_changed(Users(users))
+        entering = asyncio.create_task(user_of(access, AWAY, header("ann", PASSWORD)))
+        await asyncio.sleep(0)
+        access.users_changed(Users(users[:1]))
+        assert await entering == "user_changed"
+
+    asyncio.run(scenario())
+
+
+def test_a_flood_of_wrong_passwords_leaves_others_their_share() -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", secret_of(PASSWORD), administers=True)]))
+        flood = [
+            asyncio.create_task(user_of(access, AWAY, header("admin", f"wrong {n}"))) for n in range(600)
+        ]
+        await asyncio.sleep(0)
+        other = asyncio.create_task(access.admit("Queue/Get", HERE, HERE, header("admin", PASSWORD)))
+        await asyncio.sleep(0.5)
+        for task in flood:
+            task.cancel()
+        found = await asyncio.gather(*flood, return_exceptions=True)
+        assert found.count("too_many_log_ins") >= 300
+        assert (await other) is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_users_flood_of_sessions_leaves_another_one_of_the_same_address_its_share() -> None:
+    async def body(url: str) -> None:
+        async with contextlib.AsyncExitStack() as held:
+            reasons = set()
+            for _ in range(MANY):
+                try:
+                    await held.enter_async_context(quorum.connect(as_user(url, "writer"), timeout_ms=3_000))
+                except QuorumError as error:
+                    reasons.add(error.reason)
+            assert reasons == {"TOO_MANY_CALLS"}
+            async with quorum.connect(as_user(url, "reader")) as client:
+                assert await client.get("mine") == []
+
+    with_users(body, max_calls=MANY)
+
+
+def test_a_failed_log_in_is_in_the_log_without_its_password() -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", secret_of(PASSWORD), administers=True)]))
+        with capture_logs() as lines:
+            await user_of(access, AWAY, header("admin", "a wrong secret"))
+        assert [(each["event"], each["user"], each["peer"]) for each in lines] == [
+            ("log-in failed", "admin", AWAY)
+        ]
+        assert "wrong secret" not in str(lines)
+
+    asyncio.run(scenario())
+
+
+def test_the_log_says_who_changed_what() -> None:
+    with capture_logs() as lines:
+
+        async def body(url: str) -> None:
+            async with quorum.connect(as_user(url, "configurer")) as client:
+                await client.declare("mine.too", {})
+                with pytest.raises(PermissionRefused):
+                    await client.declare("other.too", {})
+
+        with_users(body)
+    found = [
+        (each["user"], each["call"], each["target"], each["outcome"].partition(":")[0])
+        for each in lines
+        if each["event"] == "administration" and "too" in each["target"]
+    ]
+    assert found == [
+        ("configurer", "Admin/DeclareQueue", "queue=mine.too", "begun"),
+        ("configurer", "Admin/DeclareQueue", "queue=other.too", "user 'configurer' has no permission"),
+    ]
+    assert PASSWORD not in str(lines)
+
+
+def test_a_password_is_known_by_its_secret_alone() -> None:
+    secret = secret_of(PASSWORD, bytes(16))
+    assert is_right(PASSWORD, secret)
+    assert not is_right("another password", secret)
+    assert not is_right(PASSWORD, "")
+    assert PASSWORD not in secret
+    assert secret_of(PASSWORD) != secret_of(PASSWORD)
+
+
+def test_what_is_on_this_machine() -> None:
+    assert (
+        is_loopback("ipv6:%5B::1%5D:7400") and is_loopback("unix:/run/q") and is_loopback("ipv4:127.9.9.9:1")
+    )
+    assert is_loopback("ipv6:[::ffff:127.0.0.1]:1")
+    assert (
+        not is_loopback("ipv4:10.0.0.1:1")
+        and not is_loopback("")
+        and not is_loopback("ipv6:[fe80::1%eth0]:1")
+    )

