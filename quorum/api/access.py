@@ -84,10 +84,6 @@ class Access:
         self._waiting = Shares(MAX_LOG_INS)
         self._checking = asyncio.Semaphore(CHECKED_AT_ONCE)
 
-    @property
-    def has_users(self) -> bool:
-        return bool(self._users)
-
     def users_changed(self, users: Users) -> None:
         if not users and not self._is_told and self._first is None and not self._is_open_without_users:
             self._is_told = True

@@ -91,7 +91,7 @@ def _binding(request: Any) -> Iterator[Need]:
 
 
 def published(request: Any) -> Iterable[Need]:
-    """Of a batch: write for its exchange. The default exchange has no name: write for the queues."""
+    """A batch needs write for its exchange; for the default exchange, which has no name, write for the queues."""
     if request.exchange:
         return ((WRITE, request.exchange),)
     if request.routing_keys:
@@ -157,7 +157,7 @@ BY_METHOD: dict[str, Needs] = {
     "Admin/ListUsers": _administer,
     "ServerReflection/ServerReflectionInfo": _nothing,
 }
-"""What the requests of a method need of a user who has logged in."""
+"""By method: the needs of a request, from a user who has logged in."""
 OPEN = ("Health/Check", "Health/Watch", "Health/List")
 """Methods that need no log-in."""
 AUDITED = frozenset(

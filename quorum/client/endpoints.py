@@ -82,7 +82,7 @@ class Service:
         return _LoggedIn(channel, self._authorization) if self.user or self.token_file else channel
 
     def _authorization(self) -> str:
-        """Of a call that begins now. The file of a token is read again, because it is renewed."""
+        """The header of one call. The token's file is read for each call, because its content changes."""
         if self.token_file:
             return f"Bearer {(_content(self.token_file) or b'').decode('ascii', 'replace').strip()}"
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
