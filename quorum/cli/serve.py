@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import resource
 import sys
@@ -23,6 +24,7 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     config.read_secret()  # before any file is changed
     log_to_stderr(config.log_level, config.log_format)
     allow_open_files()
+    gc.disable()  # imports make hardly any garbage; `run` enables it again
     try:
         from quorum.api.process import run
 
