@@ -428,6 +428,7 @@ UNREACHED = """
     quorum/spark/failures.py
     quorum/spark/history_input.py
     quorum/spark/java.py
+    quorum/spark/lag.py
     quorum/spark/options.py
     quorum/spark/output_check.py
     quorum/spark/partitions.py
@@ -440,6 +441,7 @@ UNREACHED = """
     quorum/spark/session.py
     quorum/spark/sink.py
     quorum/spark/source.py
+    quorum/spark/start_time.py
     quorum/spark/stream.py
     quorum/spark/tail.py
     quorum/spark/translate.py
