@@ -365,6 +365,7 @@ UNREACHED = """
     quorum/bench/selectors_run.py
     quorum/bench/singles.py
     quorum/bench/singles_load.py
+    quorum/bench/sizing.py
     quorum/bench/spark_flows.py
     quorum/bench/transfer.py
     quorum/cli/archives.py
