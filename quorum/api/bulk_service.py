@@ -53,6 +53,7 @@ class BulkService(SubscriptionCalls, ViewCalls, StagingCalls, bulk_pb2_grpc.Bulk
             first_sequence=info.first_sequence,
             next_sequence=info.next_sequence,
             ready=info.ready,
+            ready_bytes=info.ready_bytes,
             checked_out=info.checked_out,
             index=found.index,
             endpoints=endpoints(found.endpoints, self._own_address),

@@ -12,6 +12,7 @@ from rich.console import Console
 from quorum.bench import backlog as backlog_bench
 from quorum.bench import selectors_run as selectors_bench
 from quorum.bench import singles as singles_bench
+from quorum.bench import sizing as sizing_bench
 from quorum.bench import spark_flows as spark_bench
 from quorum.bench import transfer as transfer_bench
 from quorum.bench.plan import Plan, Result
@@ -40,6 +41,7 @@ class BenchMode(StrEnum):
     singles = "singles"
     select = "select"
     spark = "spark"
+    sizing = "sizing"
 
 
 def bench(
@@ -185,6 +187,7 @@ def bench(
         | transfer_bench.TransferResult
         | selectors_bench.SelectorsResult
         | singles_bench.SinglesResult
+        | sizing_bench.SizingResult
         | spark_bench.SparkResult
     )
     try:
@@ -200,6 +203,9 @@ def bench(
         elif mode in (BenchMode.singles, BenchMode.select):
             result = singles_bench.run(plan, note)
             console.print(singles_bench.table(result))
+        elif mode == BenchMode.sizing:
+            result = sizing_bench.run(plan, note)
+            console.print(sizing_bench.table(result))
         elif mode == BenchMode.spark:
             result = spark_bench.run(plan, note)
             console.print(spark_bench.table(result))

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
-Mode = Literal["publish", "consume", "both", "backlog", "transfer", "selectors", "singles", "select", "spark"]
+Mode = Literal[
+    "publish", "consume", "both", "backlog", "transfer", "selectors", "singles", "select", "spark", "sizing"
+]
 
 FIELD_SELECTORS = (
     "region = 'north'",

@@ -342,6 +342,7 @@ class BulkClient:
                 records.SeenField(each.name, _KIND.get(each.kind, ""), each.messages) for each in found.fields
             ),
             _endpoints(found.endpoints),
+            found.ready_bytes,
         )
 
 

@@ -117,6 +117,8 @@ class SeenField:
 
 @dataclass(frozen=True, slots=True)
 class BulkQueueInfo:
+    """ready_bytes: bodies of the ready messages, estimated without `x-max-length-bytes`."""
+
     arguments: Mapping[str, FieldValue | None]
     first_sequence: int
     next_sequence: int
@@ -126,3 +128,4 @@ class BulkQueueInfo:
     filter_fields: tuple[str, ...]
     fields: tuple[SeenField, ...]
     endpoints: tuple[Endpoint, ...]
+    ready_bytes: int

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 from quorum.spark.errors import DataLoss, OptionError, QueryFailed, QuorumSparkError, SetupError
 from quorum.spark.failures import cause, plain_failures
+from quorum.spark.lag import Lag, lag
 from quorum.spark.session import session
 from quorum.spark.translate import to_selector
 
 __all__ = [
     "DataLoss",
+    "Lag",
     "OptionError",
     "QueryFailed",
     "QuorumSparkError",
     "SetupError",
     "cause",
+    "lag",
     "plain_failures",
     "session",
     "to_selector",

@@ -10,11 +10,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Literal
 
 from quorum.spark.errors import OptionError
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEFAULT_URL = "quorum://127.0.0.1:7400"
 MAX_NAME_BYTES = 255
 MAX_INT64 = (1 << 63) - 1
@@ -36,6 +38,7 @@ KNOWN: dict[str, tuple[Use, ...]] = {
     "minPartitions": ("read", "stream"),
     "subscription": ("stream",),
     "startingOffsets": ("stream",),
+    "startingTimestamp": ("stream",),
     "maxMessagesPerTrigger": ("stream",),
     "maxBytesPerTrigger": ("stream",),
     "minMessagesPerTrigger": ("stream",),
@@ -70,6 +73,11 @@ ONLY_CONSUME = (
     "onExpiry",
 )
 
+ONLY_TAIL = ("startingTimestamp",)
+
+MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS = 100_000_000_000, 253_402_300_799_999
+"""From 1973, so that seconds are not taken for milliseconds, to the year 9999."""
+
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -89,6 +97,8 @@ class SourceOptions:
     subscription: str
     starting: str | dict[str, int]
     """"earliest", "latest", or the first sequence by queue (tail)."""
+    starting_ms: int | None
+    """In place of it (tail): the time of the first message, in ms since 1970."""
     max_messages: int | None
     max_bytes: int | None
     min_messages: int
@@ -127,6 +137,10 @@ def source_options(given: Mapping[str, str], use: Literal["read", "stream"]) -> 
         for name in ONLY_CONSUME:
             if name in values:
                 raise OptionError(f"option {name} is for mode=consume; mode is {mode}")
+    if use == "stream" and mode != "tail":
+        for name in ONLY_TAIL:
+            if name in values:
+                raise OptionError(f"option {name} is for mode=tail; mode is {mode}")
     queues = values.queues()
     if not queues:
         raise OptionError("option queue is missing: the name of a queue, or several separated by commas")
@@ -157,6 +171,7 @@ def source_options(given: Mapping[str, str], use: Literal["read", "stream"]) -> 
         min_partitions=values.integer("minPartitions", 1, MAX_PARTITIONS),
         subscription=subscription,
         starting=values.starting(queues, mode),
+        starting_ms=values.starting_ms(),
         max_messages=max_messages,
         max_bytes=values.integer("maxBytesPerTrigger", 1, MAX_INT64),
         min_messages=min_messages,
@@ -296,6 +311,35 @@ class _Values:
                 f"option queue names {', '.join(queues)}"
             )
         return {str(queue): found[queue] for queue in queues}
+
+    def starting_ms(self) -> int | None:
+        """The option startingTimestamp in ms since 1970, rounded up if it is finer."""
+        given = self.get("startingTimestamp")
+        if given is None:
+            return None
+        if "startingOffsets" in self:
+            raise OptionError(
+                "options startingTimestamp and startingOffsets exclude each other; give one of them"
+            )
+        text = given.strip()
+        value = int(text) if re.fullmatch(r"[0-9]{1,15}", text, re.ASCII) else _iso_ms(text)
+        if not MIN_TIMESTAMP_MS <= value <= MAX_TIMESTAMP_MS:
+            raise OptionError(
+                f"option startingTimestamp is {given!r}; allowed: a time after 1973 with its zone, such as "
+                "2026-05-31T08:00:00Z or 2026-05-31T10:00:00+02:00, or milliseconds since 1970"
+            )
+        return value
+
+
+def _iso_ms(text: str) -> int:
+    """The time in ms since 1970, rounded up; -1 if the text is no time with a zone."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return -1
+    if time.tzinfo is None:
+        return -1
+    return -((EPOCH - time) // timedelta(milliseconds=1))
 
 
 def _nearest(name: str, use: Use) -> str:

@@ -35,6 +35,7 @@ from pyspark.sql.types import StructType
 
 from quorum.client.errors import NotFound, QuorumError, RefusedError
 from quorum.spark.errors import DataLoss
+from quorum.spark.lag import Figures, Report, consumed_figures
 from quorum.spark.options import SourceOptions
 from quorum.spark.partitions import default_partitions, preferred_endpoint, split
 from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
@@ -109,6 +110,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Number of messages that a query with the trigger AvailableNow still takes, by queue."""
         self._last_batch_s = time.monotonic()
         self._keeper: _Keeper | None = None
+        self._planned: Offset = {}
+        self._report = Report(self._figures)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for a worker, without subscriptions and threads."""
@@ -173,7 +176,15 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if self._take(at, budget):
             self._last_batch_s = time.monotonic()
+        self._planned = at
         return at
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The figures of lag.py; Spark only shows them."""
+        return self._report.latest(self._planned)
+
+    def _figures(self, queue: str, offset: int) -> Figures:
+        return consumed_figures(self._service, queue, offset, self._open(queue).index)
 
     def _take(self, at: Offset, budget: _Budget) -> int:
         """Reserve messages within the budget and update `at`. Each queue gets a fair share first, then the rest."""

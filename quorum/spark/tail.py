@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -21,9 +21,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from quorum.spark.errors import DataLoss
+from quorum.spark.lag import Report, tail_figures
 from quorum.spark.options import SourceOptions
 from quorum.spark.partitions import Range, default_partitions, preferred_endpoint, read_range, split
 from quorum.spark.service import service
+from quorum.spark.start_time import first_since
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,12 +44,18 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._latest: dict[str, int] | None = None
         self._until: dict[str, int] | None = None
+        self._planned: dict[str, int] = {}
+        self._report = Report(lambda queue, offset: tail_figures(service(options.url), queue, offset))
 
     def _info(self, queue: str) -> BulkQueueInfo:
         return service(self._options.url).queue_info(queue)
 
     def initialOffset(self) -> dict[str, int]:
         starting = self._options.starting
+        if self._options.starting_ms is not None:
+            at, time_ms = service(self._options.url), self._options.starting_ms
+            self._latest = {queue: first_since(at, queue, time_ms) for queue in self._options.queues}
+            return dict(self._latest)
         if isinstance(starting, dict):
             return dict(starting)
         if starting == "earliest":
@@ -70,6 +78,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark records the end of each batch, but not the start of the first one. The first one is therefore
             # empty; otherwise it would begin later after a restart
             self._latest = None
+            self._planned = dict(start)
             return start
         ends = self._next() if self._until is None else self._until
         begins = {queue: start.get(queue, 0) for queue in ends}
@@ -84,9 +93,18 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 there = min(there, -(-left // (len(ends) - number)))
                 left -= there
             found[queue] = begin + there
+        self._planned = found
         if found == start and self._until is None:
             time.sleep(IDLE_S)
         return found
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The figures of lag.py; Spark only shows them."""
+        return self._report.latest(self._planned)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for a worker, which needs no offsets."""
+        return {"_options": self._options, "_schema": self._schema}
 
     def _info_up_to(self, queue: str, high: int) -> BulkQueueInfo:
         """The queue's state from a member that has it up to `high`; one that is behind would show a part of the batch.

@@ -431,7 +431,7 @@ class SeenField(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[Field.Kind, str]] = ..., messages: _Optional[int] = ...) -> None: ...
 
 class QueueInfoResponse(_message.Message):
-    __slots__ = ("arguments", "first_sequence", "next_sequence", "ready", "checked_out", "index", "filter_fields", "fields", "endpoints")
+    __slots__ = ("arguments", "first_sequence", "next_sequence", "ready", "checked_out", "index", "filter_fields", "fields", "endpoints", "ready_bytes")
     class ArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -448,6 +448,7 @@ class QueueInfoResponse(_message.Message):
     FILTER_FIELDS_FIELD_NUMBER: _ClassVar[int]
     FIELDS_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    READY_BYTES_FIELD_NUMBER: _ClassVar[int]
     arguments: _containers.MessageMap[str, _queue_pb2.Value]
     first_sequence: int
     next_sequence: int
@@ -457,4 +458,5 @@ class QueueInfoResponse(_message.Message):
     filter_fields: _containers.RepeatedScalarFieldContainer[str]
     fields: _containers.RepeatedCompositeFieldContainer[SeenField]
     endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
-    def __init__(self, arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., index: _Optional[int] = ..., filter_fields: _Optional[_Iterable[str]] = ..., fields: _Optional[_Iterable[_Union[SeenField, _Mapping]]] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
+    ready_bytes: int
+    def __init__(self, arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., index: _Optional[int] = ..., filter_fields: _Optional[_Iterable[str]] = ..., fields: _Optional[_Iterable[_Union[SeenField, _Mapping]]] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., ready_bytes: _Optional[int] = ...) -> None: ...

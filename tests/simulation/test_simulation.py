@@ -365,6 +365,7 @@ UNREACHED = """
     quorum/bench/selectors_run.py
     quorum/bench/singles.py
     quorum/bench/singles_load.py
+    quorum/bench/sizing.py
     quorum/bench/spark_flows.py
     quorum/bench/transfer.py
     quorum/cli/archives.py
@@ -428,6 +429,7 @@ UNREACHED = """
     quorum/spark/failures.py
     quorum/spark/history_input.py
     quorum/spark/java.py
+    quorum/spark/lag.py
     quorum/spark/options.py
     quorum/spark/output_check.py
     quorum/spark/partitions.py
@@ -440,6 +442,7 @@ UNREACHED = """
     quorum/spark/session.py
     quorum/spark/sink.py
     quorum/spark/source.py
+    quorum/spark/start_time.py
     quorum/spark/stream.py
     quorum/spark/tail.py
     quorum/spark/translate.py

@@ -76,6 +76,10 @@ def test_what_spark_adds_is_passed_over() -> None:
         ({"startingOffsets": "17"}, "allowed with mode=consume: earliest, latest"),
         ({"minMessagesPerTrigger": "9", "maxMessagesPerTrigger": "8"}, "more than maxMessagesPerTrigger, 8"),
         ({"maxTriggerDelay": "5s"}, "minMessagesPerTrigger, which is missing"),
+        (
+            {"startingTimestamp": "2026-05-31T08:00:00Z"},
+            "option startingTimestamp is for mode=tail; mode is consume",
+        ),
         ({"txnAppId": "x"}, "option txnAppId is for a sink, not for a stream"),
         ({"maxMesagesPerTriger": "5"}, "did you mean maxMessagesPerTrigger?"),
         ({"zzzz": "5"}, "unknown option 'zzzz'; known for a stream: url, queue, mode"),
@@ -104,6 +108,57 @@ def test_tail_takes_sequences_of_just_its_queues() -> None:
         tail(startingOffsets='{"a": true, "b": 1}')
     with pytest.raises(OptionError, match="option subscription is for mode=consume; mode is tail"):
         tail(subscription="g")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2026-05-31T08:00:00Z", 1_780_214_400_000),
+        ("2026-05-31T10:00:00+02:00", 1_780_214_400_000),
+        (" 2026-05-31 08:00:00.250+00:00 ", 1_780_214_400_250),
+        ("2026-05-31T08:00:00.000001Z", 1_780_214_400_001),
+        ("1780214400000", 1_780_214_400_000),
+        ("9999-12-31T23:59:59Z", 253_402_300_799_000),
+    ],
+)
+def test_a_tail_starts_by_a_time_with_its_zone_or_in_milliseconds(text: str, ms: int) -> None:
+    options = source_options({"queue": "a", "mode": "tail", "startingTimestamp": text}, "stream")
+    assert options.starting_ms == ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yesterday",
+        "2026-05-31",
+        "2026-05-31T08:00:00",
+        "2026-13-01T00:00:00Z",
+        "1780214400",
+        "-5",
+        "1780214400000.5",
+        "9999999999999999",
+        "1960-01-01T00:00:00Z",
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59-14:00",
+        "\u0661780214400000",
+    ],
+)
+def test_a_start_that_is_no_time_is_told_what_is_allowed(text: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"startingTimestamp is .*; allowed: a time after 1973 with its zone, such as"
+    ):
+        source_options({"queue": "a", "mode": "tail", "startingTimestamp": text}, "stream")
+
+
+def test_a_stream_has_one_start() -> None:
+    with pytest.raises(OptionError, match="startingTimestamp and startingOffsets exclude each other"):
+        source_options(
+            {"queue": "a", "mode": "tail", "startingTimestamp": "1780214400000", "startingOffsets": "latest"},
+            "stream",
+        )
+    with pytest.raises(OptionError, match="option startingTimestamp is for a stream, not for a batch read"):
+        source_options({"queue": "a", "startingTimestamp": "1780214400000"}, "read")
 
 
 def test_a_batch_write_numbers_itself_with_both_options_or_neither() -> None:

@@ -35,9 +35,11 @@ def test_the_tutorial_runs(
         client.declare(name, {"x-filter-enabled": True})
     monkeypatch.setattr(quorum.spark, "session", lambda: spark)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     exec(compile("\n".join(blocks), str(PAGE), "exec"), {"URL": cluster.url, "CHECKPOINT": str(tmp_path)})
-    assert "|   0|   34|" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "|   0|   34|" in out
+    assert "orders: 900 messages wait, " in out
     found = sorted(each.body for each in client.browse("small-orders"))
     wanted = sorted(b"ORDER %d" % n for n in range(1000) if n % 3 == 0 and n % 10 < 3)
     assert found == wanted
