@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,9 @@ def test_the_image_copies_what_the_wheel_needs() -> None:
         line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line
     ]
     names = {name for part in copied for name in part}
-    assert names == {"pyproject.toml", "README.md", "quorum", "fifo", "selectors"}
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    sources = {Path(each).parts[0] for each in hatch["targets"]["wheel"]["only-include"]}
+    assert names == {"pyproject.toml", "README.md", "LICENSE", "requirements", *sources}
     assert all((ROOT / name).exists() for name in names)
     assert "USER quorum" in text
     sent = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
