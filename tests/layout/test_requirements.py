@@ -111,6 +111,24 @@ def test_a_lock_file_has_what_its_packages_need(name: str) -> None:
     assert compared > 10
 
 
+@pytest.mark.parametrize(
+    ("package", "pattern", "generated"),
+    [
+        ("grpcio", r"GRPC_GENERATED_VERSION = '([\d.]+)'", "queue_pb2_grpc.py"),
+        ("protobuf", r"# Protobuf Python Version: ([\d.]+)", "queue_pb2.py"),
+    ],
+)
+def test_clients_need_no_later_version_than_the_generated_code(
+    package: str, pattern: str, generated: str
+) -> None:
+    text = (ROOT / "quorum" / "v1" / generated).read_text(encoding="utf-8")
+    found = re.search(pattern, text)
+    assert found is not None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    [bounds] = [each.specifier for each in map(Requirement, project["dependencies"]) if each.name == package]
+    assert f">={found[1]}" in str(bounds).split(",")
+
+
 def test_nothing_is_installed_without_hashes() -> None:
     """By make, by CI and in the image, except for the project itself and for uv, which writes the lock files."""
     for file in ("Makefile", ".ci/run", "deploy/Containerfile"):
