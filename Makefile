@@ -1,6 +1,6 @@
 # Everything a contributor or a CI machine runs. Needs Python 3.11 or later, and the network for the first `make`:
-# the environment lives in .venv and is brought up to date when pyproject.toml changes. `make demo` and `make bench`
-# install what the service needs; everything else also what its tests need.
+# the environment lives in .venv and is brought up to date when pyproject.toml or the lock files in requirements/ change.
+# `make demo` and `make bench` install what the service needs; everything else also what its tests need.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -17,10 +17,19 @@ CANARIES   ?=
 PAIRS      ?= 5000000
 # Where `make proto` writes
 OUT    ?= .
+# Where `make wheel` writes
+DIST   ?= dist
+
+# pip installs exactly what the lock files name, and compares each download with its hashes. Dependencies that have no
+# wheel are built with the tools of requirements/build.txt.
+PIP    := -m pip install --quiet --disable-pip-version-check
+LOCKED := --require-hashes --no-build-isolation --use-pep517 --requirement
+LOCKS  := requirements/build.txt requirements/server.txt requirements/dev.txt
+PROTO  ?= $(VENV)/proto
 
 PROTOS := $(patsubst proto/%,%,$(sort $(wildcard proto/quorum/v1/*.proto)))
 
-.PHONY: help install check test simulate campaign bench proto demo clean
+.PHONY: help install check test simulate campaign bench proto lock wheel demo clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,25 +43,29 @@ help:
 	@echo "make bench     three members on this machine under load; ARGS are those of 'quorum bench both'"
 	@echo "make demo      the main job on real data; ARGS are those of 'quorum demo'"
 	@echo "make proto     generates quorum/v1 from proto/ again"
+	@echo "make lock      writes requirements/*.txt again, after a change of pyproject.toml; ARGS=--upgrade: newest releases"
+	@echo "make wheel     builds the wheel in dist/; equal files give equal bytes"
 	@echo "make clean     removes the environment and everything that was built"
 
 install: $(TOOLS)
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[server]'
+	$(VENV)/bin/python $(PIP) --require-hashes --requirement requirements/build.txt
+	$(VENV)/bin/python $(PIP) $(LOCKED) requirements/server.txt
+	$(VENV)/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 	$(VENV)/bin/python -m compileall -q fifo quorum selectors
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.installed
 	@echo "installing what the tests need; PySpark alone is 450 MB"
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,server,spark]'
+	$(VENV)/bin/python $(PIP) $(LOCKED) requirements/dev.txt
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -qq --no-install-recommends chromium >/dev/null 2>&1; } || \
 	  echo "chromium is not installed, and could not be: the tests of the management page are left out"
 	@touch $@
 
-check: $(TOOLS)
+check: $(TOOLS) $(PROTO)/.installed
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -93,10 +106,31 @@ demo: $(STAMP)
 	$(PY) -m quorum demo $(ARGS)
 
 # google/rpc/status.proto comes from the package googleapis-common-protos, the google/protobuf ones from grpcio-tools.
-proto: $(TOOLS)
-	$(PY) -m grpc_tools.protoc -Iproto \
-	  -I"$$($(PY) -c 'import pathlib, google.rpc.status_pb2 as m; print(pathlib.Path(m.__file__).parents[2])')" \
+proto: $(PROTO)/.installed
+	$(PROTO)/bin/python -m grpc_tools.protoc -Iproto \
+	  -I"$$($(PROTO)/bin/python -c 'import pathlib, google.rpc.status_pb2 as m; print(pathlib.Path(m.__file__).parents[2])')" \
 	  --python_out=$(OUT) --pyi_out=$(OUT) --grpc_python_out=$(OUT) $(PROTOS)
+
+$(PROTO)/.installed: requirements/proto.txt
+	$(PYTHON) -m venv $(PROTO)
+	$(PROTO)/bin/python $(PIP) --require-hashes --requirement requirements/proto.txt
+	@touch $@
+
+# uv writes lock files for all versions of Python from 3.11 on. What the files name stays, if it can.
+LOCK = $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+  --custom-compile-command 'make lock' $(ARGS)
+lock:
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/python $(PIP) uv
+	$(LOCK) pyproject.toml --extra dev --extra server --extra spark --group build -o requirements/dev.txt
+	$(LOCK) pyproject.toml --extra server --constraint requirements/dev.txt -o requirements/server.txt
+	$(LOCK) --group build --constraint requirements/dev.txt -o requirements/build.txt
+	$(LOCK) --group proto -o requirements/proto.txt
+
+# The wheel has a fixed time in place of those of its files (or SOURCE_DATE_EPOCH), and fixed permissions.
+wheel: $(STAMP)
+	$(PY) -m hatchling build -t wheel -d $(DIST)
+	@sha256sum $(DIST)/*.whl
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -204,6 +204,7 @@ EXTRAS = {
     "lark": "server",
     "packaging": "server",
     "prometheus_client": "server",
+    "pydantic": "server",
     "pydantic_settings": "server",
     "pysyncobj": "server",
     "sortedcontainers": "server",

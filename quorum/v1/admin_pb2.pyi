@@ -27,7 +27,7 @@ class DeclareQueueResponse(_message.Message):
     __slots__ = ("created",)
     CREATED_FIELD_NUMBER: _ClassVar[int]
     created: bool
-    def __init__(self, created: _Optional[bool] = ...) -> None: ...
+    def __init__(self, created: bool = ...) -> None: ...
 
 class DeleteQueueRequest(_message.Message):
     __slots__ = ("queue", "id")
@@ -53,7 +53,7 @@ class PurgeQueueRequest(_message.Message):
     id: int
     before_sequence: int
     dead_only: bool
-    def __init__(self, queue: _Optional[str] = ..., id: _Optional[int] = ..., before_sequence: _Optional[int] = ..., dead_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., id: _Optional[int] = ..., before_sequence: _Optional[int] = ..., dead_only: bool = ...) -> None: ...
 
 class PurgeQueueResponse(_message.Message):
     __slots__ = ("message_count",)
@@ -79,13 +79,13 @@ class SetUserRequest(_message.Message):
     password: str
     administers: bool
     monitors: bool
-    def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., administers: _Optional[bool] = ..., monitors: _Optional[bool] = ...) -> None: ...
+    def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., administers: bool = ..., monitors: bool = ...) -> None: ...
 
 class SetUserResponse(_message.Message):
     __slots__ = ("changed",)
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     changed: bool
-    def __init__(self, changed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, changed: bool = ...) -> None: ...
 
 class SetPermissionsRequest(_message.Message):
     __slots__ = ("user", "configure", "write", "read")
@@ -103,7 +103,7 @@ class SetPermissionsResponse(_message.Message):
     __slots__ = ("changed",)
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     changed: bool
-    def __init__(self, changed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, changed: bool = ...) -> None: ...
 
 class DeleteUserRequest(_message.Message):
     __slots__ = ("user",)
@@ -135,7 +135,7 @@ class UserInfo(_message.Message):
     write: str
     read: str
     has_password: bool
-    def __init__(self, user: _Optional[str] = ..., administers: _Optional[bool] = ..., monitors: _Optional[bool] = ..., configure: _Optional[str] = ..., write: _Optional[str] = ..., read: _Optional[str] = ..., has_password: _Optional[bool] = ...) -> None: ...
+    def __init__(self, user: _Optional[str] = ..., administers: bool = ..., monitors: bool = ..., configure: _Optional[str] = ..., write: _Optional[str] = ..., read: _Optional[str] = ..., has_password: bool = ...) -> None: ...
 
 class ListUsersResponse(_message.Message):
     __slots__ = ("users",)
@@ -273,7 +273,7 @@ class ConsumerInfo(_message.Message):
     priority: int
     active: bool
     timed_out: int
-    def __init__(self, consumer_tag: _Optional[str] = ..., node: _Optional[str] = ..., filtered: _Optional[bool] = ..., credit: _Optional[int] = ..., checked_out: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ..., priority: _Optional[int] = ..., active: _Optional[bool] = ..., timed_out: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_tag: _Optional[str] = ..., node: _Optional[str] = ..., filtered: bool = ..., credit: _Optional[int] = ..., checked_out: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ..., priority: _Optional[int] = ..., active: bool = ..., timed_out: _Optional[int] = ...) -> None: ...
 
 class StorageInfo(_message.Message):
     __slots__ = ("alpha", "beta", "gamma", "delta", "warm_blocks", "cold_blocks", "warm_bytes")
@@ -334,7 +334,7 @@ class SetPolicyResponse(_message.Message):
     __slots__ = ("changed",)
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     changed: bool
-    def __init__(self, changed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, changed: bool = ...) -> None: ...
 
 class DeletePolicyRequest(_message.Message):
     __slots__ = ("name",)
@@ -398,7 +398,7 @@ class DeclareExchangeResponse(_message.Message):
     __slots__ = ("created",)
     CREATED_FIELD_NUMBER: _ClassVar[int]
     created: bool
-    def __init__(self, created: _Optional[bool] = ...) -> None: ...
+    def __init__(self, created: bool = ...) -> None: ...
 
 class DeleteExchangeRequest(_message.Message):
     __slots__ = ("exchange", "id", "if_unused")
@@ -408,7 +408,7 @@ class DeleteExchangeRequest(_message.Message):
     exchange: str
     id: int
     if_unused: bool
-    def __init__(self, exchange: _Optional[str] = ..., id: _Optional[int] = ..., if_unused: _Optional[bool] = ...) -> None: ...
+    def __init__(self, exchange: _Optional[str] = ..., id: _Optional[int] = ..., if_unused: bool = ...) -> None: ...
 
 class DeleteExchangeResponse(_message.Message):
     __slots__ = ()
@@ -465,7 +465,7 @@ class AddBindingResponse(_message.Message):
     __slots__ = ("added",)
     ADDED_FIELD_NUMBER: _ClassVar[int]
     added: bool
-    def __init__(self, added: _Optional[bool] = ...) -> None: ...
+    def __init__(self, added: bool = ...) -> None: ...
 
 class RemoveBindingRequest(_message.Message):
     __slots__ = ("binding",)
@@ -557,7 +557,7 @@ class ImportDefinitionsRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     definitions: Definitions
     dry_run: bool
-    def __init__(self, definitions: _Optional[_Union[Definitions, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    def __init__(self, definitions: _Optional[_Union[Definitions, _Mapping]] = ..., dry_run: bool = ...) -> None: ...
 
 class DefinitionResult(_message.Message):
     __slots__ = ("outcome", "reason", "text")
@@ -641,7 +641,7 @@ class ListTransactionsResponse(_message.Message):
     HAS_MORE_FIELD_NUMBER: _ClassVar[int]
     transactions: _containers.RepeatedCompositeFieldContainer[TransactionInfo]
     has_more: bool
-    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionInfo, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionInfo, _Mapping]]] = ..., has_more: bool = ...) -> None: ...
 
 class ResolveTransactionRequest(_message.Message):
     __slots__ = ("id", "outcome")
@@ -665,13 +665,13 @@ class ResolveTransactionResponse(_message.Message):
     BY_HAND_FIELD_NUMBER: _ClassVar[int]
     committed: bool
     by_hand: bool
-    def __init__(self, committed: _Optional[bool] = ..., by_hand: _Optional[bool] = ...) -> None: ...
+    def __init__(self, committed: bool = ..., by_hand: bool = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
     __slots__ = ("with_state_hash",)
     WITH_STATE_HASH_FIELD_NUMBER: _ClassVar[int]
     with_state_hash: bool
-    def __init__(self, with_state_hash: _Optional[bool] = ...) -> None: ...
+    def __init__(self, with_state_hash: bool = ...) -> None: ...
 
 class MemberInfo(_message.Message):
     __slots__ = ("name", "client_address", "peer_address", "reachable", "boot", "id", "incarnation", "drained", "joining", "replaces", "known_version", "disk")
@@ -699,7 +699,7 @@ class MemberInfo(_message.Message):
     replaces: str
     known_version: int
     disk: Disk
-    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ..., id: _Optional[str] = ..., incarnation: _Optional[str] = ..., drained: _Optional[bool] = ..., joining: _Optional[bool] = ..., replaces: _Optional[str] = ..., known_version: _Optional[int] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: bool = ..., boot: _Optional[int] = ..., id: _Optional[str] = ..., incarnation: _Optional[str] = ..., drained: bool = ..., joining: bool = ..., replaces: _Optional[str] = ..., known_version: _Optional[int] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
 
 class Disk(_message.Message):
     __slots__ = ("free_bytes", "limit_bytes", "low", "full", "slow", "sync_p99_us")
@@ -715,7 +715,7 @@ class Disk(_message.Message):
     full: bool
     slow: bool
     sync_p99_us: int
-    def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: _Optional[bool] = ..., full: _Optional[bool] = ..., slow: _Optional[bool] = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: bool = ..., full: bool = ..., slow: bool = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
     __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "version", "repaired", "unreadable", "fetching", "disputed", "quarantined")
@@ -749,7 +749,7 @@ class GroupInfo(_message.Message):
     fetching: int
     disputed: str
     quarantined: bool
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., version: _Optional[int] = ..., repaired: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: bool = ..., version: _Optional[int] = ..., repaired: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: bool = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
     __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own", "skipped_entries", "lease_times", "lease_times_settled")
@@ -771,7 +771,7 @@ class ClusterStatusResponse(_message.Message):
     skipped_entries: _containers.RepeatedScalarFieldContainer[str]
     lease_times: LeaseTimes
     lease_times_settled: bool
-    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ..., standing: _Optional[str] = ..., own: _Optional[_Union[MemberInfo, _Mapping]] = ..., skipped_entries: _Optional[_Iterable[str]] = ..., lease_times: _Optional[_Union[LeaseTimes, _Mapping]] = ..., lease_times_settled: _Optional[bool] = ...) -> None: ...
+    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ..., standing: _Optional[str] = ..., own: _Optional[_Union[MemberInfo, _Mapping]] = ..., skipped_entries: _Optional[_Iterable[str]] = ..., lease_times: _Optional[_Union[LeaseTimes, _Mapping]] = ..., lease_times_settled: bool = ...) -> None: ...
 
 class LeaseTimes(_message.Message):
     __slots__ = ("lease_ms", "leader_fallback_ms")
@@ -791,7 +791,7 @@ class SetLeaseTimesResponse(_message.Message):
     __slots__ = ("changed",)
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     changed: bool
-    def __init__(self, changed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, changed: bool = ...) -> None: ...
 
 class AddMemberRequest(_message.Message):
     __slots__ = ("member", "replace")
@@ -799,13 +799,13 @@ class AddMemberRequest(_message.Message):
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     member: MemberInfo
     replace: bool
-    def __init__(self, member: _Optional[_Union[MemberInfo, _Mapping]] = ..., replace: _Optional[bool] = ...) -> None: ...
+    def __init__(self, member: _Optional[_Union[MemberInfo, _Mapping]] = ..., replace: bool = ...) -> None: ...
 
 class AddMemberResponse(_message.Message):
     __slots__ = ("added",)
     ADDED_FIELD_NUMBER: _ClassVar[int]
     added: bool
-    def __init__(self, added: _Optional[bool] = ...) -> None: ...
+    def __init__(self, added: bool = ...) -> None: ...
 
 class RemoveMemberRequest(_message.Message):
     __slots__ = ("name",)
@@ -823,7 +823,7 @@ class DrainMemberRequest(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     name: str
     drained: bool
-    def __init__(self, name: _Optional[str] = ..., drained: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., drained: bool = ...) -> None: ...
 
 class DrainMemberResponse(_message.Message):
     __slots__ = ()

@@ -124,7 +124,7 @@ class Reservation(_message.Message):
     ready: int
     index: int
     unfinished: bool
-    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., ready: _Optional[int] = ..., index: _Optional[int] = ..., unfinished: _Optional[bool] = ...) -> None: ...
+    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., ready: _Optional[int] = ..., index: _Optional[int] = ..., unfinished: bool = ...) -> None: ...
 
 class DescribeReservationsRequest(_message.Message):
     __slots__ = ("queue", "subscription", "after", "to", "index")
@@ -174,7 +174,7 @@ class Endpoint(_message.Message):
     name: str
     address: str
     leader: bool
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., leader: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., leader: bool = ...) -> None: ...
 
 class ReadReservedRequest(_message.Message):
     __slots__ = ("queue", "subscription", "offset", "first", "count", "columns", "index")
@@ -270,7 +270,7 @@ class SubscriptionInfo(_message.Message):
     reservations: int
     selector: str
     filter: bytes
-    def __init__(self, subscription: _Optional[str] = ..., state: _Optional[_Union[SubscriptionState, _Mapping]] = ..., filtered: _Optional[bool] = ..., start_sequence: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., on_expiry: _Optional[_Union[OpenSubscriptionRequest.OnExpiry, str]] = ..., reservations: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, subscription: _Optional[str] = ..., state: _Optional[_Union[SubscriptionState, _Mapping]] = ..., filtered: bool = ..., start_sequence: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., on_expiry: _Optional[_Union[OpenSubscriptionRequest.OnExpiry, str]] = ..., reservations: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ...) -> None: ...
 
 class ListSubscriptionsResponse(_message.Message):
     __slots__ = ("subscriptions", "index")
@@ -390,7 +390,7 @@ class PublishStagedResponse(_message.Message):
     count: int
     is_duplicate: bool
     index: int
-    def __init__(self, first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., is_duplicate: _Optional[bool] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., is_duplicate: bool = ..., index: _Optional[int] = ...) -> None: ...
 
 class DiscardStagedRequest(_message.Message):
     __slots__ = ("queue", "producer", "batch", "parts")
@@ -418,7 +418,7 @@ class QueueInfoRequest(_message.Message):
     queue: str
     index: int
     with_fields: bool
-    def __init__(self, queue: _Optional[str] = ..., index: _Optional[int] = ..., with_fields: _Optional[bool] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., index: _Optional[int] = ..., with_fields: bool = ...) -> None: ...
 
 class SeenField(_message.Message):
     __slots__ = ("name", "kind", "messages")

@@ -5,7 +5,7 @@ import warnings
 
 from quorum.v1 import bulk_pb2 as quorum_dot_v1_dot_bulk__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in quorum/v1/bulk_pb2_grpc.py depends on'
+        + f' but the generated code in quorum/v1/bulk_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class BulkStub:
+class BulkStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -116,7 +116,7 @@ class BulkStub:
                 _registered_method=True)
 
 
-class BulkServicer:
+class BulkServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def OpenSubscription(self, request, context):
@@ -339,7 +339,7 @@ def add_BulkServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Bulk:
+class Bulk(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

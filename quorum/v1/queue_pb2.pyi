@@ -20,7 +20,7 @@ class Value(_message.Message):
     floating: float
     text: str
     binary: bytes
-    def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, boolean: bool = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ...) -> None: ...
 
 class Properties(_message.Message):
     __slots__ = ("durable", "priority", "ttl_ms", "delivery_delay_ms", "delivery_time", "message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding", "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id", "application_properties")
@@ -69,7 +69,7 @@ class Properties(_message.Message):
     group_sequence: int
     reply_to_group_id: str
     application_properties: _containers.MessageMap[str, Value]
-    def __init__(self, durable: _Optional[bool] = ..., priority: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., delivery_delay_ms: _Optional[int] = ..., delivery_time: _Optional[int] = ..., message_id: _Optional[str] = ..., user_id: _Optional[str] = ..., to: _Optional[str] = ..., subject: _Optional[str] = ..., reply_to: _Optional[str] = ..., correlation_id: _Optional[str] = ..., content_type: _Optional[str] = ..., content_encoding: _Optional[str] = ..., absolute_expiry_time: _Optional[int] = ..., creation_time: _Optional[int] = ..., group_id: _Optional[str] = ..., group_sequence: _Optional[int] = ..., reply_to_group_id: _Optional[str] = ..., application_properties: _Optional[_Mapping[str, Value]] = ...) -> None: ...
+    def __init__(self, durable: bool = ..., priority: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., delivery_delay_ms: _Optional[int] = ..., delivery_time: _Optional[int] = ..., message_id: _Optional[str] = ..., user_id: _Optional[str] = ..., to: _Optional[str] = ..., subject: _Optional[str] = ..., reply_to: _Optional[str] = ..., correlation_id: _Optional[str] = ..., content_type: _Optional[str] = ..., content_encoding: _Optional[str] = ..., absolute_expiry_time: _Optional[int] = ..., creation_time: _Optional[int] = ..., group_id: _Optional[str] = ..., group_sequence: _Optional[int] = ..., reply_to_group_id: _Optional[str] = ..., application_properties: _Optional[_Mapping[str, Value]] = ...) -> None: ...
 
 class MessageBatch(_message.Message):
     __slots__ = ("count", "bodies", "body_ends", "shared_properties", "properties")
@@ -169,7 +169,7 @@ class Open(_message.Message):
     epoch: int
     first_new_sequence: int
     takes_turns: bool
-    def __init__(self, producer_id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., first_new_sequence: _Optional[int] = ..., takes_turns: _Optional[bool] = ...) -> None: ...
+    def __init__(self, producer_id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., first_new_sequence: _Optional[int] = ..., takes_turns: bool = ...) -> None: ...
 
 class Close(_message.Message):
     __slots__ = ()
@@ -215,7 +215,7 @@ class PublishBatch(_message.Message):
     mandatory: bool
     immediate: bool
     tx: int
-    def __init__(self, exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., routing_keys: _Optional[_Iterable[str]] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ..., independent: _Optional[bool] = ..., mandatory: _Optional[bool] = ..., immediate: _Optional[bool] = ..., tx: _Optional[int] = ...) -> None: ...
+    def __init__(self, exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., routing_keys: _Optional[_Iterable[str]] = ..., first_sequence: _Optional[int] = ..., lowest_unconfirmed: _Optional[int] = ..., batch: _Optional[bytes] = ..., independent: bool = ..., mandatory: bool = ..., immediate: bool = ..., tx: _Optional[int] = ...) -> None: ...
 
 class Confirms(_message.Message):
     __slots__ = ("confirmed", "rejected")
@@ -307,7 +307,7 @@ class Credit(_message.Message):
     consumer_tag: str
     credit_to: int
     drain: bool
-    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., credit_to: _Optional[int] = ..., drain: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., credit_to: _Optional[int] = ..., drain: bool = ...) -> None: ...
 
 class Drained(_message.Message):
     __slots__ = ("consumer_tag", "next_tag")
@@ -325,7 +325,7 @@ class ActiveChanged(_message.Message):
     consumer_tag: str
     attach: int
     active: bool
-    def __init__(self, consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., active: _Optional[bool] = ...) -> None: ...
+    def __init__(self, consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., active: bool = ...) -> None: ...
 
 class TimedOut(_message.Message):
     __slots__ = ("consumer_tag", "attach", "last_tag")
@@ -399,7 +399,7 @@ class Disposition(_message.Message):
     credit_to: int
     queue: str
     tx: int
-    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., tags: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., outcome: _Optional[_Union[Disposition.Outcome, str]] = ..., delivery_failed: _Optional[bool] = ..., undeliverable_here: _Optional[bool] = ..., credit_to: _Optional[int] = ..., queue: _Optional[str] = ..., tx: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., attach: _Optional[int] = ..., tags: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., outcome: _Optional[_Union[Disposition.Outcome, str]] = ..., delivery_failed: bool = ..., undeliverable_here: bool = ..., credit_to: _Optional[int] = ..., queue: _Optional[str] = ..., tx: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("request_id", "tx")
@@ -425,7 +425,7 @@ class Cancel(_message.Message):
     request_id: int
     consumer_tag: str
     requeue: bool
-    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., requeue: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., consumer_tag: _Optional[str] = ..., requeue: bool = ...) -> None: ...
 
 class Cancelled(_message.Message):
     __slots__ = ("consumer_tag", "status")
@@ -445,7 +445,7 @@ class SessionGet(_message.Message):
     queue: str
     count: int
     settled: bool
-    def __init__(self, request_id: _Optional[int] = ..., queue: _Optional[str] = ..., count: _Optional[int] = ..., settled: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., queue: _Optional[str] = ..., count: _Optional[int] = ..., settled: bool = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("body", "properties")
@@ -489,7 +489,7 @@ class StoredMessage(_message.Message):
     redelivered: bool
     delivery_count: int
     due_time: int
-    def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., sequence: _Optional[int] = ..., redelivered: _Optional[bool] = ..., delivery_count: _Optional[int] = ..., due_time: _Optional[int] = ...) -> None: ...
+    def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., sequence: _Optional[int] = ..., redelivered: bool = ..., delivery_count: _Optional[int] = ..., due_time: _Optional[int] = ...) -> None: ...
 
 class GetResponse(_message.Message):
     __slots__ = ("messages",)
@@ -525,7 +525,7 @@ class BrowseRequest(_message.Message):
     selector: str
     property_filter: PropertyFilter
     delayed: bool
-    def __init__(self, queue: _Optional[str] = ..., start_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., selector: _Optional[str] = ..., property_filter: _Optional[_Union[PropertyFilter, _Mapping]] = ..., delayed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., start_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., selector: _Optional[str] = ..., property_filter: _Optional[_Union[PropertyFilter, _Mapping]] = ..., delayed: bool = ...) -> None: ...
 
 class BrowseResponse(_message.Message):
     __slots__ = ("messages",)

@@ -5,7 +5,7 @@ import warnings
 
 from quorum.v1 import queue_pb2 as quorum_dot_v1_dot_queue__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in quorum/v1/queue_pb2_grpc.py depends on'
+        + f' but the generated code in quorum/v1/queue_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class QueueStub:
+class QueueStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -61,7 +61,7 @@ class QueueStub:
                 _registered_method=True)
 
 
-class QueueServicer:
+class QueueServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Session(self, request_iterator, context):
@@ -162,7 +162,7 @@ def add_QueueServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Queue:
+class Queue(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

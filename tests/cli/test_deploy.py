@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import configparser
+import copy
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quorum import __version__
 from quorum.config import load
 from quorum.errors import DEFECT
 from quorum.node.driver import BEGINS_ANEW, DISK_FAILED, TOO_OLD
@@ -93,6 +97,40 @@ def test_the_configuration_on_kubernetes_loads_for_each_pod(
     assert str(config.data_dir.parent) in mounts
 
 
+KUBERNETES = ("1.29", "1.37")
+"""Releases whose schemas are compared: an old one and the newest one that the package knows."""
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_knows_every_field_of_the_manifests(
+    kubernetes: dict[tuple[str, str], dict[str, Any]], version: str
+) -> None:
+    schemas = pytest.importorskip("kubernetes_validate", reason="it is a development dependency")
+    assert len(kubernetes) == 5
+    for manifest in kubernetes.values():
+        assert schemas.validate(manifest, version, strict=True) == version
+    wrong = copy.deepcopy(kubernetes["StatefulSet", "quorum"])
+    wrong["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+    with pytest.raises(schemas.ValidationError, match="readinesProbe"):
+        schemas.validate(wrong, version, strict=True)
+
+
+def test_images_are_named_with_their_versions(
+    kubernetes: dict[tuple[str, str], dict[str, Any]], compose: dict[str, Any]
+) -> None:
+    """Without a tag, two pulls may bring two different images."""
+    pod = kubernetes["StatefulSet", "quorum"]["spec"]["template"]["spec"]
+    images = [each["image"] for each in (*pod["containers"], *pod["initContainers"])]
+    images += [service["image"] for service in compose["services"].values()]
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    images += [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]
+    assert len(images) == 2 + 5 + 2
+    for image in images:
+        name, _, tag = image.partition(":")
+        assert re.match(r"v?\d+\.\d+\.\d+", tag), image
+        assert name != "quorum" or tag == __version__
+
+
 def test_kubernetes_starts_no_member_again_that_waits_for_a_majority(
     kubernetes: dict[tuple[str, str], dict[str, Any]],
 ) -> None:
@@ -109,7 +147,9 @@ def test_the_image_copies_what_the_wheel_needs() -> None:
         line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line
     ]
     names = {name for part in copied for name in part}
-    assert names == {"pyproject.toml", "README.md", "quorum", "fifo", "selectors"}
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    sources = {Path(each).parts[0] for each in hatch["targets"]["wheel"]["only-include"]}
+    assert names == {"pyproject.toml", "README.md", "LICENSE", "requirements", *sources}
     assert all((ROOT / name).exists() for name in names)
     assert "USER quorum" in text
     sent = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
@@ -143,4 +183,5 @@ def test_systemd_can_read_the_unit(tmp_path: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stderr
     assert "quorum.service" not in done.stderr

