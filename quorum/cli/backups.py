@@ -104,7 +104,7 @@ def _show_found(found: Found) -> None:
             f"  group {each.group:<4} {each.last_entry:>12}    last entry, term {each.term}, "
             f"voters {', '.join(each.voters)}{learners}"
         )
-    print(f"  queues     {found.queues:>12}    {found.messages} messages")
+    print(f"  queues     {found.queues:>12,}    {found.messages:,} messages")
     print(f"members that the new cluster drops: {', '.join(found.dropped) or 'none'}")
     if found.unknown_queues:
         print(

@@ -22,7 +22,7 @@ from quorum.errors import OperatorError
 from quorum.log import RealFiles
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
-from quorum.node.identity.identity import Identity, IdentityError, read_identity, record_start
+from quorum.node.identity.identity import Founding, Identity, IdentityError, read_identity, record_start
 from quorum.node.maintenance import new_cluster as module
 from quorum.node.maintenance.backup import BackupError, create_backup
 from quorum.node.maintenance.new_cluster import CannotRecover, Found, LossNotAccepted, new_cluster
@@ -30,7 +30,8 @@ from quorum.node.maintenance.offline_check import check
 from quorum.node.replica.bootstrap import quarantine
 from quorum.replication.codec import COMMAND
 from quorum.replication.configuration import Configuration
-from support.data_directories import NAMES, Data, catalog_of, configurations, tree
+from support.cluster import Cluster, Session
+from support.data_directories import NAMES, SEGMENT, Data, catalog_of, configurations, tree
 
 CONFIG = c.QueueConfig("q")
 
@@ -176,6 +177,40 @@ def test_of_many_corrections_none_is_left_out(data: Data, target: Path) -> None:
     data.add(1, [c.CreateQueue(3_000, CONFIG)], is_numbered=False)
     new_cluster(data.directory, target, accepts_loss=True)
     assert catalog_of(target).next_queue_id == 3_001
+
+
+def test_groups_with_snapshots_pages_and_collected_segments(tmp_path: Path, target: Path) -> None:
+    """Data of a member that has worked for a while."""
+    cluster = Cluster(
+        size=3,
+        queue_groups=1,
+        snapshot_bytes=30_000,
+        log={"segment_bytes": SEGMENT, "recent_bytes": 0},
+    )
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    session = Session(cluster, "n1")
+    for _ in range(60):
+        session.publish(group, queue, b"b" * 2_000)
+        cluster.run(5)
+    cluster.until(lambda: len(session.confirmed()) == 60, "confirms")
+    for _ in range(20):
+        session.call(group, c.Get(queue, 1, settled=True))
+    cluster.settle()
+    cluster.logs["n3"].sync()
+    directory = tmp_path / "data"
+    for path, inode in cluster.disks["n3"].names.items():
+        file = directory / path.relative_to("/data")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(inode.data))
+    start = record_start(directory, "n3", Founding("test", 1, NAMES), 1)
+    start.node_state.is_established = True
+    start.node_state.save()
+    assert len(list((directory / "log" / "snapshots").glob("*.snapshot"))) >= 2
+    made = new_cluster(directory, target, accepts_loss=True)
+    assert (made.found.queues, made.found.messages, made.found.dropped) == (1, 40, ("n1", "n2"))
+    again = found_in(target, target.with_name("more"))
+    assert (again.messages, again.dropped) == (40, ())
 
 
 # ---- what is refused

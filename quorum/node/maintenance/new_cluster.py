@@ -39,7 +39,7 @@ from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, 
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import CatalogMember, DrainMember, RemoveMember, joined_id
 from quorum.errors import OperatorError
-from quorum.log import EntryMissing, Log, LogError, RealFiles
+from quorum.log import EntryMissing, Log, LogDamaged, LogUnknown, RealFiles
 from quorum.node.errors import BodyUnreadable, PageUnreadable
 from quorum.node.identity.identity import Identity, begin_new_cluster, read_identity
 from quorum.node.maintenance.backup import (
@@ -84,7 +84,7 @@ class LossNotAccepted(CannotRecover):
 
 @dataclass(frozen=True, slots=True)
 class FoundGroup:
-    """The end of a group's journal, and who voted there."""
+    """The end of a group's journal, and who voted there. term: of the last entry."""
 
     group: int
     last_entry: int
@@ -167,7 +167,8 @@ def _opened(source: Path, copy: Path) -> Iterator[_Member]:
         finally:
             log.close()
     except (
-        LogError,
+        LogDamaged,
+        LogUnknown,
         EntryMissing,
         ReplicationError,
         BodyUnreadable,
@@ -315,7 +316,7 @@ class _Member:
                 FoundGroup(
                     each.number,
                     each.view.last_index,
-                    each.term,
+                    each.view.last_term,
                     each.configuration.voters,
                     each.configuration.learners,
                 )
