@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -28,6 +29,7 @@ from quorum.node.maintenance.backup import BackupError, create_backup
 from quorum.node.maintenance.new_cluster import CannotRecover, Found, LossNotAccepted, new_cluster
 from quorum.node.maintenance.offline_check import check
 from quorum.node.replica.bootstrap import quarantine
+from quorum.node.wire.operations import Command
 from quorum.replication.codec import COMMAND
 from quorum.replication.configuration import Configuration
 from support.cluster import Cluster, Session
@@ -179,6 +181,58 @@ def test_of_many_corrections_none_is_left_out(data: Data, target: Path) -> None:
     assert catalog_of(target).next_queue_id == 3_001
 
 
+def written(cluster: Cluster, directory: Path) -> Path:
+    """The disk of n3 as a data directory."""
+    for path, inode in cluster.disks["n3"].names.items():
+        file = directory / path.relative_to("/data")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(inode.data))
+    start = record_start(directory, "n3", Founding("test", 1, NAMES), 1)
+    start.node_state.is_established = True
+    start.node_state.save()
+    return directory
+
+
+def synced_messages(cluster: Cluster, group: int) -> int:
+    """The messages in the entries that n3 has synced."""
+    log = cluster.logs["n3"]
+    journal, found = log.journal(group), 0
+    for index in range(1, journal.last_index + 1):
+        body = journal.read(index)
+        if body[0] == COMMAND and journal.lsn_at(index) <= log.synced_lsn:
+            enqueues = (each.command for each in Command(memoryview(body)[1:]).decode())
+            found += sum(each.count for each in enqueues if isinstance(each, c.Enqueue))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_everything_synced_is_there_after_a_power_cut_at_any_moment(
+    tmp_path: Path, target: Path, seed: int
+) -> None:
+    """n3 lags behind, catches up, and loses power with the last entries half written."""
+    chance = random.Random(seed)
+    cluster = Cluster(size=3, queue_groups=1, seed=seed, log={"segment_bytes": SEGMENT})
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    cluster.settle()
+    session = Session(cluster, "n1" if cluster.leader(group) != "n2" else "n2")
+    published = 0
+    for phase in ("together", "apart", "together again"):
+        if phase == "apart":
+            cluster.isolate("n3")
+        else:
+            cluster.heal()
+        for _ in range(chance.randrange(5, 25)):
+            session.publish(group, queue, b"b" * chance.randrange(1, 2_000))
+            published += 1
+            cluster.run(chance.randrange(1, 20))
+    least = synced_messages(cluster, group)
+    cluster.crash("n3")
+    found = new_cluster(written(cluster, tmp_path / "data"), target, accepts_loss=True).found
+    assert least <= found.messages <= published
+    assert least > 0
+
+
 def test_groups_with_snapshots_pages_and_collected_segments(tmp_path: Path, target: Path) -> None:
     """Data of a member that has worked for a while."""
     cluster = Cluster(
@@ -198,14 +252,7 @@ def test_groups_with_snapshots_pages_and_collected_segments(tmp_path: Path, targ
         session.call(group, c.Get(queue, 1, settled=True))
     cluster.settle()
     cluster.logs["n3"].sync()
-    directory = tmp_path / "data"
-    for path, inode in cluster.disks["n3"].names.items():
-        file = directory / path.relative_to("/data")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(bytes(inode.data))
-    start = record_start(directory, "n3", Founding("test", 1, NAMES), 1)
-    start.node_state.is_established = True
-    start.node_state.save()
+    directory = written(cluster, tmp_path / "data")
     assert len(list((directory / "log" / "snapshots").glob("*.snapshot"))) >= 2
     made = new_cluster(directory, target, accepts_loss=True)
     assert (made.found.queues, made.found.messages, made.found.dropped) == (1, 40, ("n1", "n2"))
