@@ -183,7 +183,8 @@ def building(target: Path, apart_from: Path) -> Iterator[Path]:
         _sync_directories(partial)
         os.rename(partial, target)
     except BaseException:
-        shutil.rmtree(partial)
+        if partial.exists():
+            shutil.rmtree(partial)
         raise
     RealFiles().sync_directory(target.parent)
 
