@@ -35,6 +35,7 @@ from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity.identity import FILE as IDENTITY
 from quorum.node.identity.identity import Founding, IdentityError, ProcessStart, record_start
 from quorum.node.identity.log_owner import check_owner, claim_log
+from quorum.node.maintenance.backup import refuse_backup
 from quorum.node.maintenance.garbage_collection import Threaded
 from quorum.node.maintenance.lost_log import LOG, open_log
 from quorum.node.maintenance.scrubbing import Pace
@@ -84,6 +85,7 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
     if not __debug__:
         print("quorum does not run under python -O: its checks are part of its safety", file=sys.stderr)
         return 2
+    refuse_backup(config.data_dir)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     allocator.set_up()
     try:

@@ -369,6 +369,7 @@ UNREACHED = """
     quorum/bench/spark_flows.py
     quorum/bench/transfer.py
     quorum/cli/archives.py
+    quorum/cli/backups.py
     quorum/cli/certificates.py
     quorum/cli/cluster.py
     quorum/cli/cluster_file.py
@@ -416,7 +417,9 @@ UNREACHED = """
     quorum/node/driver.py
     quorum/node/errors.py
     quorum/node/identity/log_owner.py
+    quorum/node/maintenance/backup.py
     quorum/node/maintenance/lost_log.py
+    quorum/node/maintenance/new_cluster.py
     quorum/node/maintenance/offline_check.py
     quorum/pytest_plugin.py
     quorum/replication/network/connection.py

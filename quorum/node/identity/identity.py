@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
     if FILE not in files.list_directory(directory):
         return None
     try:
-        known = _decode(read_file(files, path))
+        known = decode_line(read_file(files, path))
         founding = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
         settings = known.get("lease_settings")
         node_state = NodeState(
@@ -156,7 +156,6 @@ def record_start(
 ) -> ProcessStart:
     """Checks the directory's owner and begins this start: its boot number is durable before it is used."""
     files = files or RealFiles()
-    path = directory / FILE
     boot = 0
     node_state = NodeState(random_bytes(INCARNATION_BYTES).hex(), is_established=len(founding.members) <= 1)
     known = read_identity(directory, files)
@@ -172,23 +171,7 @@ def record_start(
     boot = max(boot + BOOT_STEP, wall_ms)
 
     def save() -> None:
-        state = {
-            "name": name,
-            "boot": boot,
-            **asdict(founding),
-            "incarnation": node_state.incarnation,
-            "is_established": node_state.is_established,
-            "met": node_state.known_incarnations,
-            "lease_settings": node_state.lease_settings
-            and LEASE_SETTINGS.row(node_state.lease_settings, CURRENT),
-            "known": [asdict(each) for each in node_state.members],
-            "mark": node_state.mark,
-            "heard": node_state.heard,
-            "skipped": node_state.skipped,
-            "parted": node_state.parted,
-        }
-        prepare_file(files, path, [_encode(state)])
-        commit_file(files, path)
+        _write(directory, Identity(name, boot, founding, node_state), files)
 
     def is_whole() -> bool:
         try:
@@ -202,13 +185,46 @@ def record_start(
     return ProcessStart(own_id, boot, node_state)
 
 
-def _encode(known: dict[str, Any]) -> bytes:
+def begin_new_cluster(directory: Path, cluster: str, own: CatalogMember, files: Files) -> None:
+    """Make this stopped member the only one of a new cluster, durably: it forgets all others. own: the member as the
+    new cluster's catalog has it."""
+    known = read_identity(directory, files)
+    if known is None:
+        raise IdentityError(f"{directory / FILE} is gone")
+    state = replace(known.node_state, known_incarnations={}, members=(own,), heard={})
+    founding = replace(known.founding, cluster=cluster)
+    _write(directory, Identity(known.name, known.boot, founding, state), files)
+
+
+def _write(directory: Path, known: Identity, files: Files) -> None:
+    """Write the file durably."""
+    state = known.node_state
+    fields = {
+        "name": known.name,
+        "boot": known.boot,
+        **asdict(known.founding),
+        "incarnation": state.incarnation,
+        "is_established": state.is_established,
+        "met": state.known_incarnations,
+        "lease_settings": state.lease_settings and LEASE_SETTINGS.row(state.lease_settings, CURRENT),
+        "known": [asdict(each) for each in state.members],
+        "mark": state.mark,
+        "heard": state.heard,
+        "skipped": state.skipped,
+        "parted": state.parted,
+    }
+    prepare_file(files, directory / FILE, [encode_line(fields)])
+    commit_file(files, directory / FILE)
+
+
+def encode_line(known: dict[str, Any]) -> bytes:
     """One line of JSON, and the CRC32C of that line: a flipped bit must not become a boot number."""
     line = json.dumps(known).encode() + b"\n"
     return line + f"crc32c {crc32c(line):08x}\n".encode()
 
 
-def _decode(data: bytes) -> Any:
+def decode_line(data: bytes) -> Any:
+    """What `encode_line` has encoded. ValueError if the bytes are damaged."""
     line, end, check = data.partition(b"\n")
     if check != f"crc32c {crc32c(line + end):08x}\n".encode():
         raise ValueError("it fails its CRC")

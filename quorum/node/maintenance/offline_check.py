@@ -15,7 +15,8 @@ Memory: some 60 bytes for each Raft entry, and the state of one snapshot at a ti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from quorum.errors import OperatorError
 from quorum.log import LogDamaged, LogUnknown, RealFiles, RecordInfo, inspect
 from quorum.log.files import TEMPORARY, read_file
 from quorum.log.index import decode_index, index_path
+from quorum.log.log import LOCK
 from quorum.log.manifest import MANIFEST, read_manifest
 from quorum.log.received import parse_received_name
 from quorum.log.record import HEADER_BYTES
@@ -83,6 +85,8 @@ class Report:
     last_lsn: int = 0
     groups: int = 0
     snapshots: int = 0
+    last_entries: dict[int, int] = field(default_factory=dict)
+    """group -> the last entry of its journal"""
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -149,19 +153,30 @@ class _Group:
 def check(directory: Path) -> Report:
     """Checks all of this member's data directory. Raises CannotCheck if there is nothing to check, a process uses
     it, or its format is unknown."""
-    files = RealFiles()
+    with locked(directory):
+        return check_locked(directory)
+
+
+def check_locked(directory: Path) -> Report:
+    """The same for a directory whose lock the caller holds."""
+    return _Checker(directory).run()
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Holds the lock of a stopped member's data directory. Raises CannotCheck if it is none, or a process uses it."""
     log = directory / "log"
     if not log.is_dir():
         hint = "; this is the log itself, name the folder above it" if (directory / MANIFEST).exists() else ""
         raise CannotCheck(f"{directory} is no member's data directory: it has no folder 'log'{hint}")
     try:
-        lock = files.lock(log / "LOCK")
+        lock = RealFiles().lock(log / LOCK)
     except BlockingIOError:
         raise CannotCheck(f"a process uses {directory}; stop the member first") from None
     except OSError as error:
-        raise CannotCheck(f"{log / 'LOCK'} cannot be locked: {error.strerror}") from error
+        raise CannotCheck(f"{log / LOCK} cannot be locked: {error.strerror}") from error
     try:
-        return _Checker(directory).run()
+        yield
     finally:
         lock.release()
 
@@ -184,6 +199,7 @@ class _Checker:
             self._check_snapshots()
             self._check_groups()
         self._report.groups = len(self._groups)
+        self._report.last_entries = {number: each.last_index for number, each in sorted(self._groups.items())}
         return self._report
 
     def _find(self, path: Path, offset: int | None, what: str, means: str, advice: str = REPLACE) -> None:
