@@ -7,8 +7,12 @@ import json
 
 import quorum
 from quorum.api.http import dead_letters
+from quorum.api.http.dead_letters import Redriver
+from quorum.api.status import StatusError, unavailable
 from quorum.client.client import Client
+from quorum.v1 import queue_pb2
 from support.http_member import PASSWORD, member
+from support.served_member import serving
 
 PARKING = "/api/v1/queues/parking"
 
@@ -113,6 +117,53 @@ def test_a_limit_and_wrong_requests() -> None:
                 assert status == 400 and text in message
             assert (await web.refused("POST", "/api/v1/queues/none/redrive", {}))[0] == 404
             assert (await web.refused("GET", "/api/v1/queues/none/dead-letters"))[0] == 404
+            assert await ready(client, "parking") == 1
+
+    asyncio.run(run())
+
+
+def test_a_message_whose_publish_is_not_answered_is_in_doubt_and_stays() -> None:
+    """Another redrive of the same member is refused meanwhile."""
+
+    async def run() -> None:
+        async with serving() as (url, [api]), quorum.connect(url) as client:
+            await park(client, "orders", "bills")
+            redriver = Redriver(api.hub)
+            others: list[str] = []
+
+            async def publish(request: queue_pb2.PublishRequest) -> None:
+                try:
+                    await start()
+                except StatusError as error:
+                    others.append(error.status.reason)
+                if request.queue == "orders":
+                    raise unavailable("no_answer", "not answered")
+
+            async def start() -> dict[str, object]:
+                return await redriver.run("parking", "", 10, 1_000, publish, "ipv4:127.0.0.1:1", "")
+
+            found = await start()
+            assert found["in_doubt"] == [{"queue": "orders", "messages": 1}]
+            assert found["moved"] == [{"queue": "bills", "messages": 1}]
+            assert others == ["too_many_calls"] * 2
+            while (described := (await client.describe("parking")).queue).checked_out:
+                await asyncio.sleep(0.01)
+            assert (described.ready, described.totals.settled) == (1, 1)
+
+    asyncio.run(run())
+
+
+def test_messages_that_come_meanwhile_are_not_moved() -> None:
+    async def run() -> None:
+        async with serving() as (url, [api]), quorum.connect(url) as client:
+            await park(client, "orders", "orders")
+            published: list[str] = []
+
+            async def publish(request: queue_pb2.PublishRequest) -> None:
+                published.append(request.queue)
+
+            found = await Redriver(api.hub).run("parking", "", 10, 2, publish, "ipv4:127.0.0.1:1", "")
+            assert published == ["orders"] and found["moved"] == [{"queue": "orders", "messages": 1}]
             assert await ready(client, "parking") == 1
 
     asyncio.run(run())

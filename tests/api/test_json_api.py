@@ -174,6 +174,34 @@ def test_a_body_is_not_read_before_the_log_in_nor_past_its_limit() -> None:
     asyncio.run(run())
 
 
+def test_events_show_what_their_query_names() -> None:
+    async def run() -> None:
+        async with member() as http:
+            for name in ("a1", "a2", "b1"):
+                await http.ok("PUT", f"/api/v1/queues/{name}", {})
+            await http.ok("POST", "/api/v1/queues/a1/messages", {"messages": [{"body": "x"}]})
+            first, second = await http.events("/api/v1/events?queue=a1&queues=1&prefix=a&totals=true", 2)
+            assert second["at_ms"] > first["at_ms"]
+            assert first["cluster"]["answering_node"] == "n1" and first["queue"]["queue"]["ready"] == 1
+            assert [each["name"] for each in first["queues"]["queues"]] == ["a1"]
+            assert first["queues"]["next_after"] == "a1"
+            totals = first["totals"]
+            assert (totals["queues"], totals["ready"], totals["totals"]["published"]) == (3, 1, 1)
+            assert "problem" not in first
+            [plain] = await http.events("/api/v1/events", 1)
+            assert set(plain) == {"at_ms", "cluster"}
+            for query, status, text in (
+                ("queue=none", 404, "there is no queue 'none'"),
+                ("quue=a1", 400, "unknown query 'quue'; allowed: queue, totals, queues, prefix, after"),
+                ("queues=101", 400, "queues: wanted: a whole number from 1 to 100"),
+                ("totals=1", 400, "totals: wanted: true or false"),
+            ):
+                found = await http.refused("GET", f"/api/v1/events?{query}")
+                assert found[0] == status and text in found[2], found
+
+    asyncio.run(run())
+
+
 def test_every_value_comes_back_as_it_was() -> None:
     values = {
         "t": "x",

@@ -44,6 +44,19 @@ class Http:
         status, text = await self.raw("\r\n".join([*lines, "", ""]).encode() + data)
         return status, json.loads(text) if text.startswith(("{", "[")) else text
 
+    async def events(self, path: str, count: int) -> list[dict[str, Any]]:
+        """The first events of a stream."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        found: list[dict[str, Any]] = []
+        while len(found) < count:
+            line = await reader.readline()
+            assert line, "the stream has ended"
+            if line.startswith(b"data: "):
+                found.append(json.loads(line[6:]))
+        writer.close()
+        return found
+
     async def ok(self, method: str, path: str, body: Any = None, user: str = "") -> Any:
         status, found = await self.ask(method, path, body, user)
         assert status == 200, found
