@@ -30,7 +30,7 @@ MAX_REASONS = 20
 """Reasons that are reported by themselves. They have names in them that a publisher has written."""
 MAX_REASON = 200
 """Characters of a reason."""
-CAME_FROM = "x-last-death-queue"
+CAME_FROM, WHY = "x-last-death-queue", "x-last-death-reason"
 HISTORY = "x-death"
 REDRIVEN = "redriven"
 """The reason in the record of a message that was moved back (quorum/api/death_history.py)."""
@@ -81,21 +81,25 @@ def moved_back(history: str, queue: str, time_ms: int) -> str:
     return text
 
 
-def _last_queue(own: Mapping[str, FieldValue]) -> str:
-    """The queue where a message died last; empty if it has no history. A short history is `x-death` alone."""
+def last_death(own: Mapping[str, FieldValue]) -> tuple[str, str]:
+    """(queue, reason) of a message's last death; an empty queue if it has no history. A short history is `x-death`
+    alone."""
     if (found := own.get(CAME_FROM)) is not None:
-        return found if isinstance(found, str) else ""
+        return _text(found), _text(own.get(WHY))
     try:
         deaths = json.loads(str(own.get(HISTORY, "")))
     except (ValueError, RecursionError):
-        return ""
+        return "", ""
     for each in deaths if isinstance(deaths, list) else []:
         if not isinstance(each, dict):
             break
         if each.get("reason") != REDRIVEN:
-            queue = each.get("queue")
-            return queue if isinstance(queue, str) else ""
-    return ""
+            return _text(each.get("queue")), _text(each.get("reason"))
+    return "", ""
+
+
+def _text(found: object) -> str:
+    return found if isinstance(found, str) else ""
 
 
 async def redrive(
@@ -176,7 +180,7 @@ class _Redrive:
 
     async def _look_at(self, message: DeliveredMessage) -> None:
         own = {name: value for name, value in message.application_properties.items() if value is not None}
-        target = _last_queue(own)
+        target, _ = last_death(own)
         if self._only is not None and target != self._only:
             self._passed += 1
         elif not target:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import contextlib
-import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,76 +14,15 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 import quorum
 from quorum.api.http import json_api, json_codec
-from quorum.api.http.json_api import CALLS, MAX_BODY, JsonApi, openapi, request_of
+from quorum.api.http.json_api import CALLS, MAX_BODY, openapi, request_of
 from quorum.api.http.json_codec import JsonError
-from quorum.api.http.server import HttpServer
-from quorum.cli.local_cluster import free_ports
 from quorum.v1 import admin_pb2, queue_pb2
-from support.served_member import serving
+from support.http_member import PASSWORD, Http, member
 
-PASSWORD = "longpassword"
-LIMIT_S = 120.0
 FUZZED = settings(
     max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 """Of the requests of each call that are made from the description."""
-
-
-class Http:
-    """A client of one member."""
-
-    def __init__(self, url: str, port: int) -> None:
-        self.url = url
-        self.base = f"http://127.0.0.1:{port}"
-        self._port = port
-
-    async def raw(self, data: bytes) -> tuple[int, str]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        writer.write(data)
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
-        return int(head.split()[1]), body.decode()
-
-    async def ask(self, method: str, path: str, body: Any = None, user: str = "") -> tuple[int, Any]:
-        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
-        if body is not None:
-            lines.append(f"Content-Length: {len(data)}")
-        if user:
-            pair = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
-            lines.append(f"Authorization: Basic {pair}")
-        status, text = await self.raw("\r\n".join([*lines, "", ""]).encode() + data)
-        return status, json.loads(text) if text.startswith(("{", "[")) else text
-
-    async def ok(self, method: str, path: str, body: Any = None, user: str = "") -> Any:
-        status, found = await self.ask(method, path, body, user)
-        assert status == 200, found
-        return found
-
-    async def got(self, path: str, count: int) -> list[dict[str, Any]]:
-        """Messages, once the member may deliver: it has just started."""
-        while True:
-            status, found = await self.ask("POST", path, {"count": count})
-            if status != 503:
-                assert status == 200, found
-                return list(found["messages"])
-            await asyncio.sleep(0.05)
-
-    async def refused(self, method: str, path: str, body: Any = None, user: str = "") -> tuple[int, str, str]:
-        status, found = await self.ask(method, path, body, user)
-        assert status >= 400, found
-        return status, found["error"]["reason"], found["error"]["message"]
-
-
-@contextlib.asynccontextmanager
-async def member() -> AsyncIterator[Http]:
-    async with asyncio.timeout(LIMIT_S), serving() as (url, [api]):
-        http = HttpServer(api.hub, "n1", JsonApi(api.hub, api.admin, api.queues))
-        port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
-        try:
-            yield Http(url, port)
-        finally:
-            await http.stop()
 
 
 def test_a_queue_is_declared_used_and_deleted() -> None:
@@ -235,6 +170,34 @@ def test_a_body_is_not_read_before_the_log_in_nor_past_its_limit() -> None:
             assert (await http.raw(chunked))[0] == 400
             await http.ok("PUT", "/api/v1/users/admin", {"password": PASSWORD, "administers": True})
             assert (await http.raw(large))[0] == 401
+
+    asyncio.run(run())
+
+
+def test_events_show_what_their_query_names() -> None:
+    async def run() -> None:
+        async with member() as http:
+            for name in ("a1", "a2", "b1"):
+                await http.ok("PUT", f"/api/v1/queues/{name}", {})
+            await http.ok("POST", "/api/v1/queues/a1/messages", {"messages": [{"body": "x"}]})
+            first, second = await http.events("/api/v1/events?queue=a1&queues=1&prefix=a&totals=true", 2)
+            assert second["at_ms"] > first["at_ms"]
+            assert first["cluster"]["answering_node"] == "n1" and first["queue"]["queue"]["ready"] == 1
+            assert [each["name"] for each in first["queues"]["queues"]] == ["a1"]
+            assert first["queues"]["next_after"] == "a1"
+            totals = first["totals"]
+            assert (totals["queues"], totals["ready"], totals["totals"]["published"]) == (3, 1, 1)
+            assert "problem" not in first
+            [plain] = await http.events("/api/v1/events", 1)
+            assert set(plain) == {"at_ms", "cluster"}
+            for query, status, text in (
+                ("queue=none", 404, "there is no queue 'none'"),
+                ("quue=a1", 400, "unknown query 'quue'; allowed: queue, totals, queues, prefix, after"),
+                ("queues=101", 400, "queues: wanted: a whole number from 1 to 100"),
+                ("totals=1", 400, "totals: wanted: true or false"),
+            ):
+                found = await http.refused("GET", f"/api/v1/events?{query}")
+                assert found[0] == status and text in found[2], found
 
     asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""The management page in a real browser, without a window: Chromium of the machine, driven by Playwright.
+"""The management page in a real browser (support/page_world.py).
 
 Where there is no Chromium (`chromium` of Debian's package), these tests are left out, and pytest says so.
 """
@@ -6,136 +6,168 @@ Where there is no Chromium (`chromium` of Debian's package), these tests are lef
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+import json
+import re
+from collections.abc import Iterator
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Locator, Page, expect
 
-import quorum
-from quorum.api.http.json_api import JsonApi
-from quorum.api.http.server import HttpServer
-from quorum.cli.local_cluster import free_ports
+from quorum.api.http.page_files import HEADERS
 from quorum.client.client import Client
-from support.served_member import serving
+from support.page_world import CHROMIUM, Shared, World, http_port, served_page, shared
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PASSWORD = "longpassword"
-LIMIT_S = 200.0
-WAIT_MS = 20_000
-MANY = 1_000
-SERIOUS = ("serious", "critical")
+MANY = 10_000
+IMPORTED = 1_000
+"""Definitions of one import, at most."""
+FOREIGN = "http://foreign.example"
+HOSTILE = (
+    """<img src=x onerror="window.owned=1"><script>window.owned=1</script>'"` javascript:window.owned=1"""
+)
+LIVE = re.compile(r"[1-9]")
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no chromium: the page was not tried in a browser"
 )
 
 
-@dataclass
-class World:
-    """A member with users, its page, and a client who administers."""
-
-    page: Page
-    base: str
-    client: Client
-    http: HttpServer
-    problems: list[str]
-
-    async def open(self, where: str, title: str) -> None:
-        """Show a view, and wait until it is there."""
-        await self.page.goto(f"{self.base}/page/#/{where}")
-        await expect(self.page.get_by_role("heading", level=1, name=title, exact=True)).to_be_visible()
-
-    async def check_accessibility(self) -> None:
-        """Axe finds nothing serious in the view that is shown."""
-        found = await Axe().run(self.page)
-        assert [each["id"] for each in found.response["violations"] if each["impact"] in SERIOUS] == []
+@pytest.fixture(scope="module")
+def at() -> Iterator[Shared]:
+    with shared() as found:
+        yield found
 
 
-@contextlib.asynccontextmanager
-async def world(user: str = "admin", password: str = PASSWORD) -> AsyncIterator[World]:
-    async with asyncio.timeout(LIMIT_S), serving() as (url, [api]):
-        http = HttpServer(api.hub, "n1", JsonApi(api.hub, api.admin, api.queues))
-        port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
-        try:
-            async with quorum.connect(url) as first:
-                await first.set_user("admin", PASSWORD, administers=True)
-            async with async_playwright() as playwright:
-                browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-                credentials: Any = {"username": user, "password": password}
-                page = await (await browser.new_context(http_credentials=credentials)).new_page()
-                page.set_default_timeout(WAIT_MS)
-                expect.set_options(timeout=WAIT_MS)
-                problems: list[str] = []
-                page.on("pageerror", lambda error: problems.append(str(error)))
-                page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
-                async with quorum.connect(url.replace("//", f"//admin:{PASSWORD}@")) as client:
-                    yield World(page, f"http://127.0.0.1:{port}", client, http, problems)
-                await browser.close()
-        finally:
-            await http.stop()
+async def dead_letter(client: Client, origin: str, target: str, body: bytes = b"one") -> None:
+    """A message that is rejected in one queue waits in another one."""
+    await client.declare(target, {})
+    await client.declare(origin, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target})
+    before = (await client.describe(target)).queue.ready
+    await client.publish(origin, body)
+    async with client.consume(origin) as consumer:
+        async for message in consumer:
+            await client.discard(message)
+            break
+    while (await client.describe(target)).queue.ready == before:
+        await asyncio.sleep(0.01)
 
 
-def in_browser(body: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with world() as found:
-            await body(found)
-
-    asyncio.run(run())
-
-
-def test_without_a_log_in_there_is_no_page() -> None:
-    async def run() -> None:
-        async with world(password="another password") as found:
+def test_without_a_log_in_there_is_no_page(at: Shared) -> None:
+    async def body() -> None:
+        async with at.served.world(at.browser, password="another password") as found:
             answer = await found.page.goto(f"{found.base}/page/")
             assert answer is not None and answer.status == 401
 
-    asyncio.run(run())
+    at.run(body)
 
 
-def test_the_overview_follows_the_cluster_and_tells_when_the_member_is_gone() -> None:
+def test_the_overview_follows_the_cluster_and_tells_when_the_member_is_gone(at: Shared) -> None:
     async def body(found: World) -> None:
-        await found.open("", "Overview")
-        await expect(found.page.get_by_role("table", name="Members")).to_contain_text("n1")
-        await expect(found.page.get_by_role("table", name="Raft groups")).to_contain_text("system")
+        async with http_port(found.api) as (found.base, http):
+            await found.open("", "Overview")
+            await expect(found.page.get_by_role("table", name="Members")).to_contain_text("n1")
+            await expect(found.page.get_by_role("status")).to_have_text("Up to date.")
+            assert found.problems == []
+            await http.stop()
+            await expect(found.page.get_by_role("status")).to_have_text(
+                "The member does not answer; trying again."
+            )
+
+    at.in_browser(body)
+
+
+def figure(page: Page, name: str) -> Locator:
+    return page.locator(".card", has_text=name).locator(".figure")
+
+
+def test_the_overview_and_a_queue_show_what_is_published_delivered_and_acknowledged(at: Shared) -> None:
+    async def body(found: World) -> None:
+        await found.client.declare("rated", {})
+        ended = asyncio.Event()
+
+        async def load() -> None:
+            async with found.client.consume("rated") as consumer:
+                while not ended.is_set():
+                    await found.client.publish("rated", b"x")
+                    async for message in consumer:
+                        await found.client.settle(message)
+                        break
+
+        loading = asyncio.create_task(load())
+        try:
+            for where, title in (("", "Overview"), ("queue/rated", "Queue rated")):
+                await found.open(where, title)
+                for name in ("published", "delivered", "acknowledged"):
+                    await expect(figure(found.page, f"{name} a second")).to_have_text(LIVE)
+        finally:
+            ended.set()
+            await loading
+        await expect(figure(found.page, "published a second")).to_have_text("0")
+        assert found.problems == []
+
+    at.in_browser(body)
+
+
+def test_a_hidden_page_asks_for_nothing_and_goes_on_when_it_is_seen(at: Shared) -> None:
+    async def body(found: World) -> None:
+        await found.client.declare("hidden", {})
+        await found.open("queue/hidden", "Queue hidden")
+        await expect(found.page.get_by_role("status")).to_have_text("Up to date.")
+        asked: list[str] = []
+        async with found.page.expect_event("requestfailed", lambda request: "/events" in request.url):
+            await found.page.evaluate(SHOW, True)
+        found.page.on("request", lambda request: asked.append(request.url))
+        await found.client.publish("hidden", b"one")
+        assert asked == []
+        await found.page.evaluate(SHOW, False)
+        await expect(found.page.get_by_role("row", name="ready 1")).to_be_visible()
+        assert len(asked) == 1
         await expect(found.page.get_by_role("status")).to_have_text("Up to date.")
         assert found.problems == []
-        await found.http.stop()
-        await expect(found.page.get_by_role("status")).to_have_text(
-            "The member does not answer; trying again."
-        )
 
-    in_browser(body)
+    at.in_browser(body)
 
 
-def test_thousands_of_queues_come_in_pages() -> None:
+SHOW = """(hidden) => {
+    Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_dead_letters_are_counted_and_moved_back_after_a_question(at: Shared) -> None:
     async def body(found: World) -> None:
-        for start in range(0, MANY, 100):
-            await asyncio.gather(*(found.client.declare(f"q{n:04}", {}) for n in range(start, start + 100)))
-        await found.open("queues", "Queues")
-        rows = found.page.get_by_role("table").get_by_role("row")
-        await expect(rows).to_have_count(101)
-        await found.page.get_by_role("link", name="Next page").click()
-        await expect(found.page.get_by_role("link", name="q0100", exact=True)).to_be_visible()
-        assert found.page.url.endswith("after=q0099")  # the URL names the view
-        await found.page.get_by_label("Names that begin with").fill("q099")
-        await found.page.get_by_role("button", name="Show").click()
-        await expect(rows).to_have_count(11)
+        for _ in range(2):
+            await dead_letter(found.client, "bills", "parking")
+        await dead_letter(found.client, "letters", "parking")
+        await found.open("queue/bills", "Queue bills")
+        await expect(found.page.get_by_text("What dies here goes to the queue parking.")).to_be_visible()
+        await found.open("queue/parking", "Queue parking")
+        await found.page.get_by_role("button", name="Look for dead letters").click()
+        letters = found.page.get_by_role("table", name="Dead letters that are ready")
+        await expect(letters.get_by_role("row", name="rejected bills 2")).to_be_visible()
+        await found.page.get_by_role("button", name="Move back to bills").click()
+        dialog = found.page.get_by_role("dialog", name="Move back to bills?")
+        await expect(dialog).to_contain_text("The dead letters of bills (2 messages a moment ago)")
+        await found.check_accessibility()
+        await dialog.get_by_role("button", name="Move nothing").click()
+        assert (await found.client.describe("parking")).queue.ready == 3
+        await found.page.get_by_role("button", name="Move back to bills").click()
+        await dialog.get_by_role("button", name="Move back to bills").click()
+        await expect(found.page.get_by_text("2 messages moved to bills")).to_be_visible()
+        await expect(letters.get_by_role("row")).to_have_count(2)
+        counts = [(await found.client.describe(name)).queue.ready for name in ("bills", "letters", "parking")]
+        assert counts == [2, 0, 1]
+        await found.check_accessibility()
         assert found.problems == []
 
-    in_browser(body)
+    at.in_browser(body)
 
 
-def test_a_selector_is_tried_and_its_fault_has_a_caret() -> None:
+def test_a_selector_is_tried_and_its_fault_has_a_caret(at: Shared) -> None:
     async def body(found: World) -> None:
-        await found.client.declare("orders", {"x-filter-enabled": True})
+        await found.client.declare("colours", {"x-filter-enabled": True})
         for colour in ("red", "blue", "red"):
-            await found.client.publish("orders", colour.encode(), None, {"colour": colour})
-        await found.open("queue/orders", "Queue orders")
+            await found.client.publish("colours", colour.encode(), None, {"colour": colour})
+        await found.open("queue/colours", "Queue colours")
         field = found.page.get_by_label("Selector (empty: every message)")
         await field.fill("colour = 'red'")
         await field.press("Enter")
@@ -149,30 +181,30 @@ def test_a_selector_is_tried_and_its_fault_has_a_caret() -> None:
         await expect(found.page.get_by_role("alert")).to_contain_text("colour")
         await expect(found.page.locator("pre")).to_have_text("colour == 'red'\n        ^")
 
-    in_browser(body)
+    at.in_browser(body)
 
 
-def test_a_queue_is_purged_only_after_a_question_that_says_what_is_lost() -> None:
+def test_a_queue_is_purged_only_after_a_question_that_says_what_is_lost(at: Shared) -> None:
     async def body(found: World) -> None:
-        await found.client.declare("orders", {})
-        await found.client.publish("orders", b"one")
-        await found.open("queue/orders", "Queue orders")
-        await found.page.get_by_role("button", name="Purge orders").click()
-        dialog = found.page.get_by_role("dialog", name="Purge orders?")
+        await found.client.declare("purged", {})
+        await found.client.publish("purged", b"one")
+        await found.open("queue/purged", "Queue purged")
+        await found.page.get_by_role("button", name="Purge purged").click()
+        dialog = found.page.get_by_role("dialog", name="Purge purged?")
         await expect(dialog).to_contain_text("waiting messages are lost (1 of them")
         await found.page.keyboard.press("Escape")
         await expect(dialog).to_have_count(0)
-        assert [each.ready for each in await found.client.queues()] == [1]
-        await found.page.get_by_role("button", name="Purge orders").click()
-        await dialog.get_by_role("button", name="Purge orders").click()
+        assert (await found.client.describe("purged")).queue.ready == 1
+        await found.page.get_by_role("button", name="Purge purged").click()
+        await dialog.get_by_role("button", name="Purge purged").click()
         await expect(found.page.get_by_text("1 messages were removed.")).to_be_visible()
         await expect(found.page.get_by_role("row", name="ready 0")).to_be_visible()
         assert found.problems == []
 
-    in_browser(body)
+    at.in_browser(body)
 
 
-def test_the_keyboard_alone_is_enough_and_nothing_serious_bars_anybody() -> None:
+def test_the_keyboard_alone_is_enough_and_nothing_serious_bars_anybody(at: Shared) -> None:
     async def body(found: World) -> None:
         await found.client.declare("orders", {})
         await found.open("", "Overview")
@@ -182,6 +214,11 @@ def test_the_keyboard_alone_is_enough_and_nothing_serious_bars_anybody() -> None
         await found.page.keyboard.press("Tab")
         await found.page.keyboard.press("Enter")
         await expect(found.page.get_by_role("heading", level=1, name="Queues")).to_be_visible()
+        link = found.page.get_by_role("link", name="orders", exact=True)
+        await link.focus()
+        await found.client.publish("orders", b"one")
+        await expect(found.page.get_by_role("row", name="orders 1 0")).to_be_visible()
+        await expect(link).to_be_focused()  # what comes from the member does not move the focus
         for scheme in ("light", "dark"):
             await found.page.emulate_media(color_scheme=scheme)
             for where, title in VIEWS.items():
@@ -191,29 +228,243 @@ def test_the_keyboard_alone_is_enough_and_nothing_serious_bars_anybody() -> None
         await found.check_accessibility()
         assert found.problems == []
 
-    in_browser(body)
+    at.in_browser(body)
 
 
 VIEWS = {
     "": "Overview",
     "queues": "Queues",
     "queue/orders": "Queue orders",
+    "raft": "Raft groups and members",
     "exchanges": "Exchanges",
     "policies": "Policies",
     "users": "Users",
 }
 
 
-def test_a_page_of_another_site_gets_nothing() -> None:
-    async def body(found: World) -> None:
-        await found.client.declare("orders", {})
-        await found.client.publish("orders", b"one")
-        request = found.page.context.request
-        other = await request.post(
-            f"{found.base}/api/v1/queues/orders/purge", headers={"origin": "https://other.example"}
-        )
-        assert other.status == 403
-        assert (await other.json())["error"]["reason"] == "OTHER_SITE"
-        assert [each.ready for each in await found.client.queues()] == [1]
+# ---- hostile names and pages
 
-    in_browser(body)
+
+def test_hostile_names_bodies_and_selectors_are_shown_as_text(at: Shared) -> None:
+    async def body(found: World) -> None:
+        client, page = found.client, found.page
+        await client.declare(HOSTILE, {"x-filter-enabled": True})
+        for _ in range(2):  # one is checked out, and one waits
+            await client.publish(HOSTILE, HOSTILE.encode(), None, {"colour": HOSTILE})
+        await client.declare_exchange(HOSTILE, "direct")
+        await client.bind(HOSTILE, HOSTILE, HOSTILE)
+        await client.set_policy(HOSTILE, "no queue", {"x-max-length": 5})
+        await client.set_user(HOSTILE.replace(":", ""), "longpassword")
+        await dead_letter(client, f"from {HOSTILE}", f"to {HOSTILE}", HOSTILE.encode())
+        selector = "colour = '" + HOSTILE.replace("'", "''") + "'"
+        async with client.consume(HOSTILE, selector, prefetch=1):
+            for where, title in (("exchanges", "Exchanges"), ("policies", "Policies"), ("users", "Users")):
+                await found.open(where, title)
+                await expect(page.get_by_role("main")).to_contain_text("<script>window.owned=1</script>")
+                await nothing_lives(page)
+            await found.open("queues?prefix=%3Cimg", "Queues")
+            await page.get_by_role("link", name=HOSTILE, exact=True).click()
+            await expect(page.get_by_role("heading", level=1, name=f"Queue {HOSTILE}")).to_be_visible()
+            await expect(page.get_by_role("table", name="Consumers")).to_contain_text("onerror=")
+            await page.get_by_label("Selector (empty: every message)").fill(selector)
+            await page.get_by_role("button", name="Browse").click()
+            await expect(page.get_by_role("table", name="The first")).to_contain_text("<script>")
+            await nothing_lives(page)
+            await page.get_by_role("button", name="Purge").click()
+            await expect(page.get_by_role("dialog")).to_contain_text("<script>")
+            await nothing_lives(page)
+            await page.keyboard.press("Escape")
+        await found.open("queues?prefix=to", "Queues")
+        await page.get_by_role("link", name=f"to {HOSTILE}", exact=True).click()
+        await page.get_by_role("button", name="Look for dead letters").click()
+        await page.get_by_role("button", name="Move back to from <img").click()
+        await nothing_lives(page)
+        await page.keyboard.press("Escape")
+        for where in (f"no such view {HOSTILE}", "__proto__", "constructor", "queue/%"):
+            await page.goto(f"{found.base}/page/#/{where}")
+            await expect(page.get_by_role("heading", level=1, name="Not shown")).to_be_visible()
+            await nothing_lives(page)
+        # The last line of defence: even a script that got into the page would not run.
+        assert found.problems == []
+        await page.evaluate(
+            "() => { const made = document.createElement('script'); made.textContent = 'window.owned = 1';"
+            " document.body.append(made); document.body.insertAdjacentHTML('beforeend',"
+            " '<img src=x onerror=window.owned=1>'); made.remove(); }"
+        )
+        await expect(page.locator("img")).to_have_count(1)
+        assert await page.evaluate("() => window.owned") is None
+        assert any("Content Security Policy" in each for each in found.problems)
+
+    at.in_browser(body)
+
+
+async def nothing_lives(page: Page) -> None:
+    """No name has become a part of the page that does something."""
+    assert await page.evaluate("() => window.owned") is None
+    assert (
+        await page.locator("script").count() == 1 and await page.locator("main img, dialog img").count() == 0
+    )
+    links = await page.locator("a").evaluate_all("all => all.map((each) => each.getAttribute('href'))")
+    assert [each for each in links if not (each is None or each.startswith("#"))] == []
+    handlers = (
+        "all => all.filter((each) => each.getAttributeNames().some((name) => name.startsWith('on'))).length"
+    )
+    assert await page.locator("*").evaluate_all(handlers) == 0
+
+
+def test_every_file_of_the_page_forbids_scripts_of_others_and_frames(at: Shared) -> None:
+    async def body(found: World) -> None:
+        for name in ("", "page.js", "page.css"):
+            answer = await found.page.context.request.get(f"{found.base}/page/{name}")
+            assert answer.status == 200
+            for key, value in HEADERS.items():
+                assert answer.headers[key] == value
+        policy = dict(each.strip().split(" ", 1) for each in HEADERS["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'" and policy["script-src"] == "'self'"
+        assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+
+    at.in_browser(body)
+
+
+def test_a_page_of_another_site_changes_nothing_reads_nothing_and_frames_nothing(at: Shared) -> None:
+    async def body(found: World) -> None:
+        await found.client.declare("guarded", {})
+        await found.client.publish("guarded", b"one")
+        purge = f"{found.base}/api/v1/queues/guarded/purge"
+        form = f'<form method="post" action="{purge}" enctype="text/plain"><input name="{{}}"><button>go</button>'
+        frame = f'<iframe src="{found.base}/page/"></iframe>'
+        await found.page.route(
+            f"{FOREIGN}/**",
+            lambda route: route.fulfill(content_type="text/html", body=f"<!doctype html>{form}{frame}"),
+        )
+        await found.page.goto(f"{FOREIGN}/")
+        asked = await found.page.evaluate(
+            """async ([base, purge]) => {
+                const tries = [
+                    [purge, { method: "POST", mode: "no-cors", body: "{}" }],
+                    [purge, { method: "POST", body: "{}", headers: { "content-type": "application/json" } }],
+                    [purge.replace("/purge", ""), { method: "DELETE" }],
+                    [base + "/api/v1/cluster", {}],
+                ];
+                const found = [];
+                for (const [path, options] of tries) {
+                    try {
+                        const answer = await fetch(path, { ...options, credentials: "include" });
+                        found.push(answer.type);
+                    } catch {
+                        found.push("refused");
+                    }
+                }
+                return found;
+            }""",
+            [found.base, purge],
+        )
+        assert asked[1:] == ["refused"] * 3 and asked[0] in ("opaque", "refused")
+        frames = [each for each in found.page.frames if each is not found.page.main_frame]
+        assert [await each.locator("main").count() for each in frames] == [0]
+        await found.page.get_by_role("button", name="go").click()
+        await expect(found.page.locator("body")).to_contain_text("OTHER_SITE")
+        assert (await found.client.describe("guarded")).queue.ready == 1
+
+    at.in_browser(body)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": FOREIGN, "content-type": "application/json"},
+        {"origin": "null", "content-type": "application/json"},
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "multipart/form-data; boundary=application/json"},
+        {"content-type": ""},
+    ],
+    ids=str,
+)
+def test_a_post_needs_what_a_page_of_another_site_cannot_send(at: Shared, headers: dict[str, str]) -> None:
+    async def body(found: World) -> None:
+        await found.client.declare("guarded", {})
+        answer = await found.page.context.request.post(
+            f"{found.base}/api/v1/queues/guarded/purge", headers=headers, data=b"{}"
+        )
+        assert answer.status == 403
+        assert json.loads(await answer.text())["error"]["reason"] == "OTHER_SITE"
+
+    at.in_browser(body)
+
+
+# ---- large, and with faults
+
+
+def test_a_killed_member_is_told_and_so_is_its_return(at: Shared) -> None:
+    async def body() -> None:
+        async with served_page(size=3) as served, served.world(at.browser) as found:
+            cluster = found.api.cluster
+            await found.client.declare("orders", {})
+            await found.open("raft", "Raft groups and members")
+            status = found.page.get_by_role("status")
+            await expect(status).to_have_text("Up to date.")
+            leader = cluster.leader(0)
+            killed = leader if leader is not None and leader != "n1" else "n3"
+            cluster.crash(killed)
+            await expect(status).to_have_text(f"Not reachable: {killed}.")
+            row = found.page.get_by_role("table", name="Members").get_by_role("row", name=killed)
+            await expect(row).to_contain_text("not reachable")
+            await found.open("queue/orders", "Queue orders")
+            await found.client.publish("orders", b"one")
+            await expect(found.page.get_by_role("row", name="ready 1")).to_be_visible()
+            await expect(status).to_have_text(f"Not reachable: {killed}.")
+            cluster.start(killed)
+            await expect(status).to_have_text("Up to date.")
+            assert found.problems == []
+
+    at.run(body)
+
+
+def test_without_a_majority_the_page_says_that_figures_are_old(at: Shared) -> None:
+    async def body() -> None:
+        async with served_page(size=3) as served, served.world(at.browser) as found:
+            cluster = found.api.cluster
+            await found.client.declare("orders", {})
+            await found.open("queue/orders", "Queue orders")
+            status = found.page.get_by_role("status")
+            await expect(status).to_have_text("Up to date.")
+            for name in ("n2", "n3"):
+                cluster.crash(name)
+            await expect(status).to_have_text(
+                re.compile("Figures of queues are not up to date.*Not reachable: n2, n3")
+            )
+            for name in ("n2", "n3"):
+                cluster.start(name)
+            await expect(status).to_have_text("Up to date.")
+
+    at.run(body)
+
+
+def test_ten_thousand_queues_come_in_pages(at: Shared) -> None:
+    async def body(found: World) -> None:
+        for start in range(0, MANY, IMPORTED):
+            queues = [{"name": f"q{n:05}", "arguments": {}} for n in range(start, start + IMPORTED)]
+            answer = await found.page.context.request.post(
+                f"{found.base}/api/v1/definitions", data={"definitions": {"queues": queues}}
+            )
+            assert answer.status == 200, await answer.text()
+        await found.open("queues?prefix=q", "Queues")
+        rows = found.page.get_by_role("table").get_by_role("row")
+        await expect(rows).to_have_count(51)
+        await found.page.get_by_role("link", name="Next page").click()
+        await expect(found.page.get_by_role("link", name="q00050", exact=True)).to_be_visible()
+        assert found.page.url.endswith("after=q00049")  # the URL names the view
+        await found.client.publish("q00050", b"one")
+        await expect(
+            found.page.get_by_role("row", name="q00050 1 0")
+        ).to_be_visible()  # it follows what changes
+        await found.page.get_by_label("Names that begin with").fill("q0999")
+        await found.page.get_by_role("button", name="Show").click()
+        await expect(rows).to_have_count(11)
+        await expect(found.page.get_by_role("link", name="Next page")).to_be_hidden()
+        await found.open("", "Overview")
+        await expect(figure(found.page, "queues")).to_have_text(re.compile(r"10,0\d\d"))
+        assert found.problems == []
+
+    at.in_browser(body)

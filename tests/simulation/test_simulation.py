@@ -338,11 +338,13 @@ UNREACHED = """
     quorum/api/certificates.py
     quorum/api/connections.py
     quorum/api/health.py
+    quorum/api/http/dead_letters.py
     quorum/api/http/json_api.py
     quorum/api/http/json_codec.py
     quorum/api/http/metrics.py
     quorum/api/http/page_files.py
     quorum/api/http/server.py
+    quorum/api/http/sums.py
     quorum/api/passwords.py
     quorum/api/process.py
     quorum/api/request_limits.py

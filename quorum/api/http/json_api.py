@@ -8,10 +8,11 @@ the bulk calls are not here: they are streams.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -23,9 +24,11 @@ from starlette.routing import Route
 
 from quorum.api import request_limits
 from quorum.api.access import USER
-from quorum.api.http import json_codec
+from quorum.api.http import dead_letters, json_codec
+from quorum.api.http.dead_letters import Redriver
 from quorum.api.http.json_codec import JsonError
 from quorum.api.http.metrics import DISTRIBUTION
+from quorum.api.http.sums import AllQueues
 from quorum.api.hub import Hub
 from quorum.api.owners import CALLER, client_address
 from quorum.api.rpc_status import to_proto
@@ -45,9 +48,15 @@ MAX_BROWSED = 100
 """Maximum number of messages in an answer."""
 EVENT_S = 2.0
 """Interval between two events."""
+PART_LIMIT_S = 2.0
+"""Time limit for the parts of an event that may need a leader."""
+MAX_LISTED = 100
+"""Maximum number of queues in an event."""
 EVENTS_LIMIT_S = 3_600.0
 """Time limit of a stream of events; its client then begins another one."""
 PREFIX = "/api/v1"
+JSON = "application/json"
+DEAD_LETTERS_PATH, REDRIVE_PATH = "/queues/{queue}/dead-letters", "/queues/{queue}/redrive"
 
 _HTTP = {
     Code.INVALID_ARGUMENT: 400,
@@ -160,6 +169,10 @@ def _answer(rpc: str) -> Any:
     return module.DESCRIPTOR.services_by_name[service].methods_by_name[method].output_type
 
 
+_Serve = Callable[[Request, User | None, str], Awaitable[dict[str, Any]]]
+"""Makes the answer for a user and a peer."""
+
+
 class _Aborted(Exception):
     """The service has ended the call."""
 
@@ -190,6 +203,8 @@ class JsonApi:
         self._hub = hub
         self._services = {"Admin": admin, "Queue": queues}
         self._calls = Shares(MAX_CALLS)
+        self._all_queues = AllQueues(hub)
+        self._redriver = Redriver(hub)
         self._max_tags = request_limits.max_tags(hub.limits)
         self._shapes = {
             call.rpc: request_limits.request_shape(call.request.DESCRIPTOR, hub.limits) for call in CALLS
@@ -202,27 +217,40 @@ class JsonApi:
             for call in sorted(CALLS, key=lambda call: call.path.endswith("}"))
         ]
         events = Route(PREFIX + "/events", self._events, methods=["GET"])
-        return [Route("/openapi.json", _described, methods=["GET"]), events, *found]
+        own = [
+            Route(
+                PREFIX + DEAD_LETTERS_PATH.replace("}", ":path}"),
+                self._guarded(_BROWSE.rpc, self._dead_letters),
+            ),
+            Route(
+                PREFIX + REDRIVE_PATH.replace("}", ":path}"),
+                self._guarded(_BROWSE.rpc, self._redrive),
+                methods=["POST"],
+            ),
+        ]
+        return [Route("/openapi.json", _described, methods=["GET"]), events, *own, *found]
+
+    # ---- events
 
     async def _events(self, request: Request) -> Response:
-        """What changes, as server-sent events: the cluster's status, and with ?queue= one queue."""
+        """What changes, as server-sent events: the cluster's status, and what the query names."""
         peer = peer_of(request)
         address = client_address(peer)
-        name = request.query_params.get("queue", "")
-        calls: list[tuple[Call, dict[str, str]]] = [(_CLUSTER, {})]
-        if name:
-            calls.append((_QUEUE, {"queue": name}))
         if not self._calls.enter(address):
             return _failed(_no_place())
         try:
-            user = await self._admitted(_CLUSTER, request, peer)
-            await self._event(calls, user, peer)  # a refusal ends the request, and not its stream
+            watched = _watched(request.query_params)
+            user = await self._admitted(_CLUSTER.rpc, request, peer)
+            first = await self._event(watched, user, peer)  # a refusal ends the request, and not its stream
         except _Aborted as error:
             self._calls.leave(address)
             return _failed_with(error.status)
         except StatusError as error:
             self._calls.leave(address)
             return _failed(error.status)
+        except JsonError as error:
+            self._calls.leave(address)
+            return _failed(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
         except BaseException:
             self._calls.leave(address)
             raise
@@ -230,9 +258,11 @@ class JsonApi:
         async def stream() -> AsyncIterator[str]:
             end = time.monotonic() + EVENTS_LIMIT_S
             try:
+                yield _line(first)
+                await asyncio.sleep(EVENT_S)
                 while time.monotonic() < end and not await request.is_disconnected():
-                    user = await self._admitted(_CLUSTER, request, peer)
-                    yield f"data: {json.dumps(await self._event(calls, user, peer))}\n\n"
+                    user = await self._admitted(_CLUSTER.rpc, request, peer)
+                    yield _line(await self._event(watched, user, peer))
                     await asyncio.sleep(EVENT_S)
             except (_Aborted, StatusError):
                 return  # it may not go on; the next stream is told why
@@ -243,34 +273,91 @@ class JsonApi:
             stream(), media_type="text/event-stream", headers={"cache-control": "no-cache"}
         )
 
-    async def _event(
-        self, calls: list[tuple[Call, dict[str, str]]], user: User | None, peer: str
-    ) -> dict[str, Any]:
-        event = {}
-        for call, path in calls:
-            made = call.request(**path)
-            self._hub.access.check(call.rpc, made, user, peer)
-            event["cluster" if call is _CLUSTER else "queue"] = await self._call(call, made, _Context(peer))
+    async def _event(self, watched: _Watched, user: User | None, peer: str) -> dict[str, Any]:
+        """The cluster's status needs no leader. If the other parts get no answer in time, `problem` says so in their
+        place."""
+        event: dict[str, Any] = {"at_ms": time.monotonic_ns() // 1_000_000}
+        event["cluster"] = await self._checked_call(_CLUSTER, _CLUSTER.request(), user, peer)
+        try:
+            async with asyncio.timeout(PART_LIMIT_S):
+                for name, call, made in watched.calls:
+                    event[name] = await self._checked_call(call, made, user, peer)
+                if watched.has_totals:
+                    event["totals"] = await self._all_queues.shown()
+        except TimeoutError:
+            event["problem"] = "The queues' Raft groups do not answer."
+        except _Aborted as error:
+            if error.status.code not in _PASSING:
+                raise
+            event["problem"] = error.status.message
+        except StatusError as error:
+            if error.status.code not in _PASSING:
+                raise
+            event["problem"] = error.status.message
         return event
 
-    async def _admitted(self, call: Call, request: Request, peer: str) -> User | None:
+    async def _checked_call(self, call: Call, made: Any, user: User | None, peer: str) -> dict[str, Any]:
+        self._hub.access.check(call.rpc, made, user, peer)
+        return await self._call(call, made, _Context(peer))
+
+    # ---- dead letters
+
+    async def _dead_letters(self, request: Request, user: User | None, peer: str) -> dict[str, Any]:
+        _no_query(request.query_params)
+        name = request.path_params["queue"]
+        self._hub.access.check(_BROWSE.rpc, _BROWSE.request(queue=name), user, peer)
+        context = _Context(peer)
+        return await dead_letters.counted(lambda made: self._services["Queue"].Browse(made, context), name)
+
+    async def _redrive(self, request: Request, user: User | None, peer: str) -> dict[str, Any]:
+        _no_query(request.query_params)
+        name = request.path_params["queue"]
+        async with self._received(request, peer) as body:
+            only, limit = _redrive_fields(body)
+        self._hub.access.check("Queue/Get", queue_pb2.GetRequest(queue=name), user, peer)
+        described = await self._checked_call(_QUEUE, _QUEUE.request(queue=name), user, peer)
+
+        async def publish(made: queue_pb2.PublishRequest) -> None:
+            self._hub.access.check("Queue/Publish", made, user, peer)
+            try:
+                await self._services["Queue"].Publish(made, _Context(peer))
+            except _Aborted as error:
+                raise StatusError(
+                    make(Code(error.status.code), "bad_request", error.status.message)
+                ) from error
+
+        return await self._redriver.run(
+            name, only, limit, described["queue"]["next_sequence"], publish, peer, user.name if user else ""
+        )
+
+    # ---- a request
+
+    async def _admitted(self, rpc: str, request: Request, peer: str) -> User | None:
         """The user. StatusError if there is none, or the request comes from a page of another site."""
         address = client_address(peer)
         CALLER.set(address)
-        user = await self._hub.access.admit(call.rpc, peer, address, dict(request.headers))
+        user = await self._hub.access.admit(rpc, peer, address, dict(request.headers))
         check_origin(request, has_user=user is not None)
         USER.set(user)
         return user
 
     def _endpoint(self, call: Call) -> Any:
+        async def serve(request: Request, user: User | None, peer: str) -> dict[str, Any]:
+            return await self._serve(call, request, user, peer)
+
+        return self._guarded(call.rpc, serve)
+
+    def _guarded(self, rpc: str, serve: _Serve) -> Any:
+        """An endpoint with a place among the requests, a log-in, and errors as JSON."""
+
         async def endpoint(request: Request) -> Response:
             peer = peer_of(request)
             address = client_address(peer)
             if not self._calls.enter(address):
                 return _failed(_no_place())
             try:
-                user = await self._admitted(call, request, peer)
-                return await self._serve(call, request, user, peer)
+                user = await self._admitted(rpc, request, peer)
+                return JSONResponse(await serve(request, user, peer))
             except _Aborted as error:
                 return _failed_with(error.status)
             except StatusError as error:
@@ -284,24 +371,36 @@ class JsonApi:
 
         return endpoint
 
-    async def _serve(self, call: Call, request: Request, user: User | None, peer: str) -> Response:
+    @contextlib.asynccontextmanager
+    async def _received(self, request: Request, peer: str) -> AsyncIterator[object]:
+        """The JSON of the body, whose bytes count until the end."""
         address = client_address(peer)
-        size = _length(request) if call.has_body else 0
+        size = _length(request)
         try:
             await self._hub.received.take(size, address)
         except WindowFull as error:
             text = f"no room for a request of {size} bytes, for this client's address: {error}"
             raise StatusError(make(Code.RESOURCE_EXHAUSTED, "overloaded", text)) from error
         try:
-            made = request_of(call, request.path_params, request.query_params, await _body(request, size))
-            try:
-                scan(made.SerializeToString(), self._shapes[call.rpc], self._max_tags)
-            except ScanError as error:
-                raise invalid("request_too_large", str(error)) from error
-            self._hub.access.check(call.rpc, made, user, peer)
-            return JSONResponse(await self._call(call, made, _Context(peer)))
+            yield await _body(request, size)
         finally:
             self._hub.received.give(size, address)
+
+    async def _serve(self, call: Call, request: Request, user: User | None, peer: str) -> dict[str, Any]:
+        if not call.has_body:
+            return await self._serve_body(call, request, {}, user, peer)
+        async with self._received(request, peer) as body:
+            return await self._serve_body(call, request, body, user, peer)
+
+    async def _serve_body(
+        self, call: Call, request: Request, body: object, user: User | None, peer: str
+    ) -> dict[str, Any]:
+        made = request_of(call, request.path_params, request.query_params, body)
+        try:
+            scan(made.SerializeToString(), self._shapes[call.rpc], self._max_tags)
+        except ScanError as error:
+            raise invalid("request_too_large", str(error)) from error
+        return await self._checked_call(call, made, user, peer)
 
     async def _call(self, call: Call, made: Any, context: Any) -> dict[str, Any]:
         service, _, method = call.rpc.partition("/")
@@ -327,6 +426,69 @@ class JsonApi:
 
 _CLUSTER = next(each for each in CALLS if each.rpc == "Admin/ClusterStatus")
 _QUEUE = next(each for each in CALLS if each.rpc == "Admin/DescribeQueue")
+_QUEUES = next(each for each in CALLS if each.rpc == "Admin/ListQueues")
+_BROWSE = next(each for each in CALLS if each.rpc == "Queue/Browse")
+_PASSING = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.ABORTED)
+"""Errors after which a stream of events goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What a stream of events shows beside the cluster. calls: with the name in the event."""
+
+    calls: tuple[tuple[str, Call, Any], ...]
+    has_totals: bool
+
+
+def _watched(query: Any) -> _Watched:
+    """JsonError."""
+    allowed = ("queue", "totals", "queues", "prefix", "after")
+    for name in query:
+        if name not in allowed:
+            raise JsonError(f"unknown query {name[:64]!r}; allowed: {', '.join(allowed)}")
+    calls: list[tuple[str, Call, Any]] = []
+    if name := query.get("queue", ""):
+        calls.append(("queue", _QUEUE, request_of(_QUEUE, {"queue": name}, _Plain(), {})))
+    if limit := query.get("queues", ""):
+        if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_LISTED):
+            raise JsonError(f"queues: wanted: a whole number from 1 to {MAX_LISTED}")
+        listed = [("limit", limit), ("prefix", query.get("prefix", "")), ("after", query.get("after", ""))]
+        calls.append(("queues", _QUEUES, request_of(_QUEUES, {}, _Plain(listed), {})))
+    totals = query.get("totals", "false")
+    if totals not in ("true", "false"):
+        raise JsonError("totals: wanted: true or false")
+    return _Watched(tuple(calls), totals == "true")
+
+
+class _Plain(list[tuple[str, str]]):
+    """A query."""
+
+    def multi_items(self) -> list[tuple[str, str]]:
+        return self
+
+
+def _line(event: dict[str, Any]) -> str:
+    return f"data: {json.dumps(event)}\n\n"
+
+
+def _no_query(query: Any) -> None:
+    for name in query:
+        raise JsonError(f"unknown query {name[:64]!r}; allowed: none")
+
+
+def _redrive_fields(body: object) -> tuple[str, int]:
+    """(only, limit). JsonError."""
+    if not isinstance(body, dict):
+        raise JsonError("the request: wanted: an object")
+    for name in body:
+        if name not in ("only", "limit"):
+            raise JsonError(f"the request: unknown field {name[:64]!r}; allowed: only, limit")
+    only, limit = body.get("only", ""), body.get("limit", dead_letters.MAX_MOVED)
+    if not isinstance(only, str):
+        raise JsonError("only: wanted: text")
+    if type(limit) is not int or not 1 <= limit <= dead_letters.MAX_MOVED:
+        raise JsonError(f"limit: wanted: a whole number from 1 to {dead_letters.MAX_MOVED}")
+    return only, limit
 
 
 def _no_place() -> Status:
@@ -336,13 +498,19 @@ def _no_place() -> Status:
 
 def check_origin(request: Request, *, has_user: bool) -> None:
     """StatusError for a request that a page of another site makes in a browser. A browser says which site that is, and
-    adds a user's password by itself. Without users, the name of this member has to be an address or `localhost`,
-    because a site may give its own name the address of this machine."""
+    adds a user's password by itself. A foreign page cannot send a POST with JSON: for that, and for PUT and DELETE, a
+    browser first asks with OPTIONS, which is refused. Without users, the name of this member has to be an address or
+    `localhost`, because a site may give its own name the address of this machine."""
     host = request.headers.get("host", "")
     origin = request.headers.get("origin")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     name = host.rpartition(":")[0] if ":" in host.rpartition("]")[2] else host
     if origin is not None and origin.partition("://")[2] != host:
         raise _foreign(f"a page of {origin[:255]}")
+    if request.method == "POST" and kind != JSON:
+        raise _foreign(
+            "a POST without content-type: application/json, which a page of another site could send"
+        )
     if not has_user and name != "localhost" and not _is_address(name.strip("[]")):
         raise _foreign(f"a request to {name[:255]!r}; without users, an IP address or localhost is needed")
 
@@ -472,6 +640,7 @@ def openapi() -> dict[str, Any]:
             schema = json_codec.schema_of(described, known, call.names)
             operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
         paths.setdefault(PREFIX + call.path, {})[call.method.lower()] = operation
+    paths.update(_OWN_PATHS)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Quorum", "version": metadata.version(DISTRIBUTION)},
@@ -502,6 +671,16 @@ ERROR = {
 }
 
 
+_NUMBER = {"type": "integer", "minimum": 0}
+
+
+def _rows_of(name: str) -> dict[str, Any]:
+    return {
+        "type": "array",
+        "items": {"type": "object", "properties": {name: {"type": "string"}, "messages": _NUMBER}},
+    }
+
+
 def _content(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
@@ -514,3 +693,55 @@ def _parameters(names: Iterable[str], place: str, described: Any = None) -> list
             schema = json_codec.one_schema(described.fields_by_name[name], {})
         found.append({"name": name, "in": place, "required": place == "path", "schema": schema})
     return found
+
+
+def _own(
+    name: str, summary: str, answer: dict[str, Any], body: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    operation = {
+        "operationId": name,
+        "summary": summary,
+        "parameters": _parameters(["queue"], "path"),
+        "responses": {
+            "200": _content("the answer", {"type": "object", "properties": answer, "required": list(answer)}),
+            "default": _content("an error", ERROR),
+        },
+    }
+    if body is not None:
+        schema = {"type": "object", "properties": body, "additionalProperties": False}
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+_OWN_PATHS = {
+    PREFIX + DEAD_LETTERS_PATH: {
+        "get": _own(
+            "DeadLetters",
+            "Ready messages by their last death",
+            {
+                "looked_at": _NUMBER,
+                "is_all": {"type": "boolean"},
+                "groups": _rows_of("reason"),
+                "in_other_groups": _NUMBER,
+                "without_history": _NUMBER,
+            },
+        )
+    },
+    PREFIX + REDRIVE_PATH: {
+        "post": _own(
+            "Redrive",
+            "Move dead letters back to the queues where they died",
+            {
+                "moved": _rows_of("queue"),
+                "left": _rows_of("reason"),
+                "in_doubt": _rows_of("queue"),
+                "is_complete": {"type": "boolean"},
+            },
+            {
+                "only": {"type": "string"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": dead_letters.MAX_MOVED},
+            },
+        )
+    },
+}
+"""The paths that are no single call of gRPC."""

@@ -7,8 +7,7 @@ the members of a cluster count every message once. `docs/metrics.md` lists all n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import fields
+from collections.abc import Iterable
 from importlib import metadata
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -16,19 +15,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from fifo.results import QueueInfo, QueueTotals
+from fifo.results import QueueInfo
+from quorum.api.http.sums import EVENTS, STATES, Sum, infos
 from quorum.api.hub import Hub
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import queries as q
 from quorum.node.replica.replica import SYSTEM_GROUP
 
 DISTRIBUTION = "quorum-queue"
-PART_QUEUES, PART_BLOCKS = 200, 5_000
-"""What one step of the member looks at: this many queues, and about this many blocks of messages."""
 MOST_QUEUES = 10_000
 """Queues that one answer shows by name."""
-STATES = ("ready", "checked_out", "delayed", "dead")
-EVENTS = tuple(each.name for each in fields(QueueTotals))
 
 
 class Families(Collector):
@@ -94,7 +90,7 @@ class Metrics:
                 (each for each in self._queues(led) if each.name.startswith(prefix)),
                 key=lambda queue: queue.name,
             )
-            async for queue, info in self._infos(found[:MOST_QUEUES]):
+            async for queue, info in infos(self._hub, found[:MOST_QUEUES]):
                 _add_queue(families, queue.name, info)
         return generate_latest(_registry(families))
 
@@ -104,20 +100,9 @@ class Metrics:
     def _queues(self, groups: frozenset[int]) -> list[CatalogQueue]:
         return [each for each in self._hub.catalog.queues() if each.group in groups]
 
-    async def _infos(self, queues: list[CatalogQueue]) -> AsyncIterator[tuple[CatalogQueue, QueueInfo]]:
-        """The counts of these queues, in parts that each cost the member one short step."""
-        at = 0
-        while at < len(queues):
-            part = tuple(queues[at : at + PART_QUEUES])
-            shown = await self._hub.requests.query(q.ListQueues(part, PART_BLOCKS))
-            for queue, each in zip(part, shown, strict=False):
-                if each is not None:
-                    yield queue, each.info
-            at += max(len(shown), 1)
-
     async def _add_sums(self, families: Families, led: frozenset[int]) -> None:
         sums = {group: Sum() for group in sorted(led - {SYSTEM_GROUP})}
-        async for queue, info in self._infos(self._queues(led)):
+        async for queue, info in infos(self._hub, self._queues(led)):
             sums[queue.group].add(info)
         for group, found in sums.items():
             label = str(group)
@@ -150,25 +135,6 @@ class Metrics:
                 found.problems,
                 group=label,
             )
-
-
-class Sum:
-    """Sums over the queues of a group."""
-
-    def __init__(self) -> None:
-        self.queues = self.consumers = self.ready_bytes = self.problems = 0
-        self.states = dict.fromkeys(STATES, 0)
-        self.events = dict.fromkeys(EVENTS, 0)
-
-    def add(self, info: QueueInfo) -> None:
-        self.queues += 1
-        self.consumers += info.consumers
-        self.ready_bytes += info.ready_bytes
-        self.problems += bool(info.dead_letter_problem)
-        for state in STATES:
-            self.states[state] += getattr(info, state)
-        for event in EVENTS:
-            self.events[event] += getattr(info.totals, event)
 
 
 def _registry(families: Families) -> CollectorRegistry:

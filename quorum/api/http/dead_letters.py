@@ -1,0 +1,350 @@
+"""What waits in a dead-letter queue, and moving it back to the queues where it died, for the page and for curl.
+
+The rules are those of `quorum queues redrive` (docs/dead-letters.md), and so is the code that reads and extends a
+history. A redrive is a session of this member's own: it checks messages out, publishes each to the queue where the
+message died last, and settles it when that queue has confirmed it. Messages that stay are requeued at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import structlog
+
+from fifo import commands as c
+from quorum.api import outcomes as o
+from quorum.api.client_session import ClientSession
+from quorum.api.deliveries import DeliveredBatch
+from quorum.api.hub import Hub
+from quorum.api.owners import owner_of
+from quorum.api.session_consumers import Consumer, Disposition
+from quorum.api.status import Code, Status, StatusError, make
+from quorum.client.redrive import (
+    DIED_HERE,
+    HISTORY,
+    MAX_REASON,
+    MAX_REASONS,
+    NO_HISTORY,
+    OTHER_REASONS,
+    last_death,
+    moved_back,
+)
+from quorum.node.wire import batches
+from quorum.v1 import queue_pb2
+
+LOOKED_AT = 1_000
+"""Messages that are counted, at most."""
+LOOK_S = 2.0
+"""Time limit for the count: bodies may be large."""
+MAX_GROUPS = 20
+"""Pairs of reason and queue that are told by themselves. Publishers may have written them."""
+MAX_NAME = 255
+MAX_MOVED = 10_000
+"""Messages of one redrive, with those that stay: they are checked out until its end."""
+REDRIVE_S = 60.0
+"""Time limit of a redrive."""
+END_S = 5.0
+"""Time limit for requeueing the messages that stay; the end of the session requeues them otherwise."""
+FIRST_ROUND, AT_A_TIME, ROUND_BYTES = 16, 200, 16 << 20
+"""Messages of the first round and of any other one, and their bytes, judged by the round before. A round is kept in
+memory, bodies included."""
+TAG = "redrive"
+UNKNOWN = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
+"""After these the message may have been published."""
+TIMED_OUT = make(
+    Code.FAILED_PRECONDITION, "wrong_attach", "messages were checked out for longer than the queue allows"
+)
+
+Publish = Callable[[queue_pb2.PublishRequest], Any]
+"""Checks the permission and publishes. StatusError."""
+
+
+def _own(properties: queue_pb2.Properties) -> dict[str, Any]:
+    """The application properties that are texts."""
+    return {
+        name: value.text
+        for name, value in properties.application_properties.items()
+        if value.WhichOneof("kind") == "text"
+    }
+
+
+async def counted(browse: Any, queue: str) -> dict[str, Any]:
+    """The ready messages of a queue by their last death, from the first on. browse(request): yields answers."""
+    groups: Counter[tuple[str, str]] = Counter()
+    others = looked_at = 0
+    end = time.monotonic() + LOOK_S
+    is_all = True
+    async with contextlib.aclosing(
+        browse(queue_pb2.BrowseRequest(queue=queue, limit=LOOKED_AT + 1))
+    ) as parts:
+        async for part in parts:
+            for stored in part.messages:
+                if looked_at == LOOKED_AT or time.monotonic() > end:
+                    is_all = False
+                    break
+                looked_at += 1
+                name, reason = last_death(_own(stored.message.properties))
+                if name:
+                    groups[reason[:MAX_NAME], name[:MAX_NAME]] += 1
+                else:
+                    others += 1
+            if not is_all:
+                break
+    shown = groups.most_common(MAX_GROUPS)
+    return {
+        "looked_at": looked_at,
+        "is_all": is_all,
+        "groups": [{"reason": reason, "queue": name, "messages": count} for (reason, name), count in shown],
+        "in_other_groups": groups.total() - sum(count for _, count in shown),
+        "without_history": others,
+    }
+
+
+class Redriver:
+    """One redrive at a time for this member."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._is_busy = False
+
+    async def run(
+        self, queue: str, only: str, limit: int, next_sequence: int, publish: Publish, peer: str, user: str
+    ) -> dict[str, Any]:
+        """Move at most `limit` messages. only: those that died last in this queue; empty: all. next_sequence: messages
+        from there on are not moved. StatusError."""
+        if self._is_busy:
+            text = "this member moves the messages of another queue back; try again later"
+            raise StatusError(make(Code.RESOURCE_EXHAUSTED, "too_many_calls", text))
+        self._is_busy = True
+        log = structlog.get_logger().bind(call="redrive", user=user, peer=peer, target=f"queue={queue}")
+        log.info("administration", outcome="begun")
+        try:
+            async with _Session(self._hub, queue, owner_of(peer)) as session:
+                redrive = _Redrive(session, queue, only, limit, next_sequence, publish)
+                try:
+                    async with asyncio.timeout(REDRIVE_S):
+                        await redrive.run()
+                except TimeoutError:
+                    redrive.is_complete = False
+            return redrive.told()
+        finally:
+            self._is_busy = False
+
+
+class _Session:
+    """A session that takes messages of one queue and settles them."""
+
+    def __init__(self, hub: Hub, queue: str, owner: int) -> None:
+        self._session = ClientSession(hub)
+        self._queue = queue
+        self._owner = owner
+        self._answers: dict[int, asyncio.Future[None]] = {}
+        self._drained: asyncio.Future[int] = hub.loop.create_future()
+        self._loop = hub.loop
+        self._batches: list[DeliveredBatch] = []
+        self._number = 0
+        self._next_tag = 1
+
+    async def __aenter__(self) -> _Session:
+        self._session.open(os.urandom(c.PRODUCER_BYTES), 1, self._owner, 1)
+        self._reading = asyncio.create_task(self._read())
+        try:
+            number = self._request()
+            await self._session.consumers.attach(number, TAG, self._queue, None, 0)
+            await self._answered(number)
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            async with asyncio.timeout(END_S):
+                number = self._request()
+                self._session.consumers.cancel(number, TAG, requeue=True)
+                await self._answered(number)
+        except (StatusError, TimeoutError) as error:
+            structlog.get_logger().info("a redrive could not end its consumer", error=str(error))
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        self._session.client_closes()
+        self._session.release()
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _request(self) -> int:
+        self._number += 1
+        self._answers[self._number] = self._loop.create_future()
+        return self._number
+
+    async def _answered(self, number: int) -> None:
+        """StatusError if it was refused, or the session has ended."""
+        try:
+            await self._answers[number]
+        finally:
+            del self._answers[number]
+
+    async def _read(self) -> None:
+        try:
+            async for turn in self._session.outcomes():
+                for each in turn:
+                    self._take(each)
+        except StatusError as error:
+            self._fail(error.status)
+
+    def _take(self, outcome: o.Outcome) -> None:
+        if isinstance(outcome, DeliveredBatch):
+            self._batches.append(outcome)
+        elif isinstance(outcome, o.Attached):
+            self._answer(outcome.request_id)
+        elif isinstance(outcome, o.Done):
+            for number in outcome.request_ids:
+                self._answer(number)
+        elif isinstance(outcome, o.Failed):
+            self._answer(outcome.request_id, outcome.why)
+        elif isinstance(outcome, o.Drained) and not self._drained.done():
+            self._drained.set_result(outcome.next_tag)
+        elif isinstance(outcome, o.Cancelled):
+            self._fail(outcome.why)
+        elif isinstance(outcome, o.TimedOut):  # a consumer timeout: the messages are in the queue again
+            self._fail(TIMED_OUT)
+
+    def _answer(self, number: int, why: Status | None = None) -> None:
+        future = self._answers.get(number)
+        if future is None or future.done():
+            return
+        if why is None:
+            future.set_result(None)
+        else:
+            future.set_exception(StatusError(why))
+
+    def _fail(self, why: Status) -> None:
+        for number in self._answers:
+            self._answer(number, why)
+        if not self._drained.done():
+            self._drained.set_exception(StatusError(why))
+
+    async def taken(self, count: int) -> list[tuple[int, int, bytes, queue_pb2.Properties]]:
+        """Up to so many ready messages: (sequence, delivery tag, body, properties). StatusError."""
+        if self._drained.done():
+            self._drained.result()  # the session has ended
+        number = self._request()
+        self._session.consumers.credit(number, TAG, self._next_tag - 1 + count, drain=True)
+        await self._answered(number)
+        self._next_tag = await self._drained
+        self._drained = self._loop.create_future()
+        found, self._batches = self._batches, []
+        return [message for batch in found for message in _messages(batch)]
+
+    async def settle(self, tag: int) -> None:
+        """StatusError: the message may be in the queue still."""
+        number = self._request()
+        consumer = self._session.consumers.find(number, TAG)
+        if consumer is not None:
+            self._session.consumers.settle(number, consumer, _settled(consumer, tag))
+        await self._answered(number)
+
+
+def _settled(consumer: Consumer, tag: int) -> Disposition:
+    return Disposition(c.Settle, consumer.attach, ((tag, tag),))
+
+
+def _messages(batch: DeliveredBatch) -> Iterator[tuple[int, int, bytes, queue_pb2.Properties]]:
+    sequences = (each for first, last in batch.sequences for each in range(first, last + 1))
+    tags = range(batch.first_tag, batch.first_tag + batch.count)
+    for sequence, tag, (body, properties) in zip(sequences, tags, batches.messages(batch.batch), strict=True):
+        yield sequence, tag, body, properties
+
+
+class _Redrive:
+    def __init__(
+        self, session: _Session, queue: str, only: str, limit: int, next_sequence: int, publish: Publish
+    ) -> None:
+        self._session = session
+        self._queue = queue
+        self._only = only
+        self._limit = limit
+        self._next_sequence = next_sequence
+        self._publish = publish
+        self._moved: Counter[str] = Counter()
+        self._left: Counter[str] = Counter()
+        self._doubtful: Counter[str] = Counter()
+        self._passed = 0
+        self.is_complete = True
+
+    async def run(self) -> None:
+        count, seen = FIRST_ROUND, 0
+        while True:
+            try:
+                found = await self._session.taken(min(count, self._limit - seen))
+            except StatusError:
+                if not seen:
+                    raise
+                self.is_complete = False
+                return
+            if not found:
+                return
+            seen += len(found)
+            size = sum(len(body) + properties.ByteSize() for _, _, body, properties in found)
+            await asyncio.gather(*(self._look_at(*each) for each in found))
+            if seen >= self._limit:
+                self.is_complete = False  # there may be more
+                return
+            count = min(2 * count, AT_A_TIME, max(1, len(found) * ROUND_BYTES // max(1, size)))
+
+    async def _look_at(self, sequence: int, tag: int, body: bytes, properties: queue_pb2.Properties) -> None:
+        target, _ = last_death(_own(properties))
+        if sequence >= self._next_sequence or (self._only and target != self._only):
+            self._passed += 1
+        elif not target:
+            self._leave(NO_HISTORY)
+        elif target == self._queue:
+            self._leave(DIED_HERE)
+        else:
+            await self._move(target, tag, body, properties)
+
+    async def _move(self, target: str, tag: int, body: bytes, properties: queue_pb2.Properties) -> None:
+        request = queue_pb2.PublishRequest(queue=target)
+        message = request.messages.add(body=body, properties=properties)
+        own = message.properties.application_properties
+        if HISTORY in own and own[HISTORY].WhichOneof("kind") == "text":
+            own[HISTORY].text = moved_back(own[HISTORY].text, self._queue, time.time_ns() // 1_000_000)
+        self._doubtful[target] += 1  # until both are answered, also if the time is over in between
+        try:
+            await self._publish(request)
+        except StatusError as error:
+            if error.status.code not in UNKNOWN:
+                self._doubtful[target] -= 1
+                self._leave(error.status.message)
+            return
+        try:
+            await self._session.settle(tag)
+        except StatusError:
+            return
+        self._doubtful[target] -= 1
+        self._moved[target] += 1
+
+    def _leave(self, reason: str) -> None:
+        reason = reason[:MAX_REASON]
+        is_known = reason in self._left or len(self._left) < MAX_REASONS
+        self._left[reason if is_known else OTHER_REASONS] += 1
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "moved": _rows("queue", self._moved.items()),
+            "left": _rows("reason", self._left.items()),
+            "in_doubt": _rows("queue", self._doubtful.items()),
+            "is_complete": self.is_complete,
+        }
+
+
+def _rows(name: str, counts: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+    return [{name: key, "messages": count} for key, count in sorted(counts) if count]

@@ -1,0 +1,169 @@
+"""Dead letters over HTTP: what waits in a dead-letter queue, and moving it back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import quorum
+from quorum.api.http import dead_letters
+from quorum.api.http.dead_letters import Redriver
+from quorum.api.status import StatusError, unavailable
+from quorum.client.client import Client
+from quorum.v1 import queue_pb2
+from support.http_member import PASSWORD, member
+from support.served_member import serving
+
+PARKING = "/api/v1/queues/parking"
+
+
+async def park(client: Client, *origins: str) -> None:
+    """A message dies in each of these queues, in this order."""
+    await client.declare("parking", {})
+    for number, origin in enumerate(origins):
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "parking"}
+        await client.declare(origin, arguments)
+        await client.publish(
+            origin, str(number).encode(), {"correlation_id": "7"}, {"colour": "red", "n": number}
+        )
+        async with client.consume(origin) as consumer:
+            async for message in consumer:
+                await client.discard(message)
+                break
+        while (await client.describe("parking")).queue.ready <= number:
+            await asyncio.sleep(0.01)
+
+
+async def ready(client: Client, name: str) -> int:
+    return (await client.describe(name)).queue.ready
+
+
+def test_dead_letters_are_counted_and_moved_back_with_all_that_they_have() -> None:
+    async def run() -> None:
+        async with member() as web, quorum.connect(web.url) as client:
+            await park(client, "orders", "orders", "bills")
+            await client.publish("parking", b"no dead letter")
+            found = await web.ok("GET", f"{PARKING}/dead-letters")
+            assert found == {
+                "looked_at": 4,
+                "is_all": True,
+                "groups": [
+                    {"reason": "rejected", "queue": "orders", "messages": 2},
+                    {"reason": "rejected", "queue": "bills", "messages": 1},
+                ],
+                "in_other_groups": 0,
+                "without_history": 1,
+            }
+            only = await web.ok("POST", f"{PARKING}/redrive", {"only": "bills"})
+            assert only["moved"] == [{"queue": "bills", "messages": 1}] and only["left"] == []
+            assert await ready(client, "parking") == 3
+            rest = await web.ok("POST", f"{PARKING}/redrive", {})
+            assert rest["moved"] == [{"queue": "orders", "messages": 2}]
+            assert [each["messages"] for each in rest["left"]] == [1] and rest["is_complete"]
+            described = (await client.describe("parking")).queue
+            assert (described.ready, described.checked_out, described.totals.settled) == (1, 0, 3)
+            moved = [message async for message in client.browse("orders")]
+            assert [message.body for message in moved] == [b"0", b"1"]
+            own = moved[1].application_properties
+            assert (own["colour"], own["n"], moved[1].properties.correlation_id) == ("red", 1, "7")
+            assert [each["reason"] for each in json.loads(str(own["x-death"]))] == ["redriven", "rejected"]
+
+    asyncio.run(run())
+
+
+def test_messages_whose_queue_is_missing_full_or_forbidden_stay_and_the_answer_says_why() -> None:
+    async def run() -> None:
+        async with member() as web, quorum.connect(web.url) as client:
+            await park(client, "gone", "full", "closed", "open")
+            await client.delete("gone")
+            await client.delete("full")
+            await client.declare("full", {"x-max-length": 1, "x-overflow": "reject-publish"})
+            await client.publish("full", b"first")
+            await client.set_user("admin", PASSWORD, administers=True)
+            async with quorum.connect(web.url.replace("//", f"//admin:{PASSWORD}@")) as admin:
+                await admin.set_user("ann", PASSWORD, monitors=True)
+                await admin.set_permissions("ann", configure="", read="", write="*")
+                refused = await web.refused("POST", f"{PARKING}/redrive", {}, "ann")
+                assert refused[:2] == (403, "NOT_PERMITTED")
+                assert (await web.refused("GET", f"{PARKING}/dead-letters", None, "ann"))[0] == 403
+                await admin.set_permissions("ann", configure="", read="parking", write="*n*")
+                found = await web.ok("POST", f"{PARKING}/redrive", {}, "ann")
+                assert found["moved"] == [{"queue": "open", "messages": 1}]
+                reasons = " ".join(each["reason"] for each in found["left"])
+                assert "no queue 'gone'" in reasons and "write for 'closed'" in reasons, reasons
+                assert "write for 'full'" in reasons, reasons
+                again = await web.ok("POST", f"{PARKING}/redrive", {}, "admin")
+                assert again["moved"] == [{"queue": "closed", "messages": 1}]
+                assert len(again["left"]) == 2 and again["in_doubt"] == []
+                described = (await admin.describe("parking")).queue
+                assert (described.ready, described.checked_out) == (2, 0)
+
+    asyncio.run(run())
+
+
+def test_a_limit_and_wrong_requests() -> None:
+    async def run() -> None:
+        async with member() as web, quorum.connect(web.url) as client:
+            await park(client, "orders", "orders")
+            found = await web.ok("POST", f"{PARKING}/redrive", {"limit": 1})
+            assert found["moved"] == [{"queue": "orders", "messages": 1}] and not found["is_complete"]
+            for body, text in (
+                ({"limit": 0}, f"limit: wanted: a whole number from 1 to {dead_letters.MAX_MOVED}"),
+                ({"only": 5}, "only: wanted: text"),
+                ({"onyl": ""}, "unknown field 'onyl'; allowed: only, limit"),
+                ([], "wanted: an object"),
+            ):
+                status, _, message = await web.refused("POST", f"{PARKING}/redrive", body)
+                assert status == 400 and text in message
+            assert (await web.refused("POST", "/api/v1/queues/none/redrive", {}))[0] == 404
+            assert (await web.refused("GET", "/api/v1/queues/none/dead-letters"))[0] == 404
+            assert await ready(client, "parking") == 1
+
+    asyncio.run(run())
+
+
+def test_a_message_whose_publish_is_not_answered_is_in_doubt_and_stays() -> None:
+    """Another redrive of the same member is refused meanwhile."""
+
+    async def run() -> None:
+        async with serving() as (url, [api]), quorum.connect(url) as client:
+            await park(client, "orders", "bills")
+            redriver = Redriver(api.hub)
+            others: list[str] = []
+
+            async def publish(request: queue_pb2.PublishRequest) -> None:
+                try:
+                    await start()
+                except StatusError as error:
+                    others.append(error.status.reason)
+                if request.queue == "orders":
+                    raise unavailable("no_answer", "not answered")
+
+            async def start() -> dict[str, object]:
+                return await redriver.run("parking", "", 10, 1_000, publish, "ipv4:127.0.0.1:1", "")
+
+            found = await start()
+            assert found["in_doubt"] == [{"queue": "orders", "messages": 1}]
+            assert found["moved"] == [{"queue": "bills", "messages": 1}]
+            assert others == ["too_many_calls"] * 2
+            while (described := (await client.describe("parking")).queue).checked_out:
+                await asyncio.sleep(0.01)
+            assert (described.ready, described.totals.settled) == (1, 1)
+
+    asyncio.run(run())
+
+
+def test_messages_that_come_meanwhile_are_not_moved() -> None:
+    async def run() -> None:
+        async with serving() as (url, [api]), quorum.connect(url) as client:
+            await park(client, "orders", "orders")
+            published: list[str] = []
+
+            async def publish(request: queue_pb2.PublishRequest) -> None:
+                published.append(request.queue)
+
+            found = await Redriver(api.hub).run("parking", "", 10, 2, publish, "ipv4:127.0.0.1:1", "")
+            assert published == ["orders"] and found["moved"] == [{"queue": "orders", "messages": 1}]
+            assert await ready(client, "parking") == 1
+
+    asyncio.run(run())
