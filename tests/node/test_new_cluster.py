@@ -105,6 +105,9 @@ def test_the_member_is_the_only_one_of_another_cluster(data: Data, target: Path)
     again = found_in(target, target.with_name("more"))
     assert (again.dropped, again.queues, again.messages) == ((), 2, 5)
     assert [each.term for each in again.groups] == [5, 5], "a term that no old leader had"
+    log = Data(target).log()
+    assert [log.journal(group).hard_state for group in (0, 1)] == [(5, "n3")] * 2, "no vote in it for another"
+    log.close()
 
 
 def test_it_does_not_start_under_the_old_clusters_name(data: Data, target: Path) -> None:
