@@ -14,7 +14,8 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 import quorum
 from quorum.api.http import json_api, json_codec
-from quorum.api.http.json_api import CALLS, MAX_BODY, openapi, request_of
+from quorum.api.http.description import openapi
+from quorum.api.http.json_api import CALLS, MAX_BODY, request_of
 from quorum.api.http.json_codec import JsonError
 from quorum.v1 import admin_pb2, queue_pb2
 from support.http_member import PASSWORD, Http, member

@@ -339,6 +339,7 @@ UNREACHED = """
     quorum/api/connections.py
     quorum/api/health.py
     quorum/api/http/dead_letters.py
+    quorum/api/http/description.py
     quorum/api/http/json_api.py
     quorum/api/http/json_codec.py
     quorum/api/http/metrics.py

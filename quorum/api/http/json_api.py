@@ -2,7 +2,8 @@
 
 A path names a method of the services. The request is made from the path, the query and the JSON body. Then it takes the
 same way as over gRPC: log-in before its body is read, limits, permissions, and the service's own handler. Sessions and
-the bulk calls are not here: they are streams.
+the bulk calls are not here: they are streams. Three paths are no single call: the events of the page, the dead letters
+of a queue, and their redrive (dead_letters.py). description.py has the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import contextlib
 import ipaddress
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 from google.rpc import error_details_pb2, status_pb2
@@ -27,7 +27,6 @@ from quorum.api.access import USER
 from quorum.api.http import dead_letters, json_codec
 from quorum.api.http.dead_letters import Redriver
 from quorum.api.http.json_codec import JsonError
-from quorum.api.http.metrics import DISTRIBUTION
 from quorum.api.http.sums import AllQueues
 from quorum.api.hub import Hub
 from quorum.api.owners import CALLER, client_address
@@ -58,7 +57,7 @@ PREFIX = "/api/v1"
 JSON = "application/json"
 DEAD_LETTERS_PATH, REDRIVE_PATH = "/queues/{queue}/dead-letters", "/queues/{queue}/redrive"
 
-_HTTP = {
+HTTP_STATUS = {
     Code.INVALID_ARGUMENT: 400,
     Code.UNAUTHENTICATED: 401,
     Code.PERMISSION_DENIED: 403,
@@ -155,18 +154,18 @@ CALLS = (
 )
 
 
+def service_method(rpc: str) -> Any:
+    """The descriptor of a method."""
+    service, _, method = rpc.partition("/")
+    return _module(service).DESCRIPTOR.services_by_name[service].methods_by_name[method]
+
+
+def _module(service: str) -> Any:
+    return admin_pb2 if service == "Admin" else queue_pb2
+
+
 def _request_class(rpc: str) -> Any:
-    service, _, method = rpc.partition("/")
-    module = admin_pb2 if service == "Admin" else queue_pb2
-    return getattr(
-        module, module.DESCRIPTOR.services_by_name[service].methods_by_name[method].input_type.name
-    )
-
-
-def _answer(rpc: str) -> Any:
-    service, _, method = rpc.partition("/")
-    module = admin_pb2 if service == "Admin" else queue_pb2
-    return module.DESCRIPTOR.services_by_name[service].methods_by_name[method].output_type
+    return getattr(_module(rpc.partition("/")[0]), service_method(rpc).input_type.name)
 
 
 _Serve = Callable[[Request, User | None, str], Awaitable[dict[str, Any]]]
@@ -228,7 +227,7 @@ class JsonApi:
                 methods=["POST"],
             ),
         ]
-        return [Route("/openapi.json", _described, methods=["GET"]), events, *own, *found]
+        return [events, *own, *found]
 
     # ---- events
 
@@ -608,140 +607,5 @@ def _failed_with(found: Any) -> Response:
     error = {"code": Code(found.code).name, "reason": info.reason, "message": found.message}
     headers = {"www-authenticate": 'Basic realm="quorum"'} if found.code == Code.UNAUTHENTICATED else None
     shown = {"error": {**error, "metadata": dict(sorted(info.metadata.items()))}}
-    status = 413 if info.reason == "REQUEST_TOO_LARGE" else _HTTP[Code(found.code)]
+    status = 413 if info.reason == "REQUEST_TOO_LARGE" else HTTP_STATUS[Code(found.code)]
     return JSONResponse(shown, status, headers)
-
-
-# ---- its description
-
-
-async def _described(request: Request) -> Response:
-    return JSONResponse(openapi())
-
-
-def openapi() -> dict[str, Any]:
-    """The paths as an OpenAPI document."""
-    known: dict[str, Any] = {}
-    paths: dict[str, Any] = {}
-    for call in CALLS:
-        described = call.request.DESCRIPTOR
-        if call.within:
-            described = described.fields_by_name[call.within].message_type
-        operation: dict[str, Any] = {
-            "operationId": call.rpc.replace("/", ""),
-            "summary": call.summary,
-            "parameters": [*_parameters(call.names, "path"), *_parameters(call.query, "query", described)],
-            "responses": {
-                "200": _content("the answer", json_codec.schema_of(_answer(call.rpc), known)),
-                "default": _content("an error", ERROR),
-            },
-        }
-        if call.has_body:
-            schema = json_codec.schema_of(described, known, call.names)
-            operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
-        paths.setdefault(PREFIX + call.path, {})[call.method.lower()] = operation
-    paths.update(_OWN_PATHS)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Quorum", "version": metadata.version(DISTRIBUTION)},
-        "paths": paths,
-        "components": {
-            "schemas": known,
-            "securitySchemes": {"password": {"type": "http", "scheme": "basic"}},
-        },
-        "security": [{"password": []}],
-    }
-
-
-ERROR = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "code": {"enum": [code.name for code in _HTTP]},
-                "reason": {"type": "string"},
-                "message": {"type": "string"},
-                "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
-            },
-            "required": ["code", "reason", "message"],
-        }
-    },
-    "required": ["error"],
-}
-
-
-_NUMBER = {"type": "integer", "minimum": 0}
-
-
-def _rows_of(name: str) -> dict[str, Any]:
-    return {
-        "type": "array",
-        "items": {"type": "object", "properties": {name: {"type": "string"}, "messages": _NUMBER}},
-    }
-
-
-def _content(description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
-
-
-def _parameters(names: Iterable[str], place: str, described: Any = None) -> list[dict[str, Any]]:
-    found = []
-    for name in names:
-        schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255}
-        if described is not None:
-            schema = json_codec.one_schema(described.fields_by_name[name], {})
-        found.append({"name": name, "in": place, "required": place == "path", "schema": schema})
-    return found
-
-
-def _own(
-    name: str, summary: str, answer: dict[str, Any], body: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    operation = {
-        "operationId": name,
-        "summary": summary,
-        "parameters": _parameters(["queue"], "path"),
-        "responses": {
-            "200": _content("the answer", {"type": "object", "properties": answer, "required": list(answer)}),
-            "default": _content("an error", ERROR),
-        },
-    }
-    if body is not None:
-        schema = {"type": "object", "properties": body, "additionalProperties": False}
-        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
-    return operation
-
-
-_OWN_PATHS = {
-    PREFIX + DEAD_LETTERS_PATH: {
-        "get": _own(
-            "DeadLetters",
-            "Ready messages by their last death",
-            {
-                "looked_at": _NUMBER,
-                "is_all": {"type": "boolean"},
-                "groups": _rows_of("reason"),
-                "in_other_groups": _NUMBER,
-                "without_history": _NUMBER,
-            },
-        )
-    },
-    PREFIX + REDRIVE_PATH: {
-        "post": _own(
-            "Redrive",
-            "Move dead letters back to the queues where they died",
-            {
-                "moved": _rows_of("queue"),
-                "left": _rows_of("reason"),
-                "in_doubt": _rows_of("queue"),
-                "is_complete": {"type": "boolean"},
-            },
-            {
-                "only": {"type": "string"},
-                "limit": {"type": "integer", "minimum": 1, "maximum": dead_letters.MAX_MOVED},
-            },
-        )
-    },
-}
-"""The paths that are no single call of gRPC."""

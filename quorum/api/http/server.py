@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from quorum.addresses import host_port
 from quorum.api.access import Access, refusal
-from quorum.api.http import page_files
+from quorum.api.http import description, page_files
 from quorum.api.http.json_api import JsonApi, check_origin, peer_of
 from quorum.api.http.metrics import Metrics
 from quorum.api.hub import Hub
@@ -103,7 +103,12 @@ class HttpServer:
         }
         page = page_files.routes(lambda request: _refused(hub.access, request))
         app = Starlette(
-            routes=[*page, *(Route(path, handler) for path, handler in handlers.items()), *api.routes()]
+            routes=[
+                *page,
+                *(Route(path, handler) for path, handler in handlers.items()),
+                *description.routes(),
+                *api.routes(),
+            ]
         )
         self._server = _Uvicorn(
             uvicorn.Config(

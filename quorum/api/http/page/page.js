@@ -555,7 +555,10 @@ async function draw() {
   }
   document.title = `${view.title} - Quorum`;
   main.replaceChildren(element("h1", {}, view.title), ...view.elements);
-  if (mine > 1 && (document.activeElement === document.body || document.activeElement.closest("header nav"))) main.focus();
+  if (mine > 1 && (document.activeElement === document.body || document.activeElement.closest("header nav"))) {
+    main.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
   follow(mine, view);
 }
 
