@@ -202,7 +202,15 @@ class JsonApi:
             for call in sorted(CALLS, key=lambda call: call.path.endswith("}"))
         ]
         events = Route(PREFIX + "/events", self._events, methods=["GET"])
-        return [Route("/openapi.json", _described, methods=["GET"]), events, *found]
+        return [Route("/openapi.json", self._described, methods=["GET"]), events, *found]
+
+    async def _described(self, request: Request) -> Response:
+        """The description of the paths, for every user."""
+        try:
+            await self._admitted(_CLUSTER, request, peer_of(request))
+        except StatusError as error:
+            return _failed(error.status)
+        return JSONResponse(openapi())
 
     async def _events(self, request: Request) -> Response:
         """What changes, as server-sent events: the cluster's status, and with ?queue= one queue."""
@@ -277,8 +285,6 @@ class JsonApi:
                 return _failed(error.status)
             except JsonError as error:
                 return _failed(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
-            except ClientDisconnect:
-                return Response(status_code=400)
             finally:
                 self._calls.leave(address)
 
@@ -364,8 +370,9 @@ async def _one(request: Any) -> AsyncIterator[Any]:
 
 
 def peer_of(request: Request) -> str:
-    """The client, as gRPC would name it."""
-    assert request.client is not None
+    """The client, as gRPC would name it. ClientDisconnect if it has gone before its address was read."""
+    if request.client is None:
+        raise ClientDisconnect
     host, port = request.client
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
@@ -445,10 +452,6 @@ def _failed_with(found: Any) -> Response:
 
 
 # ---- its description
-
-
-async def _described(request: Request) -> Response:
-    return JSONResponse(openapi())
 
 
 def openapi() -> dict[str, Any]:

@@ -1,0 +1,155 @@
+"""A member with TLS and users, as it is in production, and everybody who has no business there: what its ports give to
+clients without credentials, hostile connections, and where its secrets are not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from quorum.api.http.json_api import CALLS, PREFIX
+from quorum.api.rights import BY_METHOD
+from support.hostile_connections import PREFACE, call, headers_of
+from support.http2 import END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
+from support.processes_hostile import hostile_connections
+from support.secured_member import SecuredMember
+
+CONNECTIONS = 2_000
+LIMIT_S = 20.0
+LISTENING = "0A"
+"""The state of a socket in /proc/net."""
+ALERT = 0x15
+"""The type of an alert of TLS."""
+
+
+@pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredMember]:
+    with SecuredMember(tmp_path_factory.mktemp("secured") / "cluster") as member:
+        asyncio.run(member.make_users())
+        process = member.process(member.name)
+        yield member
+        assert member.process(member.name) == process, member.last_output(member.name)
+
+
+def ports(member: SecuredMember) -> dict[str, str]:
+    """Every address at which the member listens, found by the system and not by the configuration."""
+    process = member.process(member.name)
+    assert process is not None
+    own = {os.readlink(f"/proc/{process.pid}/fd/{each}") for each in os.listdir(f"/proc/{process.pid}/fd")}
+    found = set()
+    lines = [
+        Path(f"/proc/net/{name}").read_text(encoding="ascii").splitlines()[1:] for name in ("tcp", "tcp6")
+    ]
+    for line in chain(*lines):
+        fields = line.split()
+        if fields[3] == LISTENING and f"socket:[{fields[9]}]" in own:
+            found.add(int(fields[1].rpartition(":")[2], 16))
+    known = {"clients": member.members[0].client, "peers": member.members[0].peer, "http": member.http}
+    assert found == {int(each.rpartition(":")[2]) for each in known.values()}, (
+        "a port that nobody has told of"
+    )
+    return known
+
+
+def answer(address: str, data: bytes, context: ssl.SSLContext | None = None) -> bytes:
+    """All that comes back until the member closes, or is silent."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), LIMIT_S) as plain:
+        try:
+            found = b""
+            with context.wrap_socket(plain, server_hostname=host) if context else plain as connection:
+                connection.settimeout(2.0 if context else 8.0)
+                connection.sendall(data)
+                while more := connection.recv(1 << 16):
+                    found += more
+        except (TimeoutError, ConnectionError, ssl.SSLError):
+            pass
+    return found
+
+
+def status_of(member: SecuredMember, path: str, method: str = "GET") -> int:
+    """Over HTTP, without credentials."""
+    request = urllib.request.Request(f"https://{member.http}{path}", b"{}" * (method != "GET"), method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT_S, context=member.context()) as found:
+            return int(found.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_every_port_speaks_tls_and_nothing_else(member: SecuredMember) -> None:
+    for name, address in ports(member).items():
+        for data in (
+            b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+            call(next(iter(BY_METHOD)), [b""], log_in=True),
+        ):
+            found = answer(address, data)
+            assert found == b"" or found[0] == ALERT, (name, found[:80])
+
+
+def test_the_peers_port_takes_no_handshake_without_a_certificate(member: SecuredMember) -> None:
+    assert answer(member.members[0].peer, bytes(400), member.context()) == b""
+
+
+def test_without_a_log_in_the_clients_port_tells_its_health_and_nothing_else(member: SecuredMember) -> None:
+    async def scenario() -> dict[str, grpc.StatusCode]:
+        authority = (member.certificates / "ca.pem").read_bytes()
+        credentials = grpc.ssl_channel_credentials(authority)
+        found = {}
+        async with grpc.aio.secure_channel(member.members[0].client, credentials) as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            health = health_pb2.HealthCheckResponse.FromString(await check(b"", timeout=LIMIT_S))
+            assert health.status == health_pb2.HealthCheckResponse.SERVING
+            for name in BY_METHOD:
+                package = "grpc.reflection.v1alpha" if name.startswith("ServerReflection") else "quorum.v1"
+                try:
+                    await channel.unary_unary(f"/{package}.{name}")(b"", timeout=LIMIT_S)
+                except grpc.aio.AioRpcError as error:
+                    found[name] = error.code()
+        return found
+
+    found = asyncio.run(scenario())
+    assert found == dict.fromkeys(BY_METHOD, grpc.StatusCode.UNAUTHENTICATED)
+
+
+def test_without_a_log_in_the_http_port_tells_its_health_and_nothing_else(member: SecuredMember) -> None:
+    assert status_of(member, "/healthz") == status_of(member, "/readyz") == 200
+    for path in (
+        "/metrics",
+        "/metrics/queues",
+        "/page/",
+        "/page/page.js",
+        "/openapi.json",
+        f"{PREFIX}/events",
+    ):
+        assert status_of(member, path) == 401, path
+    for each in CALLS:
+        assert status_of(member, PREFIX + each.path.replace("{", "").replace("}", ""), each.method) == 401, (
+            each
+        )
+
+
+def test_a_method_whose_name_is_no_text_ends_nothing(member: SecuredMember) -> None:
+    """grpcio ends its whole server for such a call (quorum/api/grpc_server.py)."""
+    context = member.context()
+    context.set_alpn_protocols(["h2"])
+    head = headers_of("/quorum.v1.Queue/Get", log_in=False).replace(b"Queue/Get", b"Queue/\xff\xfet")
+    data = PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS | END_STREAM, 1, head)
+    for _ in range(3):
+        assert answer(member.members[0].client, data, context) != b""
+    test_without_a_log_in_the_clients_port_tells_its_health_and_nothing_else(member)
+
+
+def test_hostile_connections_leave_no_trace(member: SecuredMember) -> None:
+    """The long form is a part of campaign.py."""
+    print(asyncio.run(hostile_connections(member, CONNECTIONS)))
