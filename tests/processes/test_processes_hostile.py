@@ -4,28 +4,35 @@ clients without credentials, hostile connections, and where its secrets are not.
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+import quorum
 from quorum.api.http.json_api import CALLS, PREFIX
 from quorum.api.rights import BY_METHOD
+from quorum.cli.local_cluster import HOST
+from quorum.client.errors import RefusedError, UsageError
 from support.hostile_connections import PREFACE, call, headers_of
 from support.http2 import END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
 from support.processes_hostile import hostile_connections
-from support.secured_member import SecuredMember
+from support.secured_member import ADMIN, HEALTHY, PASSWORD, SecuredMember
 
 CONNECTIONS = 2_000
 LIMIT_S = 20.0
+WRONG = "canary-of-a-wrong-password-93b7"
 LISTENING = "0A"
 """The state of a socket in /proc/net."""
 ALERT = 0x15
@@ -41,19 +48,29 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredMember]:
         assert member.process(member.name) == process, member.last_output(member.name)
 
 
-def ports(member: SecuredMember) -> dict[str, str]:
-    """Every address at which the member listens, found by the system and not by the configuration."""
+def sockets() -> Iterator[tuple[int, str, str]]:
+    """Own port, state and name of each TCP socket of this machine."""
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            yield int(fields[1].rpartition(":")[2], 16), fields[3], f"socket:[{fields[9]}]"
+
+
+def open_files(member: SecuredMember) -> set[str]:
+    """What the descriptors of the member's process name."""
     process = member.process(member.name)
     assert process is not None
-    own = {os.readlink(f"/proc/{process.pid}/fd/{each}") for each in os.listdir(f"/proc/{process.pid}/fd")}
     found = set()
-    lines = [
-        Path(f"/proc/net/{name}").read_text(encoding="ascii").splitlines()[1:] for name in ("tcp", "tcp6")
-    ]
-    for line in chain(*lines):
-        fields = line.split()
-        if fields[3] == LISTENING and f"socket:[{fields[9]}]" in own:
-            found.add(int(fields[1].rpartition(":")[2], 16))
+    for each in os.listdir(f"/proc/{process.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found.add(os.readlink(f"/proc/{process.pid}/fd/{each}"))
+    return found
+
+
+def ports(member: SecuredMember) -> dict[str, str]:
+    """Every address at which the member listens, found by the system and not by the configuration."""
+    own = open_files(member)
+    found = {port for port, state, inode in sockets() if state == LISTENING and inode in own}
     known = {"clients": member.members[0].client, "peers": member.members[0].peer, "http": member.http}
     assert found == {int(each.rpartition(":")[2]) for each in known.values()}, (
         "a port that nobody has told of"
@@ -148,6 +165,115 @@ def test_a_method_whose_name_is_no_text_ends_nothing(member: SecuredMember) -> N
     for _ in range(3):
         assert answer(member.members[0].client, data, context) != b""
     test_without_a_log_in_the_clients_port_tells_its_health_and_nothing_else(member)
+
+
+NAMES = (
+    "../../../log",
+    "..",
+    "mine/../../x",
+    "mine é",
+    "mine e\u0301",
+    "mine K",
+    "mine \u212a",
+    "ü" * 127 + "x",
+)
+"""Of queues: paths, one letter in two forms, two letters that look alike, and 255 bytes."""
+
+
+def test_a_name_is_never_a_path_and_one_name_is_one_queue(member: SecuredMember) -> None:
+    def files() -> set[Path]:
+        return {each for each in member.directory.parent.rglob("*") if each.is_file()}
+
+    async def scenario() -> None:
+        async with quorum.connect(member.url_as(ADMIN)) as client:
+            for name in NAMES:
+                await client.declare(name, {})
+                await client.publish(name, name.encode())
+            for name in NAMES:
+                [message] = await client.get(name, 5)
+                assert message.body == name.encode()
+            for name in ("mine\0", "mine\n", "mine\x7f", "ü" * 128, ""):
+                with pytest.raises((RefusedError, UsageError)):
+                    await client.declare(name, {})
+            for name in NAMES:
+                await client.delete(name)
+
+    before = files()
+    asyncio.run(scenario())
+    new = files() - before
+    assert {each.parent for each in new} <= {each.parent for each in before}
+    assert not [each for each in new if "mine" in each.name or ".." in each.name]
+
+
+def test_what_a_client_says_of_deliveries_and_deaths_is_not_believed(member: SecuredMember) -> None:
+    """The delivery count is the service's own; properties of these names are like any others."""
+
+    async def scenario() -> None:
+        forged = {"x-delivery-count": 99, "x-acquired-count": 99, "JMSXDeliveryCount": 99, "x-death": "[]"}
+        async with quorum.connect(member.url_as(HEALTHY)) as client:
+            await client.declare("healthy.count", {"x-delivery-limit": 2})
+            await client.publish("healthy.count", b"x", application_properties=forged)
+            async with client.consume("healthy.count") as consumer:
+                counts = []
+                async for message in consumer:
+                    counts.append((message.delivery_count, message.redelivered))
+                    if len(counts) == 2:
+                        await message.settle()
+                        break
+                    await message.modify(delivery_failed=True)
+            assert counts == [(0, False), (1, True)]
+            await client.delete("healthy.count")
+
+    asyncio.run(scenario())
+
+
+def test_no_secret_is_in_any_output(member: SecuredMember) -> None:
+    """Of a member and of the command line: log lines, errors, figures, configuration, definitions, processes."""
+    process = member.process(member.name)
+    assert process is not None
+    key = (member.certificates / f"{HOST}.key").read_text(encoding="ascii").splitlines()[1]
+    encoded = base64.b64encode(f"{ADMIN}:{PASSWORD}".encode()).decode()
+    secret = (member.directory / "secret").read_text(encoding="ascii").strip()
+    canaries = (PASSWORD, WRONG, encoded, key, secret, "scrypt$")
+    outputs = {}
+    for name in ("cmdline", "environ"):
+        outputs[name] = Path(f"/proc/{process.pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    for path in (
+        "/metrics",
+        "/metrics/queues",
+        f"{PREFIX}/cluster",
+        f"{PREFIX}/users",
+        f"{PREFIX}/definitions",
+    ):
+        request = urllib.request.Request(
+            f"https://{member.http}{path}", headers={"Authorization": f"Basic {encoded}"}
+        )
+        with urllib.request.urlopen(request, timeout=LIMIT_S, context=member.context()) as found:
+            outputs[path] = found.read().decode()
+    right = {**os.environ, "QUORUM_URL": member.url_as(), "QUORUM_USER": ADMIN, "QUORUM_PASSWORD": PASSWORD}
+    wrong = {**right, "QUORUM_PASSWORD": WRONG}
+    for words, variables in (
+        (["cluster", "status"], right),
+        (["users", "list"], wrong),
+        (["doctor", "--config", str(member.members[0].config)], right),
+    ):
+        command = [sys.executable, "-m", "quorum", *words]
+        said = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        outputs[" ".join(words)] = said.stdout + said.stderr
+    outputs["log"] = member.output
+    assert ADMIN in outputs[f"{PREFIX}/users"]
+    assert "log-in failed" in outputs["log"]
+    assert "log-in" in outputs["users list"]
+    for name, output in outputs.items():
+        assert output, name
+        assert not [each for each in canaries if each in output], name
+
+
+def test_the_member_dials_nobody(member: SecuredMember) -> None:
+    """It has no other member, so each of its connections came to one of its ports."""
+    own = {int(address.rpartition(":")[2]) for address in ports(member).values()}
+    opened = open_files(member)
+    assert {port for port, _, inode in sockets() if inode in opened} <= own
 
 
 def test_hostile_connections_leave_no_trace(member: SecuredMember) -> None:
