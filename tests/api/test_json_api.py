@@ -21,7 +21,7 @@ from quorum.api.access import refusal
 from quorum.api.http import json_api, json_codec
 from quorum.api.http.json_api import CALLS, MAX_BODY, JsonApi, openapi, request_of
 from quorum.api.http.json_codec import JsonError
-from quorum.api.http.server import HttpServer
+from quorum.api.http.server import MOST_CONNECTIONS, HttpServer
 from quorum.api.rights import BY_METHOD
 from quorum.catalog.users import User
 from quorum.cli.local_cluster import free_ports
@@ -30,6 +30,7 @@ from support.served_member import serving
 
 PASSWORD = "longpassword"
 LIMIT_S = 120.0
+IDLE_LIMIT_S = 30.0
 FUZZED = settings(
     max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -172,6 +173,24 @@ def test_users_and_permissions_count_here_as_everywhere() -> None:
             )
             async with quorum.connect(http.url.replace("//", f"//admin:{PASSWORD}@")) as client:
                 assert [each.ready for each in await client.queues()] == [1]
+
+    asyncio.run(run())
+
+
+def test_idle_connections_of_an_address_leave_places() -> None:
+    """They would have all of them for ever: nothing else ends a connection that has sent no request."""
+
+    async def run() -> None:
+        async with member() as http, asyncio.timeout(IDLE_LIMIT_S):
+            idle = [
+                await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
+                for _ in range(MOST_CONNECTIONS)
+            ]
+            assert (await http.ask("GET", "/healthz"))[0] == 503
+            while (await http.ask("GET", "/healthz"))[0] != 200:
+                await asyncio.sleep(0.1)
+            for _, writer in idle:
+                writer.close()
 
     asyncio.run(run())
 
