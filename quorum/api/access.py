@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import ipaddress
 import os
@@ -267,7 +266,7 @@ def _credentials(authorization: str) -> tuple[str, str]:
         )
     try:
         name, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, no ASCII, or no UTF-8
         name, colon, password = "", "", ""
     if not colon:
         raise _unauthenticated(

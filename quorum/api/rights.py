@@ -71,13 +71,15 @@ def _declared_exchange(request: Any) -> Iterator[Need]:
 
 def _target(request: Any, argument: str) -> Iterator[Need]:
     """Messages leave the queue or exchange for another exchange: its own users could not write there. The default
-    exchange has no name: write for the queue that its key names."""
+    exchange has no name: write for the queue that its key names. A key alone counts as one for the default exchange,
+    because a policy may name that one."""
     arguments = request.arguments
-    if argument in arguments:
+    key = arguments[DEAD_LETTER_KEY].text if argument == DEAD_LETTERS and DEAD_LETTER_KEY in arguments else ""
+    if argument in arguments or key:
         own = getattr(request, "queue", "") or request.exchange
-        key = arguments[DEAD_LETTER_KEY].text if DEAD_LETTER_KEY in arguments else ""
+        exchange = arguments[argument].text if argument in arguments else ""
         yield READ, own
-        yield WRITE, arguments[argument].text or key or own
+        yield WRITE, exchange or key or own
 
 
 def _binding(request: Any) -> Iterator[Need]:

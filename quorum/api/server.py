@@ -15,6 +15,7 @@ from quorum.api.bulk_service import BulkService
 from quorum.api.calls import ANSWER_LIMIT_S, Gate
 from quorum.api.certificates import Certificates
 from quorum.api.connections import LOOK_S, close_excess, close_peers, max_connections
+from quorum.api.grpc_server import GrpcServer
 from quorum.api.health import Health
 from quorum.api.hub import Hub
 from quorum.api.queue_service import QueueService
@@ -64,7 +65,7 @@ class Server:
         self._health = Health(SERVICES)
         self._max_connections = max_connections()
         self._watching: asyncio.Task[None] | None = None
-        self._server = grpc.aio.server(
+        self._server = GrpcServer(
             options=[
                 ("grpc.max_receive_message_length", FRAME_BYTES),
                 ("grpc.max_send_message_length", FRAME_BYTES),

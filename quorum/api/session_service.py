@@ -4,6 +4,7 @@ outcomes into responses. One task writes all responses."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -22,6 +23,7 @@ from quorum.api.request_filters import filter_of
 from quorum.api.rights import READ, published
 from quorum.api.rpc_status import abort, to_proto
 from quorum.api.session_consumers import Disposition
+from quorum.catalog.users import User
 from quorum.v1 import queue_pb2 as pb
 
 PARTS_AT_A_TIME = 128
@@ -76,7 +78,8 @@ class SessionCall:
             raise status.invalid("bad_session", "the first request of a session must be open")
         hello = first.open
         self._takes_turns = hello.takes_turns
-        self._session.open(hello.producer_id, hello.epoch, owner_of(context.peer()), hello.first_new_sequence)
+        producer = producer_of(USER.get(), hello.producer_id)
+        self._session.open(producer, hello.epoch, owner_of(context.peer()), hello.first_new_sequence)
         limits = self._hub.limits
         opened = pb.Opened(
             node=self._hub.node,
@@ -228,6 +231,14 @@ class SessionCall:
             if number % PARTS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
                 await self._session.room()
+
+
+def producer_of(user: User | None, producer_id: bytes) -> bytes:
+    """The name of a client's producer. It is the user's own: who learns the id of another user's producer can neither
+    end its sessions nor use up its numbers, whose messages would then be confirmed and dropped as repeats."""
+    if user is None or len(producer_id) != c.PRODUCER_BYTES:
+        return producer_id
+    return hashlib.blake2b(producer_id + user.name.encode(), digest_size=c.PRODUCER_BYTES).digest()
 
 
 # ---- responses

@@ -19,6 +19,8 @@ ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
 LEEWAY_S = 5
 """Difference between the clocks of the signing service and of a member that is allowed."""
 MAX_KEYS_BYTES = 1 << 20
+MAX_EXPIRY_S = 1 << 53
+"""Above all times, and a number that a float holds."""
 
 
 class TokenRefused(ValueError):
@@ -83,6 +85,8 @@ class Tokens:
         user, expires_s = found[self._claim], found["exp"]
         if not isinstance(user, str) or isinstance(expires_s, bool) or not isinstance(expires_s, int | float):
             raise TokenRefused(f"its claims {self._claim} and exp are no text and number")
+        if not expires_s < MAX_EXPIRY_S:  # NaN and the infinities are numbers, too
+            raise TokenRefused(f"its exp is {expires_s!r}; allowed: up to {MAX_EXPIRY_S}")
         if expires_s + LEEWAY_S <= self._now_s():
             raise TokenRefused("it has expired")
         return user, float(expires_s)

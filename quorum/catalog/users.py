@@ -38,7 +38,8 @@ class User:
 
     def may(self, right: str, name: str) -> bool:
         """Whether the user has a right for a queue or exchange. right: configure, write or read."""
-        return self.administers or matches(getattr(self, right), name)
+        pattern = getattr(self, right)
+        return self.administers or (bool(pattern) and matches(pattern, name))
 
     @property
     def may_monitor(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import resource
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     log_to_stderr(config.log_level, config.log_format)
     allow_open_files()
     gc.disable()  # imports make hardly any garbage; `run` enables it again
+    # gRPC writes lines of its own to stderr, for each handshake that a stranger fails. A variable that is set counts.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from quorum.api.process import run
 
@@ -69,3 +72,16 @@ def log_to_stderr(level: str, line_format: Literal["text", "json"] = "text") -> 
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    logging.basicConfig(handlers=[_OfLibraries(logging.ERROR)])
+
+
+class _OfLibraries(logging.Handler):
+    """Errors that libraries log go to the member's log, in its format. Warnings do not: each connection of a stranger
+    could make one. Nor does what gRPC says of a header that is no text: it may be a password."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("grpc.") and str(record.msg).startswith("Invalid encoding"):
+            return
+        structlog.get_logger().error(
+            "error in a library", library=record.name, reason=record.getMessage(), exc_info=record.exc_info
+        )

@@ -11,6 +11,8 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import descriptor_pool
+from hypothesis import example, given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 import quorum
@@ -21,9 +23,10 @@ from quorum.api.passwords import is_right, secret_of
 from quorum.api.rights import AUDITED, BY_METHOD, OPEN
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
+from quorum.client import encode_batch
 from quorum.client.client import Client
 from quorum.client.errors import PermissionRefused, PublishRejected, QuorumError, RolledBack
-from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
+from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2, queue_pb2_grpc
 from support.served_member import serving
 
 PASSWORD = "a long password"
@@ -231,6 +234,25 @@ def test_a_dead_letter_target_needs_the_right_to_write_there() -> None:
     assert needs() == set()
     assert needs(exchange="theirs") == {("read", "mine"), ("write", "theirs")}
     assert needs(exchange="", **{"routing-key": "other"}) == {("read", "mine"), ("write", "other")}
+    assert needs(**{"routing-key": "other"}) == {("read", "mine"), ("write", "other")}, (
+        "a policy names exchanges"
+    )
+
+
+def test_no_policy_makes_a_key_of_dead_letters_a_way_into_a_queue() -> None:
+    """The administrator's policy sends dead letters to the default exchange; the key in a queue's own arguments would
+    choose where they go."""
+
+    async def body(url: str) -> None:
+        async with quorum.connect(as_user(url, "admin")) as client:
+            await client.set_policy("letters", "mine*", {"x-dead-letter-exchange": "", "x-max-length": 1})
+            await client.set_permissions("writer", "mine*", "mine*", "mine*")
+        async with quorum.connect(as_user(url, "writer")) as client:
+            with pytest.raises(PermissionRefused, match="write for 'other'"):
+                await client.declare("mine.way", {"x-dead-letter-routing-key": "other"})
+            await client.declare("mine.way", {"x-dead-letter-routing-key": "mine"})
+
+    with_users(body)
 
 
 async def code_of(channel: Any, path: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode:
@@ -273,6 +295,42 @@ def test_a_session_may_publish_and_consume_what_its_user_may() -> None:
             with pytest.raises(PermissionRefused, match="read for 'other'"):
                 async with client.consume("other"):
                     pass
+
+    with_users(body)
+
+
+def test_a_producer_belongs_to_its_user() -> None:
+    """A user who has learned the id of another user's producer cannot end its session, nor take its numbers: messages
+    under numbers that are taken are confirmed, and dropped as repeats."""
+
+    async def opened(channel: Any, user: str, epoch: int) -> Any:
+        call = queue_pb2_grpc.QueueStub(channel).Session(metadata=tuple(header(user, PASSWORD).items()))
+        await call.write(queue_pb2.SessionRequest(open=queue_pb2.Open(producer_id=bytes(16), epoch=epoch)))
+        assert (await call.read()).HasField("opened")
+        return call
+
+    async def publish(call: Any, number: int, queue: str = "mine") -> None:
+        batch = encode_batch([b"x"]).data
+        sent = queue_pb2.PublishBatch(
+            routing_key=queue, first_sequence=number, lowest_unconfirmed=1, batch=batch
+        )
+        await call.write(queue_pb2.SessionRequest(publish=sent))
+        assert (await call.read()).confirms.confirmed, "the session has ended, or the message was refused"
+
+    async def body(url: str) -> None:
+        async with grpc.aio.insecure_channel(url.removeprefix("quorum://")) as channel:
+            own = await opened(channel, "writer", 1)
+            await publish(own, 1)
+            others = await opened(channel, "admin", 9)
+            for number in (1, 2, 3):
+                await publish(others, number)
+            await publish(own, 2)
+            again = await opened(channel, "writer", 2)
+            await publish(again, 2)  # a repeat
+            for call in (own, others, again):
+                call.cancel()
+        async with quorum.connect(as_user(url, "admin")) as client:
+            assert (await client.describe("mine")).queue.ready == 2 + 3
 
     with_users(body)
 
@@ -383,6 +441,17 @@ def test_without_users_only_this_machine_is_served() -> None:
         assert await user_of(Access(is_open_without_users=True), AWAY, {}) == "anybody"
 
     asyncio.run(scenario())
+
+
+@given(st.text(max_size=60), st.sampled_from(["Basic ", "basic ", "Bearer ", "", "Basic  "]))
+@example("é", "Basic ")
+@example(base64.b64encode(b"\xff:\xff").decode(), "Basic ")
+@example("A" * 9_000, "Basic ")
+def test_a_header_of_any_text_is_refused(text: str, kind: str) -> None:
+    access = Access()
+    access.users_changed(Users([User("admin", secret_of(PASSWORD), administers=True)]))
+    reason = asyncio.run(user_of(access, AWAY, {"authorization": kind + text}))
+    assert reason in ("log_in_failed", "log_in_needed")
 
 
 def test_a_configured_administrator_may_log_in_until_there_are_users() -> None:

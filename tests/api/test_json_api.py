@@ -13,13 +13,18 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 import quorum
+from quorum.api.access import refusal
 from quorum.api.http import json_api, json_codec
 from quorum.api.http.description import openapi
 from quorum.api.http.json_api import CALLS, MAX_BODY, request_of
 from quorum.api.http.json_codec import JsonError
+from quorum.api.http.server import MOST_CONNECTIONS
+from quorum.api.rights import BY_METHOD
+from quorum.catalog.users import User
 from quorum.v1 import admin_pb2, queue_pb2
 from support.http_member import PASSWORD, Http, member
 
+IDLE_LIMIT_S = 30.0
 FUZZED = settings(
     max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -105,6 +110,63 @@ def test_users_and_permissions_count_here_as_everywhere() -> None:
             )
             async with quorum.connect(http.url.replace("//", f"//admin:{PASSWORD}@")) as client:
                 assert [each.ready for each in await client.queues()] == [1]
+
+    asyncio.run(run())
+
+
+def test_idle_connections_of_an_address_leave_places() -> None:
+    """They would have all of them for ever: nothing else ends a connection that has sent no request."""
+
+    async def run() -> None:
+        async with member() as http, asyncio.timeout(IDLE_LIMIT_S):
+            idle = [
+                await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
+                for _ in range(MOST_CONNECTIONS)
+            ]
+            assert (await http.ask("GET", "/healthz"))[0] == 503
+            while (await http.ask("GET", "/healthz"))[0] != 200:
+                await asyncio.sleep(0.1)
+            for _, writer in idle:
+                writer.close()
+
+    asyncio.run(run())
+
+
+KINDS = {
+    "monitor": {"monitors": True},
+    "nobody": {},
+    "configurer": {"configure": "mine*"},
+    "writer": {"write": "mine*"},
+    "reader": {"read": "mine*"},
+}
+"""Users, with what each may do."""
+
+
+def test_every_path_asks_for_the_rights_of_its_call() -> None:
+    """As the table in rights.py says, which tests/api/test_access.py judges: every path, as every kind of user."""
+    named = {"queue": "mine", "exchange": "mine", "name": "mine", "user": "mine"}
+
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/queues/mine", {})
+            admin = {"password": PASSWORD, "administers": True}
+            await http.ok("PUT", "/api/v1/users/admin", admin)
+            for name, given_rights in KINDS.items():
+                monitors = bool(given_rights.get("monitors"))
+                await http.ok(
+                    "PUT", f"/api/v1/users/{name}", {"password": PASSWORD, "monitors": monitors}, "admin"
+                )
+                rights = {key: value for key, value in given_rights.items() if key != "monitors"}
+                await http.ok("PUT", f"/api/v1/users/{name}/permissions", rights, "admin")
+            for call in CALLS:
+                body = {"source": "mine", "queue": "mine"} if call.within == "binding" else {}
+                path = json_api.PREFIX + call.path.format(**named)
+                request = request_of(call, dict.fromkeys(call.names, "mine"), _Query([]), dict(body))
+                for name, given_rights in KINDS.items():
+                    user = User(name, "x", **given_rights)  # type: ignore[arg-type]
+                    is_allowed = refusal(BY_METHOD[call.rpc](request), user) is None
+                    status, found = await http.ask(call.method, path, body if call.has_body else None, name)
+                    assert (status != 403) == is_allowed, (name, call, found)
 
     asyncio.run(run())
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import example, given
+from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 import quorum
@@ -152,3 +156,43 @@ def test_a_session_ends_with_its_token_and_goes_on_with_the_next_one(tmp_path: P
                     pass
 
     asyncio.run(scenario())
+
+
+def parts_of(given: str) -> tuple[str, str, str]:
+    head, claims, signature = given.split(".")
+    return head, claims, signature
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+SIGNED = token(exp=4e9)
+BYTES = st.binary(max_size=60) | st.sampled_from(
+    [
+        b"[" * 5_900,
+        b'{"kid": {}}',
+        b'{"alg": 5, "kid": "one"}',
+        b'{"alg": "RS256", "kid": "one", "crit": 3}',
+        b"1e999",
+    ]
+)
+
+
+@given(st.text(max_size=80) | st.builds(lambda *parts: ".".join(map(encoded, parts)), BYTES, BYTES, BYTES))
+@example(".".join((encoded(b"[" * 5_900), encoded(b"{}"), "")))
+@example(".".join((*parts_of(SIGNED)[:2], "A" * 342)))
+@example(SIGNED + "A" * 9_000)
+def test_any_text_is_refused_or_names_its_user(given_text: str) -> None:
+    """A token comes from anybody: whatever it is, the answer is a refusal and no defect."""
+    with tempfile.TemporaryDirectory() as directory:
+        access = Access(tokens=Tokens(keys_in(Path(directory), one=RSA), "RS256", "quorum", "sub").check)
+        access.users_changed(Users([User("ann", "", administers=True)]))
+        assert "token" in reason_of(access, given_text) or "not of the form" in reason_of(access, given_text)
+
+
+@pytest.mark.parametrize("expiry", [float("nan"), float("inf"), 10**400])
+def test_an_expiry_that_never_comes_is_refused(tmp_path: Path, expiry: float) -> None:
+    tokens = Tokens(keys_in(tmp_path, one=RSA), "RS256", "quorum", "sub")
+    with pytest.raises(ValueError, match="exp"):
+        tokens.check(token(exp=expiry))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from fifo.commands import Address, Meta, Operation, Origin, RegisterProducer
 from fifo.effects import Ok, Refused, Reply
 from fifo.versions import CURRENT
@@ -109,3 +113,43 @@ def test_a_permission_is_a_pattern_of_whole_names() -> None:
     assert not user.may("read", "") or user.read == ""
     assert not user.may("read", "mine.x")
     assert User("root", "", administers=True).may("read", "anything")
+
+
+SPECIAL = st.text(r".*+?|^$\()[]{}ab/%_ é", max_size=12)
+
+
+@given(SPECIAL, SPECIAL)
+@example(".*", "ab")
+@example("a|b", "b")
+@example("^a$", "a")
+@example(r"\*", "*")
+@example("a?", "a")
+@example("[a]", "a")
+@example("%", "ab")
+def test_only_a_star_is_more_than_itself_in_a_permission(pattern: str, name: str) -> None:
+    """No character of regular expressions or of other patterns gives anything."""
+    user = User("ann", "", read=pattern)
+    pieces = pattern.split("*")
+    expected = name == pattern
+    if len(pieces) > 1:
+        place = len(pieces[0])
+        expected = name.startswith(pieces[0])
+        for piece in pieces[1:-1]:
+            found = name.find(piece, place)
+            expected &= found >= 0
+            place = found + len(piece)
+        expected &= name.endswith(pieces[-1]) and len(name) - len(pieces[-1]) >= place
+    assert user.may("read", name) == (expected and bool(pattern))
+    assert not user.may("write", name)
+
+
+@pytest.mark.parametrize("name", ["a*", ".*", "^a$", "a|b", "*"])
+def test_a_name_of_a_user_or_queue_is_no_pattern(name: str) -> None:
+    """A user with such a name, and a queue that is named as a pattern, match nothing but themselves."""
+    world = World()
+    assert world.do(ADMIN) == Ok(1)
+    assert world.do(SetUser(name, "secret", False, False)) == Ok(1)
+    assert world.do(SetPermissions("admin", "", "", "")) == Ok(0)
+    assert refused(world.do(RemoveUser("ab"))) == "not_found"
+    user = User("ann", "", read="ab")
+    assert not user.may("read", name)

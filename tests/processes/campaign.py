@@ -1,11 +1,11 @@
 """The long rounds of the tests with real processes, with a report: `python tests/processes/campaign.py`.
 
 Run from the repository root. By default 30 rounds of SIGKILL of all members and 30 power cuts of all, 100 kills of the
-leader, under full load, 31 kills of the drivers of data flows, and 1,000 bits turned over in each kind of file;
-`--rounds N` is the number of leaders killed, and everything else scales with it. `--only WORD` runs the parts whose
-names have this word in them, and `--lane 1/2` every second one, so that two processes can share the work. Every part
-runs on a cluster of its own. If a part fails, the campaign keeps the directory of its cluster, prints it, and
-continues. The last lines are totals. The exit status is 0 only if all parts held.
+leader, under full load, 31 kills of the drivers of data flows, 100,000 hostile connections, and 1,000 bits turned over
+in each kind of file; `--rounds N` is the number of leaders killed, and everything else scales with it. `--only WORD`
+runs the parts whose names have this word in them, and `--lane 1/2` every second one, so that two processes can share
+the work. Every part runs on a cluster of its own. If a part fails, the campaign keeps the directory of its cluster,
+prints it, and continues. The last lines are totals. The exit status is 0 only if all parts held.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from support import processes_scenarios as scenarios
 from support import processes_unlike as unlike
 from support import spark_kills as flows
 from support.processes_cluster import FaultyCluster
+from support.processes_hostile import hostile_connections
 from support.processes_load import FULL
+from support.secured_member import SecuredMember
 
 ROUNDS_A_CLUSTER = 5
 """Rounds under one history: more would only make the check's memory grow."""
@@ -59,13 +61,14 @@ Scenario = Callable[[Any], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """options: of FaultyCluster; None: members as everybody starts them."""
+    """options: of FaultyCluster; None: members as everybody starts them. is_secured: one member, with TLS and users."""
 
     name: str
     scenario: Scenario
     members: int = 3
     options: dict[str, Any] | None = field(default_factory=dict)
     rounds: int = 1
+    is_secured: bool = False
 
 
 def parts(rounds: int) -> Iterator[Part]:
@@ -138,6 +141,7 @@ def parts(rounds: int) -> Iterator[Part]:
     yield Part(
         "data flow's driver killed, one batch", lambda c: flows.many_rows(c, 10_000 * rounds), options=None
     )
+    yield Part("hostile connections", lambda c: _hostile(c, 1_000 * rounds), is_secured=True)
     yield from _in_turns(
         "bits turned over in each kind of file",
         10 * rounds,
@@ -145,6 +149,11 @@ def parts(rounds: int) -> Iterator[Part]:
         lambda c, n: damage.BitFlips(c, QUEUE).run(max(1, n // STARTS_SHARE), n),
         most=BITS_A_CLUSTER,
     )
+
+
+async def _hostile(member: SecuredMember, count: int) -> str:
+    await member.make_users()
+    return await hostile_connections(member, count)
 
 
 def _in_turns(
@@ -174,7 +183,9 @@ def run(part: Part) -> tuple[bool, str]:
     directory = Path(tempfile.mkdtemp(prefix="quorum-campaign-"))
     cluster: LocalCluster
     try:
-        if part.options is None:
+        if part.is_secured:
+            cluster = SecuredMember(directory / "cluster")
+        elif part.options is None:
             cluster = LocalCluster(directory / "cluster", part.members)
         else:
             cluster = FaultyCluster(directory / "cluster", part.members, **part.options)

@@ -12,11 +12,11 @@ _INITIAL_WINDOW_SIZE = 4
 _CANCEL = 8
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
 
-def _literal(name: str, value: str) -> bytes:
+def literal(name: str, value: str) -> bytes:
     """A header field without indexing and without Huffman coding (RFC 7541 §6.2.2)."""
     return b"\0" + b"".join(bytes([len(each)]) + each.encode() for each in (name, value))
 
@@ -32,7 +32,7 @@ class StalledClient:
     async def connect(cls, port: int) -> Self:
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
         window = struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0)
-        client._writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(SETTINGS, 0, 0, window))
+        client._writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, window))
         return client
 
     async def call(self, path: str, request: bytes) -> None:
@@ -45,11 +45,10 @@ class StalledClient:
             "te": "trailers",
             "content-type": "application/grpc",
         }
-        block = b"".join(_literal(name, value) for name, value in fields.items())
+        block = b"".join(literal(name, value) for name, value in fields.items())
         message = b"\0" + struct.pack(">I", len(request)) + request
         self._writer.write(
-            _frame(HEADERS, END_HEADERS, self._stream, block)
-            + _frame(DATA, END_STREAM, self._stream, message)
+            frame(HEADERS, END_HEADERS, self._stream, block) + frame(DATA, END_STREAM, self._stream, message)
         )
         while await self._read() != (HEADERS, self._stream):
             pass
@@ -61,7 +60,7 @@ class StalledClient:
         kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
         await self._reader.readexactly(int.from_bytes(head[:3], "big"))
         if kind == SETTINGS and not flags & ACK:
-            self._writer.write(_frame(SETTINGS, ACK, 0))
+            self._writer.write(frame(SETTINGS, ACK, 0))
         return kind, stream
 
     def close(self) -> None:
@@ -74,17 +73,17 @@ class FloodingClient(StalledClient):
     async def reset_calls(self, path: str, count: int) -> None:
         fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
         fields |= {"te": "trailers", "content-type": "application/grpc"}
-        block = b"".join(_literal(name, value) for name, value in fields.items())
+        block = b"".join(literal(name, value) for name, value in fields.items())
         cancelled = struct.pack(">I", _CANCEL)
         for _ in range(count):
             self._writer.write(
-                _frame(HEADERS, END_HEADERS, self._stream, block)
-                + _frame(RST_STREAM, 0, self._stream, cancelled)
+                frame(HEADERS, END_HEADERS, self._stream, block)
+                + frame(RST_STREAM, 0, self._stream, cancelled)
             )
             self._stream += 2
         await self._writer.drain()
 
     async def ping(self, count: int) -> None:
         for number in range(count):
-            self._writer.write(_frame(PING, 0, 0, struct.pack(">Q", number)))
+            self._writer.write(frame(PING, 0, 0, struct.pack(">Q", number)))
         await self._writer.drain()

@@ -16,6 +16,7 @@ import structlog
 
 from quorum.api.calls import MAX_CALLS, Gate
 from quorum.api.dead_letters import forward_dead_letters
+from quorum.api.grpc_server import GrpcServer
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
 from support.cluster import Cluster
@@ -48,7 +49,7 @@ async def serving(
     for name in cluster.names[:members]:
         api = Api(cluster, name, LIMITS)
         apis.append(api)
-        server = grpc.aio.server()
+        server = GrpcServer()
         gate = Gate(server, api.hub.limits, api.hub.received, api.hub.access)
         gate.calls.most = max_calls
         queue_pb2_grpc.add_QueueServicer_to_server(api.queues, gate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from importlib import metadata
 from typing import Any
 
@@ -23,9 +23,11 @@ from quorum.api.http.json_api import (
 from quorum.api.http.metrics import DISTRIBUTION
 
 
-def routes() -> list[Route]:
+def routes(refused: Callable[[Request], Awaitable[Response | None]]) -> list[Route]:
+    """refused: the answer to a client that may not see the description; None if it may."""
+
     async def described(request: Request) -> Response:
-        return JSONResponse(openapi())
+        return await refused(request) or JSONResponse(openapi())
 
     return [Route("/openapi.json", described, methods=["GET"])]
 

@@ -229,6 +229,14 @@ class JsonApi:
         ]
         return [events, *own, *found]
 
+    async def refused(self, request: Request) -> Response | None:
+        """The answer to a client that has not logged in; None if it has."""
+        try:
+            await self._admitted(_CLUSTER.rpc, request, peer_of(request))
+        except StatusError as error:
+            return _failed(error.status)
+        return None
+
     # ---- events
 
     async def _events(self, request: Request) -> Response:
@@ -363,8 +371,6 @@ class JsonApi:
                 return _failed(error.status)
             except JsonError as error:
                 return _failed(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
-            except ClientDisconnect:
-                return Response(status_code=400)
             finally:
                 self._calls.leave(address)
 
@@ -531,8 +537,9 @@ async def _one(request: Any) -> AsyncIterator[Any]:
 
 
 def peer_of(request: Request) -> str:
-    """The client, as gRPC would name it."""
-    assert request.client is not None
+    """The client, as gRPC would name it. ClientDisconnect if it has gone before its address was read."""
+    if request.client is None:
+        raise ClientDisconnect
     host, port = request.client
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 

@@ -11,15 +11,17 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import structlog
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from quorum.addresses import host_port
 from quorum.api.access import Access, refusal
+from quorum.api.connections import LOOK_S, close_excess
 from quorum.api.http import description, page_files
 from quorum.api.http.json_api import JsonApi, check_origin, peer_of
 from quorum.api.http.metrics import Metrics
@@ -31,6 +33,7 @@ from quorum.errors import OperatorError
 from quorum.node.queries import CheckHealth
 
 MOST_CONNECTIONS = 64
+"""Connections at a time; an address may have as many as are left free, and those that have sent least are closed."""
 KEEP_ALIVE_S = 15
 MOST_HEADER_BYTES = 16_384
 MOST_NAME = 255
@@ -52,6 +55,11 @@ async def _refused(access: Access, request: Request) -> Response | None:
     if refused.status.code == Code.UNAUTHENTICATED:
         return PlainTextResponse(text, 401, {"www-authenticate": 'Basic realm="quorum"'})
     return PlainTextResponse(text, 403 if refused.status.code == Code.PERMISSION_DENIED else 503)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client does not read this."""
+    return Response(status_code=400)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -106,9 +114,10 @@ class HttpServer:
             routes=[
                 *page,
                 *(Route(path, handler) for path, handler in handlers.items()),
-                *description.routes(),
+                *description.routes(api.refused),
                 *api.routes(),
-            ]
+            ],
+            exception_handlers={ClientDisconnect: _gone},
         )
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -127,6 +136,7 @@ class HttpServer:
             )
         )
         self._task: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> int:
         """Listen on host:port; return the port. OperatorError if the address cannot be used."""
@@ -148,9 +158,22 @@ class HttpServer:
             raise OperatorError(f"cannot listen for HTTP on {address}: {error.strerror}") from error
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
         chosen: int = listener.getsockname()[1]
+        self._watching = asyncio.create_task(self._watch(chosen))
         return chosen
 
+    async def _watch(self, port: int) -> None:
+        """Close excess connections of an address, also those that do not end the handshake of TLS."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            closed = await asyncio.to_thread(close_excess, port, MOST_CONNECTIONS)
+            if closed:
+                structlog.get_logger().warning(
+                    "HTTP connections closed: an address had too many", closed=closed, most=MOST_CONNECTIONS
+                )
+
     async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         self._server.should_exit = True
         if self._task is not None:
             await self._task
