@@ -345,6 +345,7 @@ UNREACHED = """
     quorum/api/http/server.py
     quorum/api/passwords.py
     quorum/api/process.py
+    quorum/api/reloading.py
     quorum/api/request_limits.py
     quorum/api/rights.py
     quorum/api/server.py
@@ -368,6 +369,7 @@ UNREACHED = """
     quorum/bench/spark_flows.py
     quorum/bench/transfer.py
     quorum/cli/archives.py
+    quorum/cli/certificate_files.py
     quorum/cli/certificates.py
     quorum/cli/cluster.py
     quorum/cli/cluster_file.py

@@ -6,8 +6,10 @@ shared secret (handshake.py). So names in certificates are not compared.
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,11 +115,26 @@ class TlsSecurity:
     key: Path
     authority: Path
     _seen: tuple[tuple[int, int, int], ...] = field(init=False)
+    _digest: bytes = field(init=False)
     _contexts: tuple[ssl.SSLContext, ssl.SSLContext] = field(init=False)
 
     def __post_init__(self) -> None:
         self._seen = self._look()
+        self._digest = self._digest_of_files()
         self._contexts = self._load()
+
+    def prepare(self, certificate: Path, key: Path, authority: Path) -> Callable[[], bool]:
+        """Read these files. The result takes them, and says whether they differ from those in use. Any thread. OSError
+        as for a new one."""
+        fresh = TlsSecurity(certificate, key, authority)
+
+        def take() -> bool:
+            has_changed = fresh._digest != self._digest
+            self.certificate, self.key, self.authority = certificate, key, authority
+            self._seen, self._digest, self._contexts = fresh._seen, fresh._digest, fresh._contexts
+            return has_changed
+
+        return take
 
     def wrap(self, connection: socket.socket, *, is_dialer: bool) -> TlsChannel:
         self._renew()
@@ -129,12 +146,20 @@ class TlsSecurity:
             if seen != self._seen:
                 self._seen = seen
                 self._contexts = self._load()
+                self._digest = self._digest_of_files()
+                structlog.get_logger().info(
+                    "certificates for members renewed", certificate=str(self.certificate)
+                )
         except OSError as error:
             structlog.get_logger().error("renewed certificates for members are not used", error=str(error))
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         found = [file.stat() for file in (self.certificate, self.key, self.authority)]
         return tuple([(each.st_ino, each.st_size, each.st_mtime_ns) for each in found])
+
+    def _digest_of_files(self) -> bytes:
+        files = (self.certificate, self.key, self.authority)
+        return hashlib.sha256(b"\0".join([file.read_bytes() for file in files])).digest()
 
     def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """For the listener, and for the dialer."""
@@ -145,6 +170,6 @@ class TlsSecurity:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(self.certificate, self.key)
+        context.load_cert_chain(self.certificate, self.key, lambda: "")  # or OpenSSL asks on the terminal
         context.load_verify_locations(self.authority)
         return context
