@@ -30,6 +30,8 @@ class TlsChannel:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not is_dialer)
         self._unsent = memoryview(b"")
+        self._scratch = memoryview(bytearray(RAW_BYTES))
+        self._is_at_end = False
         self._has_whole_records = False
         """whether received bytes may have more records than were read"""
         self.is_ready = False
@@ -43,29 +45,50 @@ class TlsChannel:
         return len(self._unsent) > 0 or self._outgoing.pending > 0
 
     def recv(self, count: int) -> bytes | None:
-        buffer = bytearray(count)
+        if not self._await_bytes():
+            return None
+        at_most = (
+            self._tls.pending() + self._incoming.pending
+        )  # plain bytes are fewer than their encrypted ones
+        buffer = bytearray(min(count, max(at_most, 1)))
         taken = self.recv_into(buffer)
-        return None if taken is None else bytes(buffer[:taken])
+        return None if taken is None else bytes(memoryview(buffer)[:taken])
 
     def recv_into(self, buffer: bytearray | memoryview) -> int | None:
-        while True:
+        """As many records as are there and fit, because each call of OpenSSL reads one at most."""
+        view, taken = memoryview(buffer), 0
+        while taken < len(view):
             if self.is_ready or self._shake():
                 try:
-                    taken = self._tls.read(len(buffer), buffer)  # type: ignore[call-overload,unused-ignore]
-                    return int(taken)  # type: ignore[arg-type,unused-ignore]
+                    taken += int(self._tls.read(len(view) - taken, view[taken:]))  # type: ignore[call-overload,unused-ignore]
+                    continue
                 except ssl.SSLWantReadError:
                     pass
                 except ssl.SSLZeroReturnError:
-                    return 0
+                    return taken
             self._has_whole_records = False
-            try:
-                received = self._socket.recv(RAW_BYTES)
-            except (BlockingIOError, InterruptedError):
+            if taken or self._is_at_end:
+                return taken
+            if not self._pull():
                 return None
-            if not received:
-                return 0
-            self._incoming.write(received)
+        return taken
+
+    def _await_bytes(self) -> bool:
+        """Whether there are encrypted or plain bytes to read, or the stream has ended."""
+        return self._tls.pending() > 0 or self._incoming.pending > 0 or self._is_at_end or self._pull()
+
+    def _pull(self) -> bool:
+        """Read from the socket. False if there is nothing now."""
+        try:
+            count = self._socket.recv_into(self._scratch)
+        except (BlockingIOError, InterruptedError):
+            return False
+        if count:
+            self._incoming.write(self._scratch[:count])
             self._has_whole_records = True
+        else:
+            self._is_at_end = True
+        return True
 
     def send(self, parts: list[Part]) -> int | None:
         if not (self.is_ready or self._shake()) or not self.flush():
@@ -76,7 +99,7 @@ class TlsChannel:
             size += len(some[-1])
             if size >= RAW_BYTES:
                 break
-        taken = self._tls.write(b"".join(some))
+        taken = self._tls.write(some[0] if len(some) == 1 else b"".join(some))
         self.flush()
         return taken
 
