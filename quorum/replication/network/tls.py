@@ -19,6 +19,8 @@ from quorum.replication.network.wire import Part
 
 RAW_BYTES = 256 << 10
 """Encrypted bytes in one read from the socket, and plain bytes in one write to TLS."""
+RECORD_BYTES = 16 << 10
+"""Plain bytes of a record at most."""
 
 
 class TlsChannel:
@@ -32,50 +34,52 @@ class TlsChannel:
         self._unsent = memoryview(b"")
         self._scratch = memoryview(bytearray(RAW_BYTES))
         self._is_at_end = False
+        self._has_plain = False
+        """whether OpenSSL may have more of the record that was read last"""
         self._has_whole_records = False
         """whether received bytes may have more records than were read"""
         self.is_ready = False
 
     @property
     def has_buffered(self) -> bool:
-        return self.is_ready and (self._tls.pending() > 0 or self._has_whole_records)
+        return self.is_ready and (self._has_plain or (self._has_whole_records and self._incoming.pending > 0))
 
     @property
     def has_unsent(self) -> bool:
         return len(self._unsent) > 0 or self._outgoing.pending > 0
 
     def recv(self, count: int) -> bytes | None:
-        if not self._await_bytes():
+        if not (self._has_plain or self._incoming.pending or self._is_at_end or self._pull()):
             return None
         at_most = (
-            self._tls.pending() + self._incoming.pending
-        )  # plain bytes are fewer than their encrypted ones
+            self._incoming.pending + RECORD_BYTES * self._has_plain
+        )  # plain bytes are fewer than encrypted ones
         buffer = bytearray(min(count, max(at_most, 1)))
         taken = self.recv_into(buffer)
         return None if taken is None else bytes(memoryview(buffer)[:taken])
 
     def recv_into(self, buffer: bytearray | memoryview) -> int | None:
-        """As many records as are there and fit, because each call of OpenSSL reads one at most."""
+        """As many records as are there and fit. Each call of OpenSSL reads one at most, and lets another thread have
+        the interpreter; so it is called only if there are bytes for it."""
         view, taken = memoryview(buffer), 0
         while taken < len(view):
-            if self.is_ready or self._shake():
+            if (self.is_ready or self._shake()) and (self._has_plain or self._incoming.pending):
+                wanted = len(view) - taken
                 try:
-                    taken += int(self._tls.read(len(view) - taken, view[taken:]))  # type: ignore[call-overload,unused-ignore]
+                    count = int(self._tls.read(wanted, view[taken:]))  # type: ignore[call-overload,unused-ignore]
+                    self._has_plain = count == wanted
+                    taken += count
                     continue
                 except ssl.SSLWantReadError:
-                    pass
+                    self._has_plain = False
                 except ssl.SSLZeroReturnError:
-                    return taken
+                    self._is_at_end = True
             self._has_whole_records = False
             if taken or self._is_at_end:
                 return taken
             if not self._pull():
                 return None
         return taken
-
-    def _await_bytes(self) -> bool:
-        """Whether there are encrypted or plain bytes to read, or the stream has ended."""
-        return self._tls.pending() > 0 or self._incoming.pending > 0 or self._is_at_end or self._pull()
 
     def _pull(self) -> bool:
         """Read from the socket. False if there is nothing now."""
