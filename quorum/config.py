@@ -130,6 +130,9 @@ class NodeConfig(BaseSettings):
     token_audience: str = Field(
         "quorum", min_length=1, description="the audience (`aud`) that a token has to name"
     )
+    token_issuer: str | None = Field(
+        None, min_length=1, description="the issuer (`iss`) that a token has to name; without it, any"
+    )
     token_user_claim: str = Field(
         "sub", min_length=1, description="the claim of a token with the user's name"
     )

@@ -83,6 +83,11 @@ class Access:
         self._waiting = Shares(MAX_LOG_INS)
         self._checking = asyncio.Semaphore(CHECKED_AT_ONCE)
 
+    def reconfigure(self, tokens: CheckToken | None, *, is_open_without_users: bool) -> None:
+        """Take a new configuration, as the constructor does. Calls go on until their tokens expire."""
+        self._tokens = tokens
+        self._is_open_without_users = is_open_without_users
+
     def users_changed(self, users: Users) -> None:
         if not users and not self._is_told and self._first is None and not self._is_open_without_users:
             self._is_told = True

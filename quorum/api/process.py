@@ -19,11 +19,12 @@ from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
-from quorum.api.access import Access, CheckToken, FirstAdministrator
+from quorum.api.access import Access, FirstAdministrator
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
 from quorum.api.passwords import check_password, secret_of
+from quorum.api.reloading import Reloader, Source, peer_security, tokens_of
 from quorum.api.server import Server
 from quorum.catalog.users import check_user_name
 from quorum.config import NodeConfig
@@ -46,7 +47,6 @@ from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
 from quorum.replication.network.handshake import Versions
-from quorum.replication.network.tls import TlsSecurity
 
 if TYPE_CHECKING:
     from quorum.api.http.server import HttpServer
@@ -79,13 +79,15 @@ class Disk:
     """of scrubbing"""
 
 
-def run(config: NodeConfig, disk: Disk | None = None) -> int:
+def run(config: NodeConfig, disk: Disk | None = None, source: Source | None = None) -> int:
     """Serve until SIGTERM or SIGINT; return the process's exit status: 0, or 2 under python -O. OperatorError, OSError
-    or LogError if the member cannot start."""
+    or LogError if the member cannot start. source: of the configuration, for SIGHUP."""
     if not __debug__:
         print("quorum does not run under python -O: its checks are part of its safety", file=sys.stderr)
         return 2
     refuse_backup(config.data_dir)
+    if source is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the configuration is in use
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     allocator.set_up()
     try:
@@ -114,7 +116,7 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
             start = _record_start(config, log, disk.files)
         except IdentityError as error:
             raise ConfigError(str(error)) from error
-        return asyncio.run(_serve(config, log, start, disk))
+        return asyncio.run(_serve(config, log, start, disk, source))
     finally:
         log.close()
 
@@ -143,13 +145,14 @@ def _with_room(log: Log, write: Callable[[], T]) -> T:
                 raise
 
 
-async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) -> int:
+async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk, source: Source | None) -> int:
     logger = structlog.get_logger().bind(node=config.name)
     founding, node_state = _founding(config), start.node_state
 
     def known(peer: str) -> bytes:
         return member.incarnation_bytes(peer)
 
+    security = peer_security(config)
     network = PeerNetwork(
         start.id,
         start.boot,
@@ -166,7 +169,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
         known=known,
         skips=" ".join(map(shown, config.skipped_places)),
         versions=Versions(machine=PRODUCTION.newest_version),
-        security=_peer_security(config),
+        security=security,
     )
     member_config = MemberConfig(
         start.id,
@@ -198,8 +201,11 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     except UnknownVersion as error:
         raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
+    tokens = tokens_of(config)
     access = Access(
-        _first_administrator(config), _token_check(config), is_open_without_users=config.allow_without_users
+        _first_administrator(config),
+        None if tokens is None else tokens.check,
+        is_open_without_users=config.allow_without_users,
     )
     hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes, access)
     driver = Driver(member, network, hub.on_outputs)
@@ -215,6 +221,12 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    reloading = []
+    if source is not None:
+        signalled = asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, signalled.set)
+        reloader = Reloader(config, source, access, server.certificates, security, tokens)
+        reloading.append(asyncio.create_task(reloader.reload_on(signalled)))
     logger.info(
         "started", clients=config.client_address, peers=config.members[config.name].peer, boot=start.boot
     )
@@ -222,11 +234,10 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk) 
     returning = asyncio.create_task(allocator.return_memory())
     forwarding = asyncio.create_task(forward_dead_letters(hub))
     stopped = asyncio.create_task(stopping.wait())
-    await _first_end(stopped, watching, forwarding)
+    await _first_end(stopped, watching, forwarding, *reloading)
     logger.info("stopping")
-    watching.cancel()
-    returning.cancel()
-    forwarding.cancel()
+    for task in (watching, returning, forwarding, *reloading):
+        task.cancel()
     await _hand_over(hub)
     await hub.stop()
     await server.stop(STOP_GRACE_S)
@@ -245,23 +256,9 @@ async def _serve_http(hub: Hub, config: NodeConfig, services: Server) -> HttpSer
     from quorum.api.http.server import HttpServer
 
     api = JsonApi(hub, services.admin, services.queues)
-    server = HttpServer(hub, config.name, api, config.tls_certificate_file, config.tls_key_file)
+    server = HttpServer(hub, config.name, api, services.certificates)
     await server.start(config.http_listen)
     return server
-
-
-def _token_check(config: NodeConfig) -> CheckToken | None:
-    """What checks tokens, None without `token_keys_file`. ConfigError if the keys cannot be read."""
-    if config.token_keys_file is None:
-        return None
-    from quorum.api.tokens import Tokens
-
-    try:
-        return Tokens(
-            config.token_keys_file, config.token_algorithm, config.token_audience, config.token_user_claim
-        ).check
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"token_keys_file {config.token_keys_file}: {error}") from error
 
 
 def _first_administrator(config: NodeConfig) -> FirstAdministrator | None:
@@ -278,20 +275,9 @@ def _first_administrator(config: NodeConfig) -> FirstAdministrator | None:
     return FirstAdministrator(name, secret_of(password))
 
 
-def _peer_security(config: NodeConfig) -> TlsSecurity | None:
-    """None for plain connections between members. OperatorError if a file cannot be used."""
-    certificate, key, authority = config.peers_certificate_file, config.peers_key_file, config.peers_ca_file
-    if certificate is None or key is None or authority is None:
-        return None
-    try:
-        return TlsSecurity(certificate, key, authority)
-    except OSError as error:
-        raise OperatorError(f"peers_certificate_file, peers_key_file or peers_ca_file: {error}") from error
-
-
 async def _first_end(stopped: asyncio.Task[Any], *needed: asyncio.Task[None]) -> None:
     """Return when the process is to stop. Raises the defect of a task that has ended before: without it the health
-    status would not change any more, or no dead letter would be forwarded."""
+    status would not change any more, no dead letter would be forwarded, or the configuration would not be reloaded."""
     await asyncio.wait({stopped, *needed}, return_when=asyncio.FIRST_COMPLETED)
     for task in needed:
         if task.done():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 
-import grpc
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -61,7 +60,8 @@ class Server:
     """The server and the periodic check of its connections."""
 
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
-        self._credentials = _credentials(config)
+        self.certificates = _certificates(config)
+        """for clients; None for plain text"""
         self._health = Health(SERVICES)
         self._max_connections = max_connections()
         self._watching: asyncio.Task[None] | None = None
@@ -93,12 +93,12 @@ class Server:
     async def start(self, address: str) -> int:
         """Listen on host:port, with TLS if the configuration has a certificate; return the port. OperatorError if the
         address cannot be used."""
-        credentials = self._credentials
+        certificates = self.certificates
         try:
             port: int = (
                 self._server.add_insecure_port(address)
-                if credentials is None
-                else self._server.add_secure_port(address, credentials)
+                if certificates is None
+                else self._server.add_secure_port(address, certificates.credentials())
             )
         except RuntimeError as error:
             raise OperatorError(f"cannot listen for clients on {address}: {_why_not(address)}") from error
@@ -145,10 +145,8 @@ class Server:
             )
 
 
-def _credentials(config: NodeConfig) -> grpc.ServerCredentials | None:
+def _certificates(config: NodeConfig) -> Certificates | None:
     """None for plain text. ConfigError if a file is not right."""
     if config.tls_certificate_file is None or config.tls_key_file is None:
         return None
-    return Certificates(
-        config.tls_certificate_file, config.tls_key_file, config.tls_client_ca_file
-    ).credentials()
+    return Certificates(config.tls_certificate_file, config.tls_key_file, config.tls_client_ca_file)

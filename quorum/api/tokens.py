@@ -1,7 +1,8 @@
 """Signed tokens (JWT) in place of passwords: a service of the organisation signs them, and members check them.
 
-The configuration names the keys (a JWK set in a file, which may be renewed), one algorithm, the audience, and the claim
-that has the user's name. A token without an expiry, for another audience, or of another algorithm is refused.
+The configuration names the keys (a JWK set in a file, which may be renewed), one algorithm, the audience, the issuer if
+it matters, and the claim that has the user's name. A token without an expiry, for another audience, or of another
+algorithm is refused. Its header is used for nothing but to find the key by its id.
 """
 
 from __future__ import annotations
@@ -37,30 +38,37 @@ class Tokens:
         audience: str,
         claim: str,
         now_s: Callable[[], float] = time.time,
+        issuer: str | None = None,
     ) -> None:
         self._file = keys_file
         self._algorithm = algorithm
         self._audience = audience
         self._claim = claim
+        self._issuer = issuer
+        self._required = ["exp", "aud", claim, *(() if issuer is None else ("iss",))]
         self._now_s = now_s
-        self._seen: tuple[int, int] = (0, 0)
+        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self.content = ""
+        """text of the keys in use"""
         self._keys: dict[str, Any] = {}
         self._read()
 
     def _read(self) -> None:
-        """Read the keys if the file has changed."""
+        """Read the keys if the file has changed. If that fails, they are read again when it changes once more."""
         found = self._file.stat()
-        seen = found.st_mtime_ns, found.st_ino
+        seen = found.st_ino, found.st_size, found.st_mtime_ns
         if seen == self._seen:
             return
+        self._seen = seen
         if found.st_size > MAX_KEYS_BYTES:
             raise ValueError(f"{self._file} has {found.st_size} bytes; allowed: {MAX_KEYS_BYTES}")
         try:
-            keys = jwt.PyJWKSet.from_json(self._file.read_text(encoding="utf-8")).keys
+            content = self._file.read_text(encoding="utf-8")
+            keys = jwt.PyJWKSet.from_json(content).keys
         except (jwt.PyJWTError, ValueError) as error:
             raise ValueError(f"{self._file} is no set of keys (JWKS): {error}") from error
         self._keys = {key.key_id or "": key for key in keys}
-        self._seen = seen
+        self.content = content
 
     def check(self, token: str) -> tuple[str, float]:
         """The user, and the expiry in seconds since the epoch. TokenRefused if the token is not accepted."""
@@ -77,8 +85,9 @@ class Tokens:
                 key.key,
                 algorithms=[self._algorithm],
                 audience=self._audience,
+                issuer=self._issuer,
                 leeway=LEEWAY_S,
-                options={"require": ["exp", "aud", self._claim], "verify_exp": False, "verify_nbf": True},
+                options={"require": self._required, "verify_exp": False, "verify_nbf": True},
             )
         except (jwt.PyJWTError, TypeError) as error:  # TypeError: a key of another kind than the algorithm's
             raise TokenRefused(str(error)) from error

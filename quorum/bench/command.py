@@ -44,6 +44,9 @@ class BenchMode(StrEnum):
     sizing = "sizing"
 
 
+SECURABLE = (BenchMode.publish, BenchMode.consume, BenchMode.both, BenchMode.singles, BenchMode.select)
+
+
 def bench(
     mode: Annotated[BenchMode, typer.Argument(help="what the load does")] = BenchMode.both,
     *,
@@ -128,6 +131,14 @@ def bench(
     alone: Annotated[
         bool, typer.Option("--alone", help="without a cluster, on this machine alone (mode selectors)")
     ] = False,
+    secured: Annotated[
+        bool,
+        typer.Option(
+            "--secured",
+            help="TLS for clients and between members, and a user that logs in (modes publish, consume, both, singles "
+            "and select)",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="a JSON object as the last line")] = False,
 ) -> None:
     """Measure a cluster of real member processes, which is started for the bench and removed afterwards."""
@@ -155,6 +166,8 @@ def bench(
         raise typer.BadParameter("allowed in mode singles with --consumers 0", param_hint="--transaction")
     if groups > 1 and not transaction:
         raise typer.BadParameter("allowed with --transaction", param_hint="--groups")
+    if secured and mode not in SECURABLE:
+        raise typer.BadParameter(f"allowed in modes {', '.join(SECURABLE)}", param_hint="--secured")
     plan = Plan(
         mode=mode.value,
         members=members or Plan().members,
@@ -176,6 +189,7 @@ def bench(
         bindings=bindings,
         transaction=transaction,
         groups=groups,
+        secured=secured,
     )
 
     def note(text: str) -> None:

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from functools import partial
 
-from quorum.bench.plan import Load, Tally
+from quorum.bench.plan import Load, Tally, url_of
 from quorum.bench.receivers import properties_of
 from quorum.client import Client, Message, PreparedBatch, connect, encode_batch
 from quorum.client.values import FieldValue
@@ -188,7 +188,7 @@ async def work(load: Load) -> Tally:
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
-                connect(f"quorum://{load.endpoint}", connect_timeout_ms=CONNECT_TIMEOUT_MS)
+                connect(url_of(load.endpoint, load.login), connect_timeout_ms=CONNECT_TIMEOUT_MS)
             )
             for _ in range(load.sessions)
         ]

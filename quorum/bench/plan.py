@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
+from quorum.client.endpoints import SCHEME, parse_url
+
 Mode = Literal[
     "publish", "consume", "both", "backlog", "transfer", "selectors", "singles", "select", "spark", "sizing"
 ]
@@ -30,7 +32,8 @@ class Plan:
     queues: in `publish`, above 1, each message goes through a fanout exchange to so many queues of one group. bindings:
     in `publish`, above 0, messages go through a selector exchange with so many bindings, and match one of them.
     transaction: in `singles`, above 0, each task publishes transactions of so many messages. groups: the Raft groups of
-    each transaction, with one queue each; its messages are spread evenly.
+    each transaction, with one queue each; its messages are spread evenly. secured: the cluster has TLS for clients and
+    between members, and the load logs in as a user with permissions.
     """
 
     mode: Mode = "both"
@@ -53,6 +56,7 @@ class Plan:
     bindings: int = 0
     transaction: int = 0
     groups: int = 1
+    secured: bool = False
 
     @property
     def selectors(self) -> tuple[str, ...]:
@@ -84,6 +88,7 @@ class Load:
     idle_limit_s: float = (
         0.0  # a consumer ends after this time without a message; 0: at the end of the measured time
     )
+    login: str = ""  # see url_of
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -116,6 +121,7 @@ class SinglesLoad:
     transaction: int = 0  # messages of each transaction; 0: no transactions
     others: tuple[str, ...] = ()  # queues of other groups that each transaction publishes to as well
     numbers: tuple[int, ...] = ()
+    login: str = ""  # see url_of
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -180,8 +186,15 @@ class Result:
             "queues": self.plan.queues,
             "bindings": self.plan.bindings,
             "rate": self.plan.rate,
+            "secured": self.plan.secured,
             "seconds": round(self.measured_s, 2),
         }
+
+
+def url_of(endpoint: str, login: str) -> str:
+    """The URL at which a load process connects. login: a URL with the files and the user of a secured cluster; empty:
+    the cluster is not secured."""
+    return parse_url(login).url_of(endpoint) if login else f"{SCHEME}{endpoint}"
 
 
 def percentile_ms(latencies_us: Sequence[int], share: float) -> float | None:

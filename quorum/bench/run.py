@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import sys
 import tempfile
 import time
@@ -22,9 +23,11 @@ from quorum.bench.receivers import selector_of
 from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.processes import PAGE_BYTES, TICKS_PER_S
 from quorum.client import Client, connect
+from quorum.client.endpoints import parse_url
 
 QUEUE = "bench"
 EXCHANGE = "bench"
+USER = "bench"
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 START_DELAY_S = 0.2
@@ -46,10 +49,11 @@ class BenchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Client addresses: the leader of the queue's group, and the others in order of name."""
+    """Client addresses: the leader of the queue's group, and the others in order of name. login: see plan.url_of."""
 
     leader: str
     followers: tuple[str, ...]
+    login: str = ""
 
     def producer(self, number: int) -> str:
         """The producer's address: follower, follower, leader, and so on."""
@@ -128,6 +132,7 @@ def resident_mb(pid: int) -> float:
 def loads_for(plan: Plan, places: Places) -> list[Load]:
     """The load processes of the measured part."""
     common = Load("producer", 0, "", QUEUE, plan.body_bytes, plan.batch, plan.window, 0, plan.filter_enabled)
+    common = replace(common, login=places.login)
     if plan.bindings or plan.queues > 1:
         common = replace(common, exchange=EXCHANGE, receivers=FEW_RECEIVERS if plan.bindings else 0)
     prefetch = max(1000, 2 * plan.window * plan.batch)
@@ -272,7 +277,7 @@ async def publish_backlog(plan: Plan, places: Places) -> None:
 
 
 async def prepare(plan: Plan, url: str) -> Places:
-    """Declare the queue and find the leader of its group."""
+    """Declare the queue and find the leader of its group. In a secured cluster, make the user of the load."""
     arguments: dict[str, object] = {"x-filter-enabled": True} if plan.filter_enabled else {}
     if plan.lazy:
         arguments["x-queue-mode"] = "lazy"
@@ -286,7 +291,20 @@ async def prepare(plan: Plan, url: str) -> Places:
         elif plan.queues > 1:
             await bind_queues(client, plan.queues)
         status = await client.cluster_status()
-    return places_of({member.name: member.client_address for member in status.members}, leader)
+        login = await make_user(client, url) if plan.secured else ""
+    places = places_of({member.name: member.client_address for member in status.members}, leader)
+    return replace(places, login=login)
+
+
+async def make_user(client: Client, url: str) -> str:
+    """Make the user of the load, which may use all queues and nothing else, and return its URL. url: of the
+    administrator, who is the first user."""
+    service = parse_url(url)
+    await client.set_user(service.user, service.password, administers=True)
+    password = secrets.token_hex(16)
+    await client.set_user(USER, password)
+    await client.set_permissions(USER, configure="*", write="*", read="*")
+    return replace(service, user=USER, password=password).url_of(*service.endpoints)
 
 
 async def bind_selectors(client: Client, count: int) -> None:
@@ -330,6 +348,6 @@ def run(plan: Plan, note: Note) -> Result:
         plan = replace(plan, consumers=len(plan.selectors))
     with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:
         note(f"starting {plan.members} members")
-        with LocalCluster(Path(directory), members=plan.members) as cluster:
+        with LocalCluster(Path(directory), members=plan.members, secured=plan.secured) as cluster:
             places = asyncio.run(prepare(plan, cluster.url))
             return asyncio.run(measure(plan, places, cluster.pids, note))

@@ -75,6 +75,7 @@ class SinglesResult:
             "producers": plan.producers,
             "consumers": plan.consumers,
             "rate": plan.rate,
+            "secured": plan.secured,
             "seconds": plan.seconds,
         }
 
@@ -87,7 +88,9 @@ def loads_for(plan: Plan, places: Places, others: tuple[str, ...] = ()) -> list[
     """The processes: one for each producer, and at most two for all consumers. others: queues of other groups."""
     receivers = plan.consumers if plan.mode == "select" else 0
     common = SinglesLoad("producer", 0, (), QUEUE, plan.body_bytes, plan.tasks, plan.rate, receivers)
-    common = replace(common, threads=plan.threads, transaction=plan.transaction, others=others)
+    common = replace(
+        common, threads=plan.threads, transaction=plan.transaction, others=others, login=places.login
+    )
     loads = [
         replace(common, number=n, endpoints=(places.producer(n),), rate=plan.rate / plan.producers)
         for n in range(plan.producers)
@@ -162,7 +165,7 @@ def run(plan: Plan, note: Note) -> SinglesResult:
     plan = replace(plan, filter_enabled=plan.mode == "select")
     with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:
         note(f"starting {plan.members} members")
-        with LocalCluster(Path(directory), members=plan.members) as cluster:
+        with LocalCluster(Path(directory), members=plan.members, secured=plan.secured) as cluster:
             places = asyncio.run(prepare(plan, cluster.url))
             others = asyncio.run(declare_others(cluster.url, plan.groups)) if plan.groups > 1 else ()
             return asyncio.run(measure(plan, places, cluster.pids, note, others))

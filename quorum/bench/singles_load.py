@@ -21,7 +21,7 @@ from dataclasses import asdict
 
 from quorum import sync
 from quorum.bench.load import CONNECT_TIMEOUT_MS, Clockwork
-from quorum.bench.plan import SinglesLoad, Tally
+from quorum.bench.plan import SinglesLoad, Tally, url_of
 from quorum.bench.receivers import properties_of, selector_of
 from quorum.client import Client, Consumer, connect
 
@@ -202,7 +202,7 @@ async def _clients(load: SinglesLoad, stack: AsyncExitStack) -> list[Client]:
 
     async def opened(endpoint: str) -> Client:
         async with turn:
-            return await connect(f"quorum://{endpoint}", connect_timeout_ms=CONNECT_TIMEOUT_MS).open()
+            return await connect(url_of(endpoint, load.login), connect_timeout_ms=CONNECT_TIMEOUT_MS).open()
 
     clients = await asyncio.gather(*(opened(endpoint) for endpoint in load.endpoints))
     for client in clients:
@@ -219,7 +219,8 @@ def _require_sessions(clients: Sequence[Client | sync.Client]) -> None:
 async def work(load: SinglesLoad) -> Tally:
     clock = SinglesClock()
     if load.threads and load.role == "producer":
-        with sync.connect(f"quorum://{load.endpoints[0]}", connect_timeout_ms=CONNECT_TIMEOUT_MS) as client:
+        url = url_of(load.endpoints[0], load.login)
+        with sync.connect(url, connect_timeout_ms=CONNECT_TIMEOUT_MS) as client:
             await clock.go()
             await publish_in_threads(client, load, clock)
             _require_sessions([client])

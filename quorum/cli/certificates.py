@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from quorum.cli.console import CliError
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from quorum.cli.certificate_files import AUTHORITY_DAYS, write_certificates
 
 app = typer.Typer(help="Certificates for development and tests.", no_args_is_help=True)
-
-AUTHORITY = "ca"
-AUTHORITY_DAYS = 3650
 
 
 @app.command()
@@ -36,117 +26,5 @@ def create(
     """Create certificates for hosts and clients, and an authority (ca.pem, ca.key) if the directory has none.
 
     With ca.key, anybody can make more of them. For production, use the authority of your organisation."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    bad = [name for name in names if name == AUTHORITY or "/" in name or not name.strip(".")]
-    if bad:
-        raise CliError(f"{bad[0]!r} is no host; wanted: a name such as node-1.example, or an IP address")
-    authority, secret = _authority(directory)
-    for name in names:
-        key = _new_key()
-        certificate = _issue(name, key, authority.subject, secret, days)
-        _write(directory / f"{name}.key", _pem_of_key(key), is_secret=True)
-        _write(directory / f"{name}.pem", _pem(certificate))
-        print(f"{directory / name}.pem, valid for {days} days")
-
-
-def _authority(directory: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    certificate_file, key_file = directory / f"{AUTHORITY}.pem", directory / f"{AUTHORITY}.key"
-    if certificate_file.exists() and key_file.exists():
-        try:
-            found = x509.load_pem_x509_certificate(certificate_file.read_bytes())
-            secret = load_pem_private_key(key_file.read_bytes(), password=None)
-        except ValueError as error:
-            raise CliError(
-                f"{certificate_file} and {key_file} are no certificate and its key: {error}"
-            ) from error
-        if not isinstance(secret, EllipticCurvePrivateKey):
-            raise CliError(f"{key_file} was not made by this command; use another --dir")
-        return found, secret
-    key = _new_key()
-    made = _issue("Quorum development", key, None, key, AUTHORITY_DAYS)
-    _write(key_file, _pem_of_key(key), is_secret=True)
-    _write(certificate_file, _pem(made))
-    print(f"{certificate_file}, a new authority")
-    return made, key
-
-
-def _issue(
-    name: str,
-    key: EllipticCurvePrivateKey,
-    issuer: x509.Name | None,
-    secret: EllipticCurvePrivateKey,
-    days: int,
-) -> x509.Certificate:
-    """A certificate of `name` for `key`, signed with `secret`. issuer: None for an authority."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer or subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(
-            x509.BasicConstraints(ca=issuer is None, path_length=0 if issuer is None else None), critical=True
-        )
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(secret.public_key()), critical=False
-        )
-    )
-    if issuer is not None:
-        usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        builder = builder.add_extension(x509.SubjectAlternativeName([_host(name)]), critical=False)
-        builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
-    return builder.sign(secret, SHA256())
-
-
-def _host(name: str) -> x509.GeneralName:
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        pass
-    try:
-        return x509.DNSName(name)
-    except ValueError as error:
-        raise CliError(f"{name!r} is no host: {error}") from error
-
-
-def _new_key() -> EllipticCurvePrivateKey:
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return certificate.public_bytes(Encoding.PEM)
-
-
-def _pem_of_key(key: EllipticCurvePrivateKey) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _write(file: Path, content: bytes, *, is_secret: bool = False) -> None:
-    """Replace a file at once, so that a member never reads a part of it."""
-    part = file.with_name(file.name + ".new")
-    part.unlink(missing_ok=True)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400 if is_secret else 0o644)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(content)
-    part.replace(file)
+    for line in write_certificates(directory, names, days):
+        print(line)

@@ -4,6 +4,9 @@ Everything is under one directory:
 
     cluster.json                names and addresses; it marks a directory that `remove` may delete
     secret                      random, made once
+    certificates/               of a secured cluster: its authority and its certificate for clients
+    peer-certificates/          the same for members
+    administrator               NAME:PASSWORD with which the first users are made
     NAME/node.toml              the member's configuration
     NAME/data/                  its log
     NAME/output.log             its stdout and stderr
@@ -30,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode
 
 from quorum.addresses import MAX_MEMBERS
 from quorum.cli.cluster_file import read_cluster_file
@@ -54,6 +58,7 @@ OUTSIDE = ("waiting", "removed")
 OUTSIDE_S = 2.0
 """Seconds for which a starting node may report such a standing, until it has read its log."""
 STATE_FILE = "cluster.json"
+ADMINISTRATOR = "administrator"
 
 Progress = Callable[[str], None]
 
@@ -92,7 +97,8 @@ class LocalCluster:
     """`members` processes under `directory`: a new cluster, or the one that the directory holds already.
 
     settings: further keys of each node's configuration. client_ports: for members in order of name; free ports if not
-    given. sink: also gets each line of each member's output.
+    given. sink: also gets each line of each member's output. secured: a new cluster has TLS for clients and between
+    members, with authorities for development, and `url` logs in as its administrator.
     """
 
     def __init__(
@@ -103,6 +109,7 @@ class LocalCluster:
         settings: Mapping[str, str | int] | None = None,
         client_ports: Sequence[int] | None = None,
         sink: LineSink | None = None,
+        secured: bool = False,
     ) -> None:
         self.directory = directory.absolute()
         self._sink = sink
@@ -115,7 +122,7 @@ class LocalCluster:
                     "name another directory or remove that one"
                 )
         else:
-            self._make(members, settings or {}, client_ports)
+            self._make(members, settings or {}, client_ports, secured)
 
     @classmethod
     def open(cls, directory: Path, *, sink: LineSink | None = None) -> LocalCluster:
@@ -126,7 +133,11 @@ class LocalCluster:
         return cls(directory, len(read_cluster_file(file).members), sink=sink)
 
     def _make(
-        self, count: int, settings: Mapping[str, str | int], client_ports: Sequence[int] | None
+        self,
+        count: int,
+        settings: Mapping[str, str | int],
+        client_ports: Sequence[int] | None,
+        secured: bool,
     ) -> None:
         if not 1 <= count <= MAX_MEMBERS:
             raise ClusterError(f"{count} members; allowed: 1..{MAX_MEMBERS}")
@@ -150,16 +161,32 @@ class LocalCluster:
             for number, name in enumerate(f"node-{n}" for n in range(1, count + 1))
         }
         self.directory.mkdir(parents=True, exist_ok=True)
-        secret = self.directory / "secret"
-        with open(
-            os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
-        ) as file:
-            file.write(secrets.token_hex(32) + "\n")
-        self._settings = dict(settings)
+        self._write_secret("secret", secrets.token_hex(32))
+        self._settings = {**(self._secure() if secured else {}), **settings}
         for member in self._members.values():
             member.folder.mkdir()
             member.config.write_text(self._toml(member, self._members.values()), encoding="utf-8")
         self._write()
+
+    def _secure(self) -> dict[str, str | int]:
+        """Make certificates and an administrator; return the settings that name them."""
+        from quorum.cli.certificate_files import write_certificates
+
+        found: dict[str, str | int] = {}
+        for purpose, folder in (("tls", self.certificates), ("peers", self.peer_certificates)):
+            for _ in write_certificates(folder, [HOST]):
+                pass
+            found[f"{purpose}_certificate_file"] = str(folder / f"{HOST}.pem")
+            found[f"{purpose}_key_file"] = str(folder / f"{HOST}.key")
+        found["peers_ca_file"] = str(self.peer_certificates / "ca.pem")
+        self._write_secret(ADMINISTRATOR, f"admin:{secrets.token_hex(16)}")
+        found["first_administrator_file"] = str(self.directory / ADMINISTRATOR)
+        return found
+
+    def _write_secret(self, name: str, text: str) -> None:
+        descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(text + "\n")
 
     def _write(self) -> None:
         state = {
@@ -265,10 +292,39 @@ class LocalCluster:
     @property
     def url(self) -> str:
         """URL of all members for `quorum.connect`, also of those that are down."""
-        return "quorum://" + ",".join(each.client for each in self._members.values())
+        return self.url_of(*self._members)
 
-    def url_of(self, name: str) -> str:
-        return "quorum://" + self.member(name).client
+    def url_of(self, *names: str) -> str:
+        """URL of these members, in this order."""
+        hosts = ",".join(self.member(name).client for name in names)
+        if not self.is_secured:
+            return f"quorum://{hosts}"
+        name, password = self.administrator
+        return f"quorums://{name}:{password}@{hosts}/?" + urlencode({"ca_file": self.certificates / "ca.pem"})
+
+    @property
+    def is_secured(self) -> bool:
+        return "tls_certificate_file" in self._settings
+
+    @property
+    def certificates(self) -> Path:
+        """The folder of a secured cluster's authority and certificate for clients, as `quorum certificates create`
+        makes it."""
+        return self.directory / "certificates"
+
+    @property
+    def peer_certificates(self) -> Path:
+        """The same for members."""
+        return self.directory / "peer-certificates"
+
+    @property
+    def administrator(self) -> tuple[str, str]:
+        """(name, password) of a secured cluster's administrator, who makes the first users. It logs in afterwards only
+        if it is one of them, with the same password."""
+        name, _, password = (
+            (self.directory / ADMINISTRATOR).read_text(encoding="ascii").strip().partition(":")
+        )
+        return name, password
 
     def member(self, name: str) -> LocalMember:
         if name not in self._members:
@@ -416,7 +472,7 @@ class LocalCluster:
         import grpc
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-        with _channel(self.member(name).client) as channel:
+        with self._channel(name) as channel:
             try:
                 reply = health_pb2_grpc.HealthStub(channel).Check(
                     health_pb2.HealthCheckRequest(), timeout=CALL_LIMIT_S
@@ -434,7 +490,7 @@ class LocalCluster:
         from quorum.v1 import admin_pb2, admin_pb2_grpc
 
         for each in self._members if name is None else (name,):
-            with _channel(self.member(each).client) as channel:
+            with self._channel(each) as channel:
                 try:
                     response: ClusterStatusResponse = admin_pb2_grpc.AdminStub(channel).ClusterStatus(
                         admin_pb2.ClusterStatusRequest(with_state_hash=with_state_hash),
@@ -462,7 +518,7 @@ class LocalCluster:
         from quorum.v1 import admin_pb2, admin_pb2_grpc
 
         for name in self.running():
-            with _channel(self.member(name).client) as channel:
+            with self._channel(name) as channel:
                 try:
                     request = admin_pb2.DescribeQueueRequest(queue=queue)
                     response = admin_pb2_grpc.AdminStub(channel).DescribeQueue(request, timeout=CALL_LIMIT_S)
@@ -550,6 +606,13 @@ class LocalCluster:
             return None
         return None if identity is None else identity.node_state.incarnation
 
+    def _channel(self, name: str) -> Any:
+        """A channel to a member. If the cluster is not secured, it has the user of the environment, if there is one."""
+        from quorum.client.endpoints import parse_url
+
+        service = parse_url(self.url_of(name))
+        return service.open_blocking_channel(service.endpoints[0])
+
     def last_output(self, name: str, lines: int = 15) -> str:
         """The last lines of the member's output."""
         try:
@@ -587,10 +650,3 @@ def _is_free(port: int) -> bool:
 def _toml_value(value: str | int) -> str:
     # a JSON string is a TOML basic string, except that TOML requires DEL to be escaped
     return json.dumps(value) if isinstance(value, str) else str(value)
-
-
-def _channel(address: str) -> Any:
-    """A channel to a member, with the user of the environment if there is one."""
-    from quorum.client.endpoints import SCHEME, parse_url
-
-    return parse_url(f"{SCHEME}{address}").open_blocking_channel(address)

@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,15 +23,16 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     logged with its traceback."""
     config = load(file, flags)
     config.read_secret()  # before any file is changed
-    log_to_stderr(config.log_level, config.log_format)
+    set_level = log_to_stderr(config.log_level, config.log_format)
     allow_open_files()
     gc.disable()  # imports make hardly any garbage; `run` enables it again
     # gRPC writes lines of its own to stderr, for each handshake that a stranger fails. A variable that is set counts.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from quorum.api.process import run
+        from quorum.api.reloading import Source
 
-        return run(config)
+        return run(config, source=Source(lambda: load(file, flags), set_level))
     except Exception as error:
         if is_user_facing(error):
             raise
@@ -45,9 +46,28 @@ def allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def log_to_stderr(level: str, line_format: Literal["text", "json"] = "text") -> None:
+class _LowestLevel:
+    """Drops the events below a level, which can be changed: a logger that is in use keeps the configuration that it
+    was made with."""
+
+    def __init__(self, level: str) -> None:
+        self.set(level)
+
+    def set(self, level: str) -> None:
+        self._lowest = getattr(logging, level.upper())
+
+    def __call__(
+        self, _logger: Any, level: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        if getattr(logging, level.upper()) < self._lowest:
+            raise structlog.DropEvent
+        return event
+
+
+def log_to_stderr(level: str, line_format: Literal["text", "json"] = "text") -> Callable[[str], None]:
     """Log one line for each event to stderr: time (UTC), level, event, its fields. Colours only on a terminal. json:
-    each line is an object, and a traceback is its field `exception`."""
+    each line is an object, and a traceback is its field `exception`. The result changes the level."""
+    lowest = _LowestLevel(level)
     as_text: list[structlog.typing.Processor] = [
         structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(),
@@ -62,17 +82,19 @@ def log_to_stderr(level: str, line_format: Literal["text", "json"] = "text") -> 
     ]
     structlog.configure(
         processors=[
+            lowest,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
             *(as_json if line_format == "json" else as_text),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_OfLibraries(logging.ERROR)])
+    return lowest.set
 
 
 class _OfLibraries(logging.Handler):

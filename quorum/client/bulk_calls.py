@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, parse_url
+from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, Channels, parse_url
 from quorum.client.errors import ClosedError, TimedOut, UnavailableError, from_rpc_error
 from quorum.v1 import bulk_pb2_grpc
 
@@ -34,7 +34,7 @@ class BulkChannels:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels = Channels(self._service, self._service.open_blocking_channel)
         self._first = self._endpoints[0]
         """the endpoint that answered last"""
         self._is_closed = False
@@ -48,8 +48,8 @@ class BulkChannels:
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            channels, self._channels = self._channels, {}
-        for channel in channels.values():
+            channels = self._channels.take_all()
+        for channel in channels:
             channel.close()
 
     def _stub(self, endpoint: str) -> Any:
@@ -58,11 +58,7 @@ class BulkChannels:
         with self._lock:
             if self._is_closed:
                 raise ClosedError("the client has been closed")
-            channel = self._channels.get(endpoint)
-            if channel is None:
-                channel = self._service.open_blocking_channel(endpoint)
-                self._channels[endpoint] = channel
-        return bulk_pb2_grpc.BulkStub(channel)
+            return bulk_pb2_grpc.BulkStub(self._channels.get(endpoint))
 
     def _in_turn(self, prefer: str) -> Sequence[str]:
         """Each endpoint once: the preferred one, the one that answered last, the others."""

@@ -23,7 +23,7 @@ from quorum.client.batch import Batch, Message, prepare
 from quorum.client.consumer import MAX_COUNT, Consumer, ConsumerOptions
 from quorum.client.definitions import DefinitionCalls
 from quorum.client.delivery import DeliveredMessage, Delivery, Target, by_holder
-from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, OpenChannel, parse_url
+from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, Channels, OpenChannel, parse_url
 from quorum.client.errors import (
     ClosedError,
     NotFound,
@@ -138,7 +138,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         self._open_channel = channels or service.open_channel
         self._clock_s = clock_s
         self._session: Session | None = None
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels = Channels(service, self._open_channel)
         self._is_closed = False
 
     # ---- life
@@ -168,8 +168,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         session, self._session = self._session, None
         if session is not None:
             await session.close(timeout_ms)
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
+        for channel in self._channels.take_all():
             await channel.close()
 
     def __await__(self) -> Any:
@@ -667,9 +666,8 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         self._require_not_closed()
         first = self._endpoints.index(self._live().endpoint) if self._has_session else 0
         endpoint = self._endpoints[(first + attempt) % len(self._endpoints)]
-        if endpoint not in self._channels:
-            self._channels[endpoint] = self._open_channel(endpoint)
-        return self._channels[endpoint]
+        channel: grpc.aio.Channel = self._channels.get(endpoint)
+        return channel
 
     def _limit(self, timeout_ms: int | None) -> int:
         return self._timeout_ms if timeout_ms is None else timeout_ms

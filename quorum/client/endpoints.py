@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import grpc
 
-from quorum.client.errors import UsageError
+from quorum.client.errors import UnreadableFile, UsageError
 
 SCHEME = "quorum://"
 SECURE_SCHEME = "quorums://"
@@ -78,6 +78,10 @@ class Service:
             channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         return self._logged_in(channel)
 
+    def seen_files(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Of each file that a channel is made from: its inode, size and time of change; None if it is not there."""
+        return tuple([_seen(file) for file in (self.ca_file, self.certificate_file, self.key_file) if file])
+
     def _logged_in(self, channel: Any) -> Any:
         return _LoggedIn(channel, self._authorization) if self.user or self.token_file else channel
 
@@ -88,13 +92,14 @@ class Service:
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         return f"Basic {pair}"
 
-    def url_of(self, endpoint: str) -> str:
-        """The URL of one endpoint of this service."""
+    def url_of(self, *endpoints: str) -> str:
+        """The URL of these endpoints of this service, with its user and its files."""
+        hosts = ",".join(endpoints)
         login = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@" if self.user else ""
         if not self.is_secure:
-            return f"{SCHEME}{login}{endpoint}"
+            return f"{SCHEME}{login}{hosts}"
         files = {name: getattr(self, name) for name in FILES if getattr(self, name)}
-        return f"{SECURE_SCHEME}{login}{endpoint}" + (f"/?{urlencode(files)}" if files else "")
+        return f"{SECURE_SCHEME}{login}{hosts}" + (f"/?{urlencode(files)}" if files else "")
 
     def _credentials(self) -> grpc.ChannelCredentials:
         """The files are read for each channel, so a new connection uses renewed certificates."""
@@ -145,13 +150,52 @@ class _LoggedIn:
         return self._channel.__exit__(*error)
 
 
+class Channels:
+    """Channels by endpoint, each opened at its first use. When the files of certificates are renewed, calls that begin
+    afterwards get a new channel, because a channel keeps the certificates that it was opened with. The old one stays
+    open for the calls that use it."""
+
+    def __init__(self, service: Service, open_channel: Callable[[str], Any]) -> None:
+        self._service = service
+        self._open_channel = open_channel
+        self._seen = service.seen_files()
+        self._by_endpoint: dict[str, Any] = {}
+        self._replaced: list[Any] = []
+
+    def get(self, endpoint: str) -> Any:
+        """UsageError if a file cannot be read."""
+        seen = self._service.seen_files()
+        if seen != self._seen and None not in seen:
+            self._seen = seen
+            self._replaced += self._by_endpoint.values()
+            self._by_endpoint.clear()
+        if endpoint not in self._by_endpoint:
+            self._by_endpoint[endpoint] = self._open_channel(endpoint)
+        return self._by_endpoint[endpoint]
+
+    def take_all(self) -> list[Any]:
+        """All open channels, to be closed. There are none afterwards."""
+        found = [*self._by_endpoint.values(), *self._replaced]
+        self._by_endpoint.clear()
+        self._replaced.clear()
+        return found
+
+
+def _seen(file: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def _content(file: str) -> bytes | None:
     if not file:
         return None
     try:
         return Path(file).read_bytes()
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+        raise UnreadableFile(f"{file} cannot be read: {error.strerror}") from error
 
 
 def parse_url(url: str) -> Service:

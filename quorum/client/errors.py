@@ -46,6 +46,10 @@ class UsageError(QuorumError):
     """An argument or an order of calls that can never work. Nothing was sent."""
 
 
+class UnreadableFile(UsageError):
+    """A file that the URL names, such as a certificate or a token, cannot be read."""
+
+
 class ClosedError(UsageError):
     """The client or the consumer has been closed."""
 

@@ -35,6 +35,7 @@ from quorum.client.errors import (
     RefusedError,
     ServiceError,
     TimedOut,
+    UnreadableFile,
     from_rpc_error,
 )
 from quorum.client.gets import Gets
@@ -198,9 +199,10 @@ class Session:
     async def _one_stream(self, endpoint: str) -> QuorumError:
         """Open a stream and serve it to its end. Returns the error that ended it."""
         self._stream.next_epoch()
-        channel = self._open_channel(endpoint)
+        channel: grpc.aio.Channel | None = None
         tasks: list[asyncio.Task[None]] = []
         try:
+            channel = self._open_channel(endpoint)
             call = queue_pb2_grpc.QueueStub(channel).Session()
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 opened = await self._open_stream(call)
@@ -220,6 +222,8 @@ class Session:
             return TimedOut(f"{endpoint} did not open a session within {OPEN_TIMEOUT_S} s")
         except asyncio.InvalidStateError as error:  # a write after the call has ended
             return ConnectionLost(f"{endpoint}: {error}")
+        except UnreadableFile as error:  # of a session that was open, it may be there again soon
+            return ConnectionLost(f"{endpoint}: {error}") if self._stream.node else error
         except QuorumError as error:
             return error
         finally:
@@ -227,7 +231,8 @@ class Session:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._call = None
-            await channel.close()
+            if channel is not None:
+                await channel.close()
 
     async def _open_stream(self, call: Any) -> Any:
         producer_id, epoch = self._stream.name
@@ -356,6 +361,8 @@ class Session:
 
     def _may_go_on(self, error: QuorumError) -> bool:
         """Whether another stream may succeed after this error."""
+        if isinstance(error, UnreadableFile):
+            return False
         if error.reason in PRODUCER_FORGOTTEN:
             self.publisher.begin_again(error)
             self._stream.begin_again()

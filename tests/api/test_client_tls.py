@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import ssl
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import quorum
 import quorum.sync
 from quorum.api.certificates import Certificates
+from quorum.api.http.json_api import JsonApi
+from quorum.api.http.server import HttpServer
 from quorum.cli.certificates import create
+from quorum.cli.local_cluster import free_ports
 from quorum.client.endpoints import parse_url
 from quorum.client.errors import UnavailableError, UsageError
 from quorum.errors import ConfigError
 from support.served_member import serving
+from support.wrong_certificates import HOST, issue
 
 
 @pytest.fixture
@@ -160,3 +167,186 @@ def test_an_error_names_no_key(made: Path) -> None:
     with pytest.raises(ConfigError) as error:
         Certificates(made / "client.key", made / "client.key").credentials()
     assert text[40:60] not in str(error.value)
+
+
+# ---- certificates that are wrong in one way
+
+
+async def is_served(address: str, files: str) -> bool:
+    try:
+        async with quorum.connect(f"quorums://{address}/?{files}", connect_timeout_ms=2_000):
+            return True
+    except UnavailableError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("wrong", "serves"),
+    [
+        ({}, True),
+        ({"first_day": -3, "last_day": -1}, False),
+        ({"first_day": 1, "last_day": 3}, False),
+        ({"host": "node-1.example"}, False),
+        ({"host": "127.0.0.2"}, False),
+        ({"for_server": False}, False),
+    ],
+    ids=["right", "expired", "not yet valid", "another name", "another address", "of a client"],
+)
+def test_a_client_refuses_a_member_whose_certificate_is_wrong(
+    made: Path, wrong: dict[str, Any], serves: bool
+) -> None:
+    async def run() -> None:
+        found = Certificates(*issue(made, made / "wrong", **wrong))
+        async with serving(credentials=found.credentials()) as (url, _):
+            address = url.removeprefix("quorum://")
+            assert await is_served(address, f"ca_file={made}/ca.pem") == serves
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "served"),
+    [
+        ({}, True),
+        ({"host": "any.name"}, True),
+        ({"first_day": -3, "last_day": -1}, False),
+        ({"first_day": 1, "last_day": 3}, False),
+        ({"for_client": False}, False),
+    ],
+    ids=["right", "any name", "expired", "not yet valid", "of a server"],
+)
+def test_a_member_refuses_a_client_whose_certificate_is_wrong(
+    made: Path, wrong: dict[str, Any], served: bool
+) -> None:
+    async def run() -> None:
+        certificate, key = issue(made, made / "wrong", **wrong)
+        async with secured(made, with_clients=True) as address:
+            files = f"ca_file={made}/ca.pem&certificate_file={certificate}&key_file={key}"
+            assert await is_served(address, files) == served
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("newest", "is_spoken"),
+    [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)],
+)
+def test_members_speak_tls_1_2_and_later_with_clients(
+    made: Path, newest: ssl.TLSVersion, is_spoken: bool
+) -> None:
+    def shake(address: str) -> str | None:
+        host, _, port = address.rpartition(":")
+        context = ssl.create_default_context(cafile=str(made / "ca.pem"))
+        context.set_ciphers("ALL:@SECLEVEL=0")  # or this end would refuse TLS 1.1 itself
+        context.set_alpn_protocols(["h2"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            context.minimum_version = ssl.TLSVersion.TLSv1
+            context.maximum_version = newest
+        with socket.create_connection((host, int(port))) as plain:
+            try:
+                with context.wrap_socket(plain, server_hostname=host) as tls:
+                    return tls.version()
+            except (ssl.SSLError, ConnectionError):
+                return None
+
+    async def run() -> None:
+        async with secured(made) as address:
+            assert (await asyncio.to_thread(shake, address) is not None) == is_spoken
+
+    asyncio.run(run())
+
+
+def test_a_wrong_file_of_authorities_is_refused_and_the_old_one_stays(made: Path) -> None:
+    async def run() -> None:
+        found = Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key", made / "clients.pem")
+        async with serving(credentials=found.credentials()) as (url, _):
+            address = url.removeprefix("quorum://")
+            files = f"ca_file={made}/ca.pem&certificate_file={made}/client.pem&key_file={made}/client.key"
+            assert await is_served(address, files)
+            (made / "clients.pem").write_text("rubbish")
+            assert await is_served(address, files)
+
+    shutil.copy(made / "ca.pem", made / "clients.pem")
+    asyncio.run(run())
+    with pytest.raises(ConfigError, match="tls_client_ca_file is no PEM file"):
+        Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key", made / "clients.pem")
+
+
+# ---- renewed files
+
+
+def test_a_client_that_is_open_uses_a_renewed_authority_for_its_next_calls(made: Path) -> None:
+    """Calls outside the session, too: a channel would keep the authority that it was opened with."""
+
+    async def run() -> None:
+        other = made.parent / "other"
+        async with secured(made) as address:
+            shutil.copy(made / "ca.pem", made / "trusted.pem")
+            url = f"quorums://{address}/?ca_file={made}/trusted.pem"
+            async with quorum.connect(url, timeout_ms=10_000) as client:
+                await client.declare("orders")
+                async with secured(other) as elsewhere:
+                    os.replace(shutil.copy(other / "ca.pem", made / "new.pem"), made / "trusted.pem")
+                    client._endpoints = (elsewhere,)
+                    assert client._session is not None
+                    client._session.endpoint = elsewhere
+                    await client.declare("bills")
+
+    asyncio.run(run())
+
+
+def test_a_session_outlives_a_file_that_is_away_for_a_moment(made: Path) -> None:
+    async def run() -> None:
+        async with secured(made) as address:
+            shutil.copy(made / "ca.pem", made / "trusted.pem")
+            url = f"quorums://{address}/?ca_file={made}/trusted.pem"
+            async with quorum.connect(url) as client:
+                await client.declare("orders")
+                session = client._session
+                assert session is not None
+                (made / "trusted.pem").unlink()
+                session._call.cancel()
+                while "cannot be read" not in str(session._stream.last_error):
+                    await asyncio.sleep(0.01)
+                shutil.copy(made / "ca.pem", made / "trusted.pem")
+                await client.publish("orders", b"one")
+            (made / "trusted.pem").unlink()
+            with pytest.raises(UsageError, match="cannot be read"):
+                async with quorum.connect(url):
+                    pass
+
+    asyncio.run(run())
+
+
+def test_the_http_port_has_the_renewed_certificate_too(made: Path) -> None:
+    def shown(port: int) -> bytes:
+        context = ssl.create_default_context(cafile=str(made / "ca.pem"))
+        with (
+            socket.create_connection((HOST, port)) as plain,
+            context.wrap_socket(plain, server_hostname=HOST) as tls,
+        ):
+            tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            assert b"200 OK" in tls.recv(1_000)
+            found = tls.getpeercert(binary_form=True)
+            assert found is not None
+            return found
+
+    async def run() -> None:
+        certificates = Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key")
+        async with serving() as (_, [api]):
+            http = HttpServer(api.hub, "n1", JsonApi(api.hub, api.admin, api.queues), certificates)
+            [free] = free_ports(1)
+            port = await http.start(f"{HOST}:{free}")
+            try:
+                before = await asyncio.to_thread(shown, port)
+                create([HOST], made, 30)
+                after = await asyncio.to_thread(shown, port)
+                assert before != after
+                (made / "127.0.0.1.key").chmod(0o444)
+                (made / "127.0.0.1.pem").write_text("rubbish")
+                assert await asyncio.to_thread(shown, port) == after
+            finally:
+                await http.stop()
+
+    asyncio.run(run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import json
 import os
 import tempfile
@@ -14,9 +15,11 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import example, given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from structlog.testing import capture_logs
 
 import quorum
 from quorum.api.access import Access
@@ -32,6 +35,7 @@ LIMIT_S = 60.0
 RSA = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
 OTHER_RSA = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
 EC = ec.generate_private_key(ec.SECP256R1())
+CLAIMS = {"sub": "ann", "aud": "quorum", "exp": 1 << 40}
 PEER = "ipv4:192.0.2.7:41000"
 
 
@@ -47,10 +51,25 @@ def keys_in(directory: Path, **named: Any) -> Path:
 
 
 def token(key: Any = RSA, algorithm: str = "RS256", kid: str = "one", **changed: Any) -> str:
+    header = {"kid": kid, **{name: changed.pop(name) for name in ("jwk", "jku") if name in changed}}
     claims = {"sub": "ann", "aud": "quorum", "exp": time.time() + 3_600, **changed}
-    return jwt.encode(
-        {k: v for k, v in claims.items() if v is not None}, key, algorithm, headers={"kid": kid}
-    )
+    return jwt.encode({k: v for k, v in claims.items() if v is not None}, key, algorithm, headers=header)
+
+
+def signed_with_the_public_key() -> str:
+    """A token with an HMAC whose secret is the public key, which everybody knows."""
+    secret = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    head, body = (part_of(json.dumps(each).encode()) for each in ({"alg": "HS256", "kid": "one"}, CLAIMS))
+    mac = hmac.new(secret, f"{head}.{body}".encode(), "sha256").digest()
+    return f"{head}.{body}.{part_of(mac)}"
+
+
+def part_of(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def of_parts(head: bytes, body: bytes) -> str:
+    return f"{part_of(head)}.{part_of(body)}.{part_of(b'signature')}"
 
 
 def reason_of(access: Access, given: str) -> str:
@@ -97,6 +116,20 @@ def test_a_signed_token_names_its_user(access: Access) -> None:
             jwt.encode({"sub": "ann", "aud": "quorum", "exp": 1 << 40}, "", "none", headers={"kid": "one"}),
             "alg value",
         ),
+        (token(kid="../../../etc/passwd"), "unknown key"),
+        (token(kid="one\0"), "unknown key"),
+        (token("", "none"), "alg value"),
+        (signed_with_the_public_key(), "alg value"),
+        (
+            token(OTHER_RSA, jwk=json.loads(RSAAlgorithm.to_jwk(OTHER_RSA.public_key()))),
+            "verification failed",
+        ),
+        (token(OTHER_RSA, jku="https://attacker.example/keys"), "verification failed"),
+        (of_parts(b"[" * 4_000, b"{}"), "recursion"),
+        (of_parts(b'{"alg": "RS256", "kid": ["one"]}', b"{}"), "must be a string"),
+        (token(exp="tomorrow"), "no text and number"),
+        (token(exp=True), "no text and number"),
+        (token(sub=7), "subject must be a string"),
         (token()[:-8] + "AAAAAAAA", "Signature"),
         ("x.y.z", "not accepted"),
         ("x" * 20_000, "more than"),
@@ -109,6 +142,25 @@ def test_any_other_token_is_refused(access: Access, given: str, why: str) -> Non
 def test_a_token_of_another_kind_of_key_is_refused(tmp_path: Path) -> None:
     access = access_with(Tokens(keys_in(tmp_path, one=EC), "RS256", "quorum", "sub"))
     assert "not accepted" in reason_of(access, token())
+
+
+def test_the_issuer_is_compared_if_one_is_configured(tmp_path: Path) -> None:
+    file = keys_in(tmp_path, one=RSA)
+    access = access_with(Tokens(file, "RS256", "quorum", "sub", issuer="https://login.example"))
+    assert reason_of(access, token(iss="https://login.example")) == "ann"
+    assert "Invalid issuer" in reason_of(access, token(iss="https://login.example.attacker"))
+    assert 'missing the "iss" claim' in reason_of(access, token())
+
+
+def test_a_wrong_file_of_keys_is_told_once(tmp_path: Path) -> None:
+    """Each call checks its token: it must not read a wrong file again, and log that, for each of them."""
+    file = keys_in(tmp_path, one=RSA)
+    access = access_with(Tokens(file, "RS256", "quorum", "sub"))
+    file.write_text("no keys", encoding="utf-8")
+    with capture_logs() as lines:
+        for _ in range(3):
+            assert reason_of(access, token()) == "ann"
+    assert [line["event"] for line in lines] == ["keys of tokens not renewed"]
 
 
 def test_without_keys_no_token_is_accepted() -> None:

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 import quorum
 from quorum.bench.command import app
-from quorum.bench.plan import Plan, SinglesLoad
+from quorum.bench.plan import Plan, SinglesLoad, url_of
 from quorum.bench.receivers import FIELD, properties_of, selector_of
 from quorum.bench.run import QUEUE, BenchFailed, Places
+from quorum.bench.run import loads_for as batch_loads_for
 from quorum.bench.singles import SinglesResult, declare_others, loads_for, measure, run, table
 from quorum.bench.singles_load import HEAD
 from quorum.client.values import values_to_dict
@@ -58,6 +59,21 @@ def test_threads_are_told_in_place_of_tasks() -> None:
     assert (values["tasks"], values["threads"]) == (0, 8)
     with pytest.raises(BenchFailed, match="no rate"):
         run(replace(plan, rate=100), lambda _: None)
+
+
+def test_the_load_of_a_secured_cluster_logs_in() -> None:
+    login = "quorums://bench:a%20password@a:1,b:2/?ca_file=%2Fca.pem"
+    places = Places("b:2", ("a:1",), login)
+    for load in (*loads_for(SINGLES, places), *batch_loads_for(Plan(), places)):
+        assert load.login == login
+    assert url_of("b:2", login) == "quorums://bench:a%20password@b:2/?ca_file=%2Fca.pem"
+    assert url_of("b:2", "") == "quorum://b:2"
+
+
+def test_only_modes_that_can_are_secured() -> None:
+    done = CliRunner().invoke(app, ["transfer", "--secured"], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "allowed in modes publish, consume, both, singles, select" in done.output
 
 
 def test_a_load_survives_the_way_to_its_process() -> None:

@@ -161,6 +161,7 @@ def test_the_unit_runs_the_command_with_options_it_has() -> None:
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(DEPLOY / "quorum.service", encoding="utf-8")
     assert unit["Service"]["ExecStart"] == "/opt/quorum/bin/quorum node --config /etc/quorum/node.toml"
+    assert unit["Service"]["ExecReload"] == "/bin/kill -HUP $MAINPID"
     never_again = {int(status) for status in unit["Service"]["RestartPreventExitStatus"].split()}
     assert never_again == {2, DEFECT, DISK_FAILED, TOO_OLD}, (
         "an operator looks first; all others are started again"

@@ -16,10 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from quorum.api.certificates import Certificates
+from quorum.api.reloading import peer_security
 from quorum.cli import cluster as cluster_commands
 from quorum.cli import local_cluster
 from quorum.cli.local_cluster import PORTS, LocalCluster, free_ports
 from quorum.cli.processes import MemberProcess, ProcessId, stop
+from quorum.client.endpoints import parse_url
 from quorum.config import load
 from quorum.errors import ClusterError
 from quorum.log.files import RealFiles
@@ -310,3 +313,26 @@ def test_a_node_that_is_no_member_keeps_no_cluster_from_starting(
         return
     with pytest.raises(ClusterError, match="member node-2 does not serve"):
         cluster.wait_ready(limit_s=0.0)
+
+
+def test_a_secured_cluster_has_certificates_and_an_administrator_and_is_found_again(tmp_path: Path) -> None:
+    made = LocalCluster(tmp_path / "c", 2, secured=True)
+    found = LocalCluster.open(tmp_path / "c")
+    assert found.is_secured and not LocalCluster(tmp_path / "plain", 1).is_secured
+    name, password = found.administrator
+    assert made.url == found.url
+    service = parse_url(found.url_of("node-2"))
+    assert (service.user, service.password, service.is_secure) == (name, password, True)
+    assert service.endpoints == (found.member("node-2").client,)
+    assert Path(service.ca_file) == found.certificates / "ca.pem"
+    for config in (load(member.config) for member in found.members):
+        assert config.read_first_administrator() == (name, password)
+        assert config.tls_certificate_file is not None and config.tls_key_file is not None
+        Certificates(
+            config.tls_certificate_file, config.tls_key_file
+        )  # ConfigError if they do not fit together
+        assert peer_security(config) is not None
+    authorities = {
+        (folder / "ca.pem").read_bytes() for folder in (found.certificates, found.peer_certificates)
+    }
+    assert len(authorities) == 2, "a client's certificate is none of a member"

@@ -4,7 +4,9 @@ A figure of a shared machine changes from one quarter of an hour to the next, so
 pairs. Each pair runs `quorum bench MODE OPTION ... --json` of the checkout at OTHER and of this one, one directly after
 the other, with the environments in their `.venv`; every second pair starts with this one. Nothing else should run
 beside it. For each figure that both print, the report has the medians and the ratio of this checkout to the other one:
-the median over the pairs, the smallest and the largest. The exit status is 0 if all benches ended well.
+the median over the pairs, the smallest and the largest. With `--with=OPTION`, the bench of this checkout gets one more
+option; then OTHER may be this checkout, to compare a cluster with and without it. The exit status is 0 if all benches
+ended well.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ SETTINGS = {
 
 def figures(checkout: Path, arguments: list[str]) -> dict[str, float]:
     """What one bench measured, by name. Of a list, such as the memory of each member, the sum."""
+    program = sys.executable if checkout == THIS else checkout / ".venv/bin/python"
     bench = subprocess.run(
-        [checkout / ".venv/bin/python", "-m", "quorum", "bench", *arguments, "--json"],
+        [program, "-m", "quorum", "bench", *arguments, "--json"],
         cwd=checkout,
         stdout=subprocess.PIPE,
         text=True,
@@ -52,15 +55,16 @@ def figures(checkout: Path, arguments: list[str]) -> dict[str, float]:
 
 
 def pairs_of(
-    other: Path, arguments: list[str], pairs: int
+    other: Path, arguments: list[str], pairs: int, options: list[str]
 ) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """The figures of the other checkout and of this one, for each pair."""
+    """The figures of the other checkout and of this one, for each pair. options: only for this one."""
     measured = []
     for pair in range(pairs):
         began = time.monotonic()
-        checkouts = (other, THIS) if pair % 2 == 0 else (THIS, other)
-        by_checkout = {checkout: figures(checkout, arguments) for checkout in checkouts}
-        measured.append((by_checkout[other], by_checkout[THIS]))
+        sides = [(other, arguments), (THIS, [*arguments, *options])]
+        order = (0, 1) if pair % 2 == 0 else (1, 0)
+        found = {side: figures(*sides[side]) for side in order}
+        measured.append((found[0], found[1]))
         print(f"pair {pair + 1} of {pairs}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return measured
 
@@ -85,9 +89,16 @@ def main() -> None:
     )
     parser.add_argument("other", type=Path, help="a checkout with an environment in .venv (make install)")
     parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument(
+        "--with", dest="options", action="append", default=[], help="an option only for this checkout's bench"
+    )
     parser.add_argument("bench", nargs=argparse.REMAINDER, help="the mode and the options of 'quorum bench'")
     arguments = parser.parse_args()
-    print("\n".join(report(pairs_of(arguments.other.resolve(), arguments.bench, arguments.pairs))))
+    print(
+        "\n".join(
+            report(pairs_of(arguments.other.resolve(), arguments.bench, arguments.pairs, arguments.options))
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ Run from the repository root. By default 30 rounds of SIGKILL of all members and
 leader, under full load, 31 kills of the drivers of data flows, 100,000 hostile connections, and 1,000 bits turned over
 in each kind of file; `--rounds N` is the number of leaders killed, and everything else scales with it. `--only WORD`
 runs the parts whose names have this word in them, and `--lane 1/2` every second one, so that two processes can share
-the work. Every part runs on a cluster of its own. If a part fails, the campaign keeps the directory of its cluster,
-prints it, and continues. The last lines are totals. The exit status is 0 only if all parts held.
+the work. `--secured` runs the parts in which processes are killed or power is cut, on clusters with TLS for clients and
+between members, whose clients log in. Every part runs on a cluster of its own. If a part fails, the campaign keeps the
+directory of its cluster, prints it, and continues. The last lines are totals. The exit status is 0 only if all parts
+held.
 """
 
 from __future__ import annotations
@@ -61,14 +63,17 @@ Scenario = Callable[[Any], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """options: of FaultyCluster; None: members as everybody starts them. is_secured: one member, with TLS and users."""
+    """options: of FaultyCluster; None: members as everybody starts them."""
 
     name: str
     scenario: Scenario
     members: int = 3
     options: dict[str, Any] | None = field(default_factory=dict)
     rounds: int = 1
-    is_secured: bool = False
+    needs_one_secured: bool = False
+    """whether it runs on one member with TLS and users"""
+    can_be_secured: bool = False
+    """whether its clients connect with the cluster's own URL"""
 
 
 def parts(rounds: int) -> Iterator[Part]:
@@ -141,7 +146,7 @@ def parts(rounds: int) -> Iterator[Part]:
     yield Part(
         "data flow's driver killed, one batch", lambda c: flows.many_rows(c, 10_000 * rounds), options=None
     )
-    yield Part("hostile connections", lambda c: _hostile(c, 1_000 * rounds), is_secured=True)
+    yield Part("hostile connections", lambda c: _hostile(c, 1_000 * rounds), needs_one_secured=True)
     yield from _in_turns(
         "bits turned over in each kind of file",
         10 * rounds,
@@ -175,20 +180,21 @@ def _in_turns(
             members,
             seeded,
             now,
+            can_be_secured=any(word in name for word in ("killed", "power")),
         )
 
 
-def run(part: Part) -> tuple[bool, str]:
+def run(part: Part, *, secured: bool = False) -> tuple[bool, str]:
     """(whether all held, what there is to say)."""
     directory = Path(tempfile.mkdtemp(prefix="quorum-campaign-"))
     cluster: LocalCluster
     try:
-        if part.is_secured:
+        if part.needs_one_secured:
             cluster = SecuredMember(directory / "cluster")
         elif part.options is None:
-            cluster = LocalCluster(directory / "cluster", part.members)
+            cluster = LocalCluster(directory / "cluster", part.members, secured=secured)
         else:
-            cluster = FaultyCluster(directory / "cluster", part.members, **part.options)
+            cluster = FaultyCluster(directory / "cluster", part.members, secured=secured, **part.options)
         with cluster:
 
             async def scenario() -> str:
@@ -254,15 +260,22 @@ def main() -> int:
         default="1/1",
         help="K/N: every Nth part, from the Kth on; 1/2 and 2/2 together are all parts",
     )
+    parser.add_argument(
+        "--secured",
+        action="store_true",
+        help="the parts with kills and power cuts, on clusters with TLS and users",
+    )
     arguments = parser.parse_args()
     lane, lanes = map(int, arguments.lane.split("/"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # leaves no members behind
     totals = Totals()
     report: list[str] = []
     chosen = [part for part in parts(arguments.rounds) if arguments.only in part.name]
+    if arguments.secured:
+        chosen = [part for part in chosen if part.can_be_secured]
     for part in chosen[lane - 1 :: lanes]:
         begun = time.monotonic()
-        held, said = run(part)
+        held, said = run(part, secured=arguments.secured)
         totals.add(part, held, said)
         told = lines(part.name, held, time.monotonic() - begun, said)
         report += told

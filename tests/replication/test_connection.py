@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -33,8 +35,9 @@ from quorum.replication.network.handshake import (
     Identity,
     Versions,
 )
-from quorum.replication.network.tls import TlsSecurity
+from quorum.replication.network.tls import TlsChannel, TlsSecurity
 from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, Security, SendQueue, frame_header
+from support.wrong_certificates import issue
 
 DEADLINE_S = 20.0
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -696,6 +699,96 @@ def test_renewed_certificates_are_used_for_new_connections(cluster: Cluster, tmp
     connection.socket.shutdown(socket.SHUT_RDWR)
     cluster.until(lambda: cluster.networks["a"].stats.lost == 1)
     cluster.until(lambda: cluster.connected("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "connects"),
+    [
+        ({}, True),
+        ({"host": "any.name"}, True),
+        ({"first_day": -3, "last_day": -1}, False),
+        ({"first_day": 1, "last_day": 3}, False),
+        ({"for_server": False}, False),
+        ({"for_client": False}, False),
+    ],
+    ids=["right", "any name", "expired", "not yet valid", "only for clients", "only for servers"],
+)
+@pytest.mark.parametrize("holder", ["a", "b"])
+def test_a_member_whose_certificate_is_wrong_is_not_connected(
+    cluster: Cluster, made: Path, tmp_path: Path, holder: str, wrong: dict[str, Any], connects: bool
+) -> None:
+    """b dials a. A certificate that is only for one of both roles is refused in the other one."""
+    own = made / "own"
+    bad = TlsSecurity(*issue(own, tmp_path, **wrong), own / "ca.pem")
+    role = {"a": "for_client", "b": "for_server"}[holder]
+    for name in "ab":
+        cluster.add(name, security=bad if name == holder else tls(made, name))
+    if connects or role in wrong:
+        cluster.until(lambda: cluster.connected("a", "b"))
+        return
+    stats = [network.stats for network in cluster.networks.values()]
+    cluster.until(lambda: sum(each.refused_handshakes for each in stats) >= 4)
+    assert not cluster.connected("a", "b")
+
+
+@pytest.mark.parametrize("kind", ["none", "of the clients' authority", "of a member's own making", "TLS 1.2"])
+def test_a_stranger_on_the_peers_port_does_not_finish_the_handshake_of_tls(
+    cluster: Cluster, made: Path, tmp_path: Path, kind: str
+) -> None:
+    network = cluster.add("a", security=tls(made, "a"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if kind == "of the clients' authority":
+        context.load_cert_chain(made / "other" / "b.pem", made / "other" / "b.key")
+    elif kind == "of a member's own making":
+        (tmp_path / "ca.pem").write_bytes((made / "own" / "b.pem").read_bytes())
+        (tmp_path / "ca.key").write_bytes((made / "own" / "b.key").read_bytes())
+        certificate, key = issue(tmp_path, tmp_path / "made")
+        chain = tmp_path / "chain.pem"
+        chain.write_bytes(certificate.read_bytes() + (tmp_path / "ca.pem").read_bytes())
+        context.load_cert_chain(chain, key)
+    elif kind == "TLS 1.2":
+        context.load_cert_chain(made / "own" / "b.pem", made / "own" / "b.key")
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    connection = socket.create_connection(network.address)
+    connection.setblocking(False)
+    stranger = TlsChannel(connection, context, is_dialer=True)
+
+    def is_refused() -> bool:
+        try:
+            stranger.send([b"hello"])
+            return stranger.recv(100) == b""
+        except OSError:
+            return True
+
+    cluster.until(is_refused)
+    cluster.until(lambda: network.stats.refused_handshakes == 1)
+    connection.close()
+
+
+def test_a_wrong_file_for_members_is_refused_and_the_old_one_stays(made: Path, tmp_path: Path) -> None:
+    own, other = made / "own", made / "other"
+    files = [tmp_path / name for name in ("one.pem", "one.key", "ca.pem")]
+    for file, source in zip(files, (own / "a.pem", own / "a.key", own / "ca.pem"), strict=True):
+        file.write_bytes(source.read_bytes())
+    found = TlsSecurity(*files)
+    for file, content in (
+        (files[0], b"rubbish"),
+        (files[1], (other / "a.key").read_bytes()),
+        (files[2], b"rubbish"),
+        (files[2], b""),
+    ):
+        right = file.read_bytes()
+        contexts = found._contexts
+        file.write_bytes(content)
+        with pytest.raises(OSError):
+            found.prepare(*files)
+        found._renew()
+        assert found._contexts is contexts
+        file.write_bytes(right)
+    assert not found.prepare(*files)()
+    assert found.prepare(other / "a.pem", other / "a.key", other / "ca.pem")()
 
 
 # ---- versions

@@ -348,6 +348,7 @@ UNREACHED = """
     quorum/api/http/sums.py
     quorum/api/passwords.py
     quorum/api/process.py
+    quorum/api/reloading.py
     quorum/api/request_limits.py
     quorum/api/rights.py
     quorum/api/server.py
@@ -373,6 +374,7 @@ UNREACHED = """
     quorum/bench/transfer.py
     quorum/cli/archives.py
     quorum/cli/backups.py
+    quorum/cli/certificate_files.py
     quorum/cli/certificates.py
     quorum/cli/cluster.py
     quorum/cli/cluster_file.py

@@ -60,8 +60,9 @@ class FaultyCluster(LocalCluster):
         segment_bytes: int | None = None,
         snapshot_bytes: int | None = None,
         pace: Mapping[str, int] | None = None,
+        secured: bool = False,
     ) -> None:
-        """pace: of scrubbing (quorum/node/maintenance/scrubbing.py)."""
+        """pace: of scrubbing (quorum/node/maintenance/scrubbing.py). secured: as LocalCluster."""
         self.chance = random.Random(seed)
         self.proxies = Proxies() if with_proxies else None
         self._setup = {
@@ -73,7 +74,7 @@ class FaultyCluster(LocalCluster):
             )
             if value is not None
         }
-        super().__init__(directory, members, settings=settings)
+        super().__init__(directory, members, settings=settings, secured=secured)
 
     def _peer_address(self, member: LocalMember, other: LocalMember) -> str:
         if self.proxies is None or member.name == other.name:

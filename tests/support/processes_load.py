@@ -52,9 +52,9 @@ def key_of(data: bytes) -> tuple[str, int]:
 
 def url_from(cluster: LocalCluster, first: int) -> str:
     """All members, beginning with the `first`-th: clients spread over the nodes."""
-    addresses = [member.client for member in cluster.members]
-    first %= len(addresses)
-    return "quorum://" + ",".join([*addresses[first:], *addresses[:first]])
+    names = cluster.names
+    first %= len(names)
+    return cluster.url_of(*names[first:], *names[:first])
 
 
 @dataclass(frozen=True, slots=True)

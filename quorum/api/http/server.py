@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import structlog
 import uvicorn
@@ -21,6 +20,7 @@ from starlette.routing import Route
 
 from quorum.addresses import host_port
 from quorum.api.access import Access, refusal
+from quorum.api.certificates import Certificates, RenewedContext
 from quorum.api.connections import LOOK_S, close_excess
 from quorum.api.http import description, page_files
 from quorum.api.http.json_api import JsonApi, check_origin, peer_of
@@ -75,10 +75,9 @@ class HttpServer:
         hub: Hub,
         name: str,
         api: JsonApi,
-        certificate: Path | None = None,
-        key: Path | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
-        """name: of this member. certificate, key: in PEM, for TLS."""
+        """name: of this member. certificates: for TLS."""
         metrics = Metrics(hub, name)
 
         async def of_member(request: Request) -> Response:
@@ -119,22 +118,24 @@ class HttpServer:
             ],
             exception_handlers={ClientDisconnect: _gone},
         )
-        self._server = _Uvicorn(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ssl_certfile=certificate,
-                ssl_keyfile=key,
-                server_header=False,
-                proxy_headers=False,  # they would say who the client is
-                limit_concurrency=MOST_CONNECTIONS,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=1,
-                h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-            )
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ssl_certfile=None if certificates is None else certificates.certificate,
+            ssl_keyfile=None if certificates is None else certificates.key,
+            server_header=False,
+            proxy_headers=False,  # they would say who the client is
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         )
+        config.load()
+        if certificates is not None and config.ssl is not None:
+            RenewedContext(certificates, config.ssl)
+        self._server = _Uvicorn(config)
         self._task: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 

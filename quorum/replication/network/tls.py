@@ -6,8 +6,10 @@ shared secret (handshake.py). So names in certificates are not compared.
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from quorum.replication.network.wire import Part
 
 RAW_BYTES = 256 << 10
 """Encrypted bytes in one read from the socket, and plain bytes in one write to TLS."""
+RECORD_BYTES = 16 << 10
+"""Plain bytes of a record at most."""
 
 
 class TlsChannel:
@@ -28,42 +32,67 @@ class TlsChannel:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not is_dialer)
         self._unsent = memoryview(b"")
+        self._scratch = memoryview(bytearray(RAW_BYTES))
+        self._is_at_end = False
+        self._has_plain = False
+        """whether OpenSSL may have more of the record that was read last"""
         self._has_whole_records = False
         """whether received bytes may have more records than were read"""
         self.is_ready = False
 
     @property
     def has_buffered(self) -> bool:
-        return self.is_ready and (self._tls.pending() > 0 or self._has_whole_records)
+        return self.is_ready and (self._has_plain or (self._has_whole_records and self._incoming.pending > 0))
 
     @property
     def has_unsent(self) -> bool:
         return len(self._unsent) > 0 or self._outgoing.pending > 0
 
     def recv(self, count: int) -> bytes | None:
-        buffer = bytearray(count)
+        if not (self._has_plain or self._incoming.pending or self._is_at_end or self._pull()):
+            return None
+        at_most = (
+            self._incoming.pending + RECORD_BYTES * self._has_plain
+        )  # plain bytes are fewer than encrypted ones
+        buffer = bytearray(min(count, max(at_most, 1)))
         taken = self.recv_into(buffer)
-        return None if taken is None else bytes(buffer[:taken])
+        return None if taken is None else bytes(memoryview(buffer)[:taken])
 
     def recv_into(self, buffer: bytearray | memoryview) -> int | None:
-        while True:
-            if self.is_ready or self._shake():
+        """As many records as are there and fit. Each call of OpenSSL reads one at most, and lets another thread have
+        the interpreter; so it is called only if there are bytes for it."""
+        view, taken = memoryview(buffer), 0
+        while taken < len(view):
+            if (self.is_ready or self._shake()) and (self._has_plain or self._incoming.pending):
+                wanted = len(view) - taken
                 try:
-                    taken = self._tls.read(len(buffer), buffer)  # type: ignore[call-overload,unused-ignore]
-                    return int(taken)  # type: ignore[arg-type,unused-ignore]
+                    count = int(self._tls.read(wanted, view[taken:]))  # type: ignore[call-overload,unused-ignore]
+                    self._has_plain = count == wanted
+                    taken += count
+                    continue
                 except ssl.SSLWantReadError:
-                    pass
+                    self._has_plain = False
                 except ssl.SSLZeroReturnError:
-                    return 0
+                    self._is_at_end = True
             self._has_whole_records = False
-            try:
-                received = self._socket.recv(RAW_BYTES)
-            except (BlockingIOError, InterruptedError):
+            if taken or self._is_at_end:
+                return taken
+            if not self._pull():
                 return None
-            if not received:
-                return 0
-            self._incoming.write(received)
+        return taken
+
+    def _pull(self) -> bool:
+        """Read from the socket. False if there is nothing now."""
+        try:
+            count = self._socket.recv_into(self._scratch)
+        except (BlockingIOError, InterruptedError):
+            return False
+        if count:
+            self._incoming.write(self._scratch[:count])
             self._has_whole_records = True
+        else:
+            self._is_at_end = True
+        return True
 
     def send(self, parts: list[Part]) -> int | None:
         if not (self.is_ready or self._shake()) or not self.flush():
@@ -74,7 +103,7 @@ class TlsChannel:
             size += len(some[-1])
             if size >= RAW_BYTES:
                 break
-        taken = self._tls.write(b"".join(some))
+        taken = self._tls.write(some[0] if len(some) == 1 else b"".join(some))
         self.flush()
         return taken
 
@@ -113,11 +142,26 @@ class TlsSecurity:
     key: Path
     authority: Path
     _seen: tuple[tuple[int, int, int], ...] = field(init=False)
+    _digest: bytes = field(init=False)
     _contexts: tuple[ssl.SSLContext, ssl.SSLContext] = field(init=False)
 
     def __post_init__(self) -> None:
         self._seen = self._look()
+        self._digest = self._digest_of_files()
         self._contexts = self._load()
+
+    def prepare(self, certificate: Path, key: Path, authority: Path) -> Callable[[], bool]:
+        """Read these files. The result takes them, and says whether they differ from those in use. Any thread. OSError
+        as for a new one."""
+        fresh = TlsSecurity(certificate, key, authority)
+
+        def take() -> bool:
+            has_changed = fresh._digest != self._digest
+            self.certificate, self.key, self.authority = certificate, key, authority
+            self._seen, self._digest, self._contexts = fresh._seen, fresh._digest, fresh._contexts
+            return has_changed
+
+        return take
 
     def wrap(self, connection: socket.socket, *, is_dialer: bool) -> TlsChannel:
         self._renew()
@@ -129,12 +173,20 @@ class TlsSecurity:
             if seen != self._seen:
                 self._seen = seen
                 self._contexts = self._load()
+                self._digest = self._digest_of_files()
+                structlog.get_logger().info(
+                    "certificates for members renewed", certificate=str(self.certificate)
+                )
         except OSError as error:
             structlog.get_logger().error("renewed certificates for members are not used", error=str(error))
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         found = [file.stat() for file in (self.certificate, self.key, self.authority)]
         return tuple([(each.st_ino, each.st_size, each.st_mtime_ns) for each in found])
+
+    def _digest_of_files(self) -> bytes:
+        files = (self.certificate, self.key, self.authority)
+        return hashlib.sha256(b"\0".join([file.read_bytes() for file in files])).digest()
 
     def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """For the listener, and for the dialer."""
@@ -145,6 +197,6 @@ class TlsSecurity:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(self.certificate, self.key)
+        context.load_cert_chain(self.certificate, self.key, lambda: "")  # or OpenSSL asks on the terminal
         context.load_verify_locations(self.authority)
         return context
