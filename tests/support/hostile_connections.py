@@ -24,7 +24,7 @@ from support.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, fram
 from support.secured_member import PASSWORD, WORKER, SecuredMember
 
 AT_ONCE = 40
-"""Connections under way. It is less than the places of the HTTP port and of strangers among the peers leave no one."""
+"""Connections under way: fewer than the HTTP port has places."""
 CONNECT_LIMIT_S = 20.0
 ANSWER_LIMIT_S = 0.5
 SILENT_S = 0.3
@@ -246,10 +246,10 @@ class Attack:
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
                 reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
-        except ssl.SSLError:
-            return  # the member's answer
-        except (OSError, TimeoutError):
+        except (ConnectionRefusedError, TimeoutError):
             self.unanswered += 1
+            return
+        except OSError:  # an alert, or closed: the member's answer
             return
         try:
             await _exchange(reader, writer, data, ending)
