@@ -6,16 +6,18 @@ Where there is no Chromium (`chromium` of Debian's package), these tests are lef
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from playwright.async_api import Locator, Page, expect
 
 from quorum.api.http.page_files import HEADERS
 from quorum.client.client import Client
-from support.page_world import CHROMIUM, Shared, World, http_port, served_page, shared
+from support.page_world import CHROMIUM, PASSWORD, USER, Shared, World, http_port, served_page, shared
 
 MANY = 10_000
 IMPORTED = 1_000
@@ -326,47 +328,67 @@ def test_every_file_of_the_page_forbids_scripts_of_others_and_frames(at: Shared)
     at.in_browser(body)
 
 
-def test_a_page_of_another_site_changes_nothing_reads_nothing_and_frames_nothing(at: Shared) -> None:
-    async def body(found: World) -> None:
-        await found.client.declare("guarded", {})
-        await found.client.publish("guarded", b"one")
-        purge = f"{found.base}/api/v1/queues/guarded/purge"
-        form = f'<form method="post" action="{purge}" enctype="text/plain"><input name="{{}}"><button>go</button>'
-        frame = f'<iframe src="{found.base}/page/"></iframe>'
-        await found.page.route(
-            f"{FOREIGN}/**",
-            lambda route: route.fulfill(content_type="text/html", body=f"<!doctype html>{form}{frame}"),
-        )
-        await found.page.goto(f"{FOREIGN}/")
-        asked = await found.page.evaluate(
-            """async ([base, purge]) => {
-                const tries = [
-                    [purge, { method: "POST", mode: "no-cors", body: "{}" }],
-                    [purge, { method: "POST", body: "{}", headers: { "content-type": "application/json" } }],
-                    [purge.replace("/purge", ""), { method: "DELETE" }],
-                    [base + "/api/v1/cluster", {}],
-                ];
-                const found = [];
-                for (const [path, options] of tries) {
-                    try {
-                        const answer = await fetch(path, { ...options, credentials: "include" });
-                        found.push(answer.type);
-                    } catch {
-                        found.push("refused");
-                    }
-                }
-                return found;
-            }""",
-            [found.base, purge],
-        )
-        assert asked[1:] == ["refused"] * 3 and asked[0] in ("opaque", "refused")
-        frames = [each for each in found.page.frames if each is not found.page.main_frame]
-        assert [await each.locator("main").count() for each in frames] == [0]
-        await found.page.get_by_role("button", name="go").click()
-        await expect(found.page.locator("body")).to_contain_text("OTHER_SITE")
-        assert (await found.client.describe("guarded")).queue.ready == 1
+@contextlib.asynccontextmanager
+async def foreign_site(body: str) -> AsyncIterator[str]:
+    """A page of another site; its URL."""
 
-    at.in_browser(body)
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        data = f"<!doctype html>{body}".encode()
+        head = (
+            f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(data)}\r\nConnection: close"
+        )
+        writer.write(f"{head}\r\n\r\n".encode() + data)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://localhost:{server.sockets[0].getsockname()[1]}/"
+
+
+def test_a_page_of_another_site_changes_nothing_reads_nothing_and_frames_nothing(at: Shared) -> None:
+    """Also in a browser that adds the log-in to every request."""
+    log_in = {"authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}
+
+    async def body() -> None:
+        async with at.served.world(at.browser, extra_http_headers=log_in) as found:
+            await found.client.declare("guarded", {})
+            await found.client.publish("guarded", b"one")
+            purge = f"{found.base}/api/v1/queues/guarded/purge"
+            form = f'<form method="post" action="{purge}" enctype="text/plain"><input name="{{}}"><button>go</button>'
+            async with foreign_site(f'{form}</form><iframe src="{found.base}/page/"></iframe>') as url:
+                async with found.page.expect_event("requestfailed", lambda each: each.url.endswith("/page/")):
+                    await found.page.goto(url)
+                await expect(found.page.frame_locator("iframe").locator("main, header")).to_have_count(0)
+                assert any("frame-ancestors" in each for each in found.problems)
+                assert await found.page.evaluate(FORGED, [found.base, purge]) == ["opaque", *["refused"] * 3]
+                await found.page.get_by_role("button", name="go").click()
+                await expect(found.page.locator("body")).to_contain_text("OTHER_SITE")
+            assert (await found.client.describe("guarded")).queue.ready == 1
+
+    at.run(body)
+
+
+FORGED = """async ([base, purge]) => {
+    const json = { "content-type": "application/json" };
+    const tries = [
+        [purge, { method: "POST", mode: "no-cors", body: "{}" }],
+        [purge, { method: "POST", body: "{}", headers: json }],
+        [purge.replace("/purge", ""), { method: "DELETE" }],
+        [base + "/api/v1/cluster", {}],
+    ];
+    const found = [];
+    for (const [path, options] of tries) {
+        try {
+            const answer = await fetch(path, { ...options, credentials: "include" });
+            found.push(answer.type);
+        } catch {
+            found.push("refused");
+        }
+    }
+    return found;
+}"""
+"""Requests of a page of another site; what its script sees of each answer."""
 
 
 @pytest.mark.parametrize(
