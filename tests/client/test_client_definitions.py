@@ -17,7 +17,7 @@ from quorum.client import definition_files, definitions
 from quorum.client.client import Client
 from quorum.client.definition_files import DefinitionsError, text_of
 from quorum.client.definitions import ImportReport
-from quorum.client.endpoints import Service
+from quorum.client.endpoints import Channels, Service
 from support.served_member import served, served_in_a_thread
 
 LIMIT_S = 60.0
@@ -171,7 +171,11 @@ def test_a_definition_that_no_request_could_carry_is_refused_alone() -> None:
 
 def test_a_call_is_repeated_at_another_member() -> None:
     async def run(client: Client) -> None:
-        client._channels[client.endpoint] = Service(()).open_channel("127.0.0.1:1")  # nobody listens there
+        own = client._open_channel
+        nobody = "127.0.0.1:1"
+        client._channels = Channels(
+            Service(()), lambda endpoint: own(nobody if endpoint == client.endpoint else endpoint)
+        )
         assert (await client.import_definitions(SHOP)).is_complete
         assert len((await client.export_definitions())["queues"]) == 2
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from quorum.client.endpoints import parse_url
 from quorum.client.errors import ClosedError, PublishRejected
 from quorum.histories import MemoryRecorder
 from quorum.histories.records import CONFIRMED, REJECTED, UNKNOWN, problem
@@ -21,8 +22,8 @@ LOAD = Load(5, 0.01, 40)
 
 @on_cluster(nodes=3)
 async def test_what_clients_did_while_streams_broke_is_recorded_and_judged(world: World) -> None:
-    members = [SimpleNamespace(client=node.address) for node in world.nodes]
-    cluster = SimpleNamespace(url=world.url, members=members, ended=dict)
+    names = [node.address for node in world.nodes]
+    cluster = SimpleNamespace(url=world.url, names=names, url_of=parse_url(world.url).url_of, ended=dict)
     async with Recorder(cluster, "q", load=LOAD) as recorder:  # type: ignore[arg-type]
         await recorder.progress()
         fault_at = time.monotonic()
