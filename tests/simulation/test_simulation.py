@@ -337,6 +337,7 @@ UNREACHED = """
     quorum/api/calls.py
     quorum/api/certificates.py
     quorum/api/connections.py
+    quorum/api/grpc_server.py
     quorum/api/health.py
     quorum/api/http/dead_letters.py
     quorum/api/http/description.py

@@ -17,14 +17,18 @@ ADMIN, WORKER, HEALTHY = "admin", "worker", "healthy"
 CALL_LIMIT_S = 10.0
 
 
+def _certificates_of(directory: Path) -> Path:
+    return directory.with_name(directory.name + "-certificates")
+
+
 class SecuredMember(LocalCluster):
     """One member. `certificates` has the authority of all its certificates, and those of `HOST` and `client`."""
 
     def __init__(self, directory: Path) -> None:
-        self.certificates = directory.absolute().with_name(directory.name + "-certificates")
-        create([HOST, "client"], self.certificates, 30)
+        folder = _certificates_of(directory.absolute())
+        create([HOST, "client"], folder, 30)
         self.http = f"{HOST}:{free_ports(1)[0]}"
-        pem, key, authority = (self.certificates / name for name in (f"{HOST}.pem", f"{HOST}.key", "ca.pem"))
+        pem, key, authority = (folder / name for name in (f"{HOST}.pem", f"{HOST}.key", "ca.pem"))
         settings = {
             "tls_certificate_file": pem,
             "tls_key_file": key,
@@ -41,6 +45,10 @@ class SecuredMember(LocalCluster):
                 **{name: str(file) for name, file in settings.items()},
             },
         )
+
+    @property
+    def certificates(self) -> Path:
+        return _certificates_of(self.directory)
 
     @property
     def name(self) -> str:
