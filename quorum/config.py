@@ -158,6 +158,11 @@ class NodeConfig(BaseSettings):
         description="host:port for `/metrics` and `/readyz` over HTTP (the usual port is 7480, docs/metrics.md); "
         "without it there is none. With `tls_certificate_file` it has TLS",
     )
+    audit_file: Path | None = Field(
+        None,
+        description="file for a line about each administrative request, each refused one and each failed log-in, "
+        "chained by hashes (docs/security.md); at 64 MiB it gets the name FILE.1, and eight older ones are kept",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level of the log lines on stderr: debug, info, warning or error"
     )

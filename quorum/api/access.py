@@ -30,6 +30,7 @@ from urllib.parse import unquote
 import structlog
 
 from quorum.api import status
+from quorum.api.audit import Audit
 from quorum.api.passwords import is_right
 from quorum.api.rights import AUDITED, BY_METHOD, OPEN, Need, is_met
 from quorum.api.shares import Shares
@@ -65,12 +66,14 @@ class Access:
         tokens: CheckToken | None = None,
         *,
         is_open_without_users: bool = False,
+        audit: Audit | None = None,
     ) -> None:
         """tokens: returns the user and the expiry (seconds since the epoch) of a token; ValueError says why it is not
         accepted. None: tokens are not configured."""
         self._first = first
         self._tokens = tokens
         self._is_open_without_users = is_open_without_users
+        self.audit = audit or Audit()
         self._users = Users()
         self._is_told = False
         self._calls: dict[Any, User | None] = {}
@@ -194,7 +197,7 @@ class Access:
         return is_known
 
     def _failed(self, name: str, peer: str, why: str) -> status.StatusError:
-        structlog.get_logger().warning("log-in failed", user=name[:255], peer=peer, reason=why)
+        self.audit.log_in_failed(name[:255], peer, why)
         return _unauthenticated("log_in_failed", f"log-in as {name[:255]!r} failed: {why}")
 
     def begin(self, call: Any, user: User | None, headers: Mapping[str, str]) -> None:
@@ -215,19 +218,15 @@ class Access:
             timer.cancel()
 
     def check(self, method: str, request: Any, user: User | None, peer: str) -> None:
-        """StatusError if the user may not make this request; others are written to the log if they change anything."""
+        """StatusError if the user may not make this request. One that changes anything is written to the audit file;
+        `audit.finish` follows."""
         refused = None if user is None else refusal(BY_METHOD[method](request), user)
-        if method in AUDITED:
-            structlog.get_logger().info(
-                "administration",
-                call=method,
-                user="" if user is None else user.name,
-                peer=peer,
-                target=_target(request),
-                outcome="begun" if refused is None else refused.status.message,
-            )
+        name = "" if user is None else user.name
         if refused is not None:
+            self.audit.refused(method, name, peer, _target(request), refused.status.message)
             raise refused
+        if method in AUDITED:
+            self.audit.begin(method, name, peer, _target(request))
 
 
 def refusal(needs: Iterable[Need], user: User | None) -> status.StatusError | None:

@@ -35,6 +35,7 @@ from google.protobuf.message import DecodeError
 
 from quorum.api import request_limits, status
 from quorum.api.access import USER, Access
+from quorum.api.audit import DONE, NO_ANSWER
 from quorum.api.handlers import Context
 from quorum.api.owners import CALLER, client_address
 from quorum.api.rights import OPEN
@@ -124,7 +125,7 @@ class Places:
 class Call:
     """A call under way, which its handler uses as gRPC's context. It records unfinished writes."""
 
-    __slots__ = ("_context", "_serialize", "_since", "_task", "ended", "share")
+    __slots__ = ("_context", "_serialize", "_since", "_task", "ended", "failure", "share")
 
     def __init__(self, context: Context, serialize: Callable[[Any], bytes], since: dict[Call, float]) -> None:
         """since: start time of each unfinished write, the oldest first."""
@@ -133,6 +134,8 @@ class Call:
         self._since = since
         self._task = asyncio.current_task()
         self.ended: status.StatusError | None = None
+        self.failure = ""
+        """why its handler has ended it"""
         self.share = client_address(context.peer())
         """whose the call is, for shares and turns: the client's address, or its user once that is known; empty if the
         call has no place"""
@@ -148,6 +151,10 @@ class Call:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
+
+    async def abort_with_status(self, given: Any) -> None:
+        self.failure = given.details
+        await self._context.abort_with_status(given)
 
     async def write(self, response: Any) -> None:
         await self._send(self._serialize(response))
@@ -432,6 +439,7 @@ def _handler(
             call.share,
             lambda request: access.check(method.name, request, user, peer),
         )
+        outcome = NO_ANSWER
         try:
             given = await requests.begin()
             if method.is_stream:
@@ -443,14 +451,18 @@ def _handler(
                 async with aclosing(made):
                     async for response in made:
                         await call.write(response)
-                return
-            if handler.response_streaming:
+            elif handler.response_streaming:
                 await made
             else:
-                await call.answer(await made, answers, call.share)
+                answer = await made
+                outcome = DONE
+                await call.answer(answer, answers, call.share)
+            outcome = DONE
         except status.StatusError as error:
+            outcome = error.status.message
             await abort(context, error)
         finally:
+            access.audit.finish(call.failure or outcome)
             requests.release()
 
     return grpc.stream_stream_rpc_method_handler(run, None, None)

@@ -20,6 +20,8 @@ from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
 from quorum.api.access import Access, FirstAdministrator
+from quorum.api.audit import Audit
+from quorum.api.audit_file import AuditFile
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
@@ -206,6 +208,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk, 
         _first_administrator(config),
         None if tokens is None else tokens.check,
         is_open_without_users=config.allow_without_users,
+        audit=Audit(None if config.audit_file is None else AuditFile(config.audit_file, config.name)),
     )
     hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes, access)
     driver = Driver(member, network, hub.on_outputs)

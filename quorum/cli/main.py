@@ -16,6 +16,7 @@ import typer
 
 from quorum.cli import (
     archives,
+    audit,
     backups,
     certificates,
     cluster,
@@ -55,6 +56,7 @@ app.add_typer(definitions.app, name="definitions")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(certificates.app, name="certificates")
+app.add_typer(audit.app, name="audit")
 app.add_typer(backups.app, name="backup")
 cluster.app.command()(backups.recover)
 app.add_typer(pipeline.app, name="pipeline")

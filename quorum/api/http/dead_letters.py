@@ -121,9 +121,8 @@ class Redriver:
         if self._is_busy:
             text = "this member moves the messages of another queue back; try again later"
             raise StatusError(make(Code.RESOURCE_EXHAUSTED, "too_many_calls", text))
+        self._hub.access.audit.begin("redrive", user, peer, f"queue={queue}")
         self._is_busy = True
-        log = structlog.get_logger().bind(call="redrive", user=user, peer=peer, target=f"queue={queue}")
-        log.info("administration", outcome="begun")
         try:
             async with _Session(self._hub, queue, owner_of(peer)) as session:
                 redrive = _Redrive(session, queue, only, limit, next_sequence, publish)

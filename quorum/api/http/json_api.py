@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from quorum.api import request_limits
 from quorum.api.access import USER
+from quorum.api.audit import DONE, NO_ANSWER
 from quorum.api.http import dead_letters, json_codec
 from quorum.api.http.dead_letters import Redriver
 from quorum.api.http.json_codec import JsonError
@@ -362,16 +363,22 @@ class JsonApi:
             address = client_address(peer)
             if not self._calls.enter(address):
                 return _failed(_no_place())
+            outcome = NO_ANSWER
             try:
                 user = await self._admitted(rpc, request, peer)
-                return JSONResponse(await serve(request, user, peer))
+                found = await serve(request, user, peer)
+                outcome = DONE
+                return JSONResponse(found)
             except _Aborted as error:
+                outcome = error.status.message
                 return _failed_with(error.status)
             except StatusError as error:
+                outcome = error.status.message
                 return _failed(error.status)
             except JsonError as error:
                 return _failed(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
             finally:
+                self._hub.access.audit.finish(outcome)
                 self._calls.leave(address)
 
         return endpoint

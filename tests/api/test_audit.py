@@ -1,0 +1,171 @@
+"""The audit file: what is written, and that a changed line is found."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from quorum.api import audit_file
+from quorum.api.audit import DONE, REFUSALS_A_MINUTE, Audit
+from quorum.api.audit_file import NOTHING, AuditFile, Broken, verify
+from quorum.api.status import StatusError
+from quorum.cli.main import app
+from quorum.errors import ConfigError
+
+WHO = ("ann", "ipv4:192.0.2.7:41000", "queue=orders")
+
+
+def audited(path: Path, calls: int) -> None:
+    """Audit this many calls, in a task of its own each."""
+    audit = Audit(AuditFile(path, "node-1"))
+
+    async def call(number: int) -> None:
+        audit.begin(f"Admin/Call{number}", *WHO)
+        audit.begin(f"Admin/Call{number}", *WHO)  # a further part of the same request
+        audit.finish(DONE)
+        audit.finish("nothing is under way")
+
+    async def run() -> None:
+        await asyncio.gather(*(asyncio.create_task(call(number)) for number in range(calls)))
+
+    asyncio.run(run())
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+
+
+def test_a_request_has_a_line_when_it_begins_and_one_when_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with capture_logs() as logged:
+        audited(path, 2)
+    lines = lines_of(path)
+    assert [(each["call"], each["outcome"]) for each in lines] == [
+        ("Admin/Call0", "begun"),
+        ("Admin/Call0", "done"),
+        ("Admin/Call1", "begun"),
+        ("Admin/Call1", "done"),
+    ]
+    assert [each["request"] for each in lines] == sorted(2 * list({each["request"] for each in lines}))
+    assert (lines[0]["user"], lines[0]["peer"], lines[0]["target"]) == WHO
+    assert lines[0]["before"] == NOTHING
+    found = verify([path])
+    assert (found.lines, found.interrupted) == (4, 0)
+    assert found.last.startswith(logged[-1]["audit"])
+
+
+def test_the_chain_goes_on_after_a_start_and_over_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_file, "MAX_FILE_BYTES", 900)
+    monkeypatch.setattr(audit_file, "KEPT", 3)
+    path = tmp_path / "audit.jsonl"
+    for _ in range(4):
+        audited(path, 2)
+    files = [path.with_name(f"{path.name}.{number}") for number in (3, 2, 1)]
+    assert sorted(tmp_path.iterdir()) == sorted([path, *files]), "the oldest ones are gone"
+    assert verify([*files, path]).lines == sum(len(lines_of(each)) for each in (*files, path))
+    with pytest.raises(Broken, match="lines between them are missing"):
+        verify([files[0], path])
+
+
+@pytest.mark.parametrize("change", ["changed", "removed", "added", "exchanged"])
+def test_what_was_done_to_a_line_is_found(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "audit.jsonl"
+    audited(path, 3)
+    lines = path.read_bytes().splitlines(keepends=True)
+    if change == "changed":
+        lines[2] = lines[2].replace(b'"ann"', b'"bob"')
+    elif change == "removed":
+        del lines[2]
+    elif change == "added":
+        lines.insert(2, lines[1])
+    else:
+        lines[2], lines[3] = lines[3], lines[2]
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(Broken, match=r"audit\.jsonl, line [34]: "):
+        verify([path])
+    found = CliRunner().invoke(app, ["audit", "verify", str(path)])
+    assert found.exit_code == 1
+
+
+def test_lines_that_are_missing_at_the_end_are_found_by_the_last_hash(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audited(path, 2)
+    last = verify([path]).last
+    runner = CliRunner()
+    shown = runner.invoke(app, ["audit", "verify", str(path), "--last", last[:16]])
+    assert (shown.exit_code, shown.output.splitlines()[-1]) == (0, f"last         {last}")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    assert runner.invoke(app, ["audit", "verify", str(path)]).exit_code == 0
+    assert runner.invoke(app, ["audit", "verify", str(path), "--last", last]).exit_code == 1
+
+
+def test_a_line_that_the_end_of_the_process_cut_off_stays_and_counts(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audited(path, 1)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    audited(path, 1)
+    found = verify([path])
+    assert (found.lines, found.interrupted) == (4, 1)
+    assert path.read_bytes().startswith(whole[:-20] + b"\n")
+
+
+def test_without_its_line_no_administrative_request_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    file = AuditFile(path, "node-1")
+    audit = Audit(file)
+    write, left = os.write, 40
+
+    def full(descriptor: int, data: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        count, left = min(left, len(data)), 0
+        return write(descriptor, data[:count])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StatusError) as refused:
+        audit.begin("Admin/DeleteQueue", *WHO)
+    assert refused.value.status.reason == "audit_failed"
+    with capture_logs() as logged:
+        audit.log_in_failed("ann", "ipv4:192.0.2.7:41000", "wrong user or password")
+    assert [each["event"] for each in logged] == ["log-in failed", "the audit file cannot be written"]
+    monkeypatch.setattr(os, "write", write)
+    assert path.read_bytes() == b"", "no part of a line stays"
+    audit.begin("Admin/DeleteQueue", *WHO)
+    assert verify([path]).lines == 1
+
+
+def test_strangers_fill_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "audit.jsonl"
+    now_s = 6_000.0
+    monkeypatch.setattr("quorum.api.audit.time.monotonic", lambda: now_s)
+    audit = Audit(AuditFile(path, "node-1"))
+    for _ in range(REFUSALS_A_MINUTE + 41):
+        audit.log_in_failed("x" * 255, "ipv4:192.0.2.7:41000", "y" * 10_000)
+    assert len(lines_of(path)) == REFUSALS_A_MINUTE
+    now_s += 60
+    audit.refused("Queue/Browse", *WHO, "no permission")
+    assert lines_of(path)[-1]["left_out"] == 41
+    assert path.stat().st_size < 1_200 * REFUSALS_A_MINUTE
+
+
+def test_another_file_is_not_taken_for_an_audit_file(tmp_path: Path) -> None:
+    path = tmp_path / "disk.img"
+    path.write_bytes(b"x" * (audit_file.MAX_LINE_BYTES + 1))
+    with pytest.raises(ConfigError, match="is no audit file"):
+        AuditFile(path, "node-1")
+    with pytest.raises(ConfigError, match="cannot be used: No such file"):
+        AuditFile(tmp_path / "nowhere" / "audit.jsonl", "node-1")
