@@ -28,6 +28,8 @@ OF_THE_MEMBER = {"incarnation_bytes"}
 NEUTRAL = (
     "access",
     "allocator",
+    "audit",
+    "audit_file",
     "catalog_view",
     "client_session",
     "connections",

@@ -334,6 +334,7 @@ def test_a_large_batch_is_checked_in_the_simulations_only_thread() -> None:
 UNREACHED = """
     quorum/__init__.py
     quorum/api/allocator.py
+    quorum/api/audit_file.py
     quorum/api/calls.py
     quorum/api/certificates.py
     quorum/api/connections.py
@@ -374,6 +375,7 @@ UNREACHED = """
     quorum/bench/spark_flows.py
     quorum/bench/transfer.py
     quorum/cli/archives.py
+    quorum/cli/audit.py
     quorum/cli/backups.py
     quorum/cli/certificate_files.py
     quorum/cli/certificates.py
