@@ -543,15 +543,23 @@ def test_known_queues_are_looked_at_one_page_at_a_time(monkeypatch: pytest.Monke
         )
         queues = dead_queues.DeadQueues(hub, forward)  # type: ignore[arg-type]
         running = asyncio.create_task(queues.run())
-        await asyncio.sleep(0.15)
-        assert len(queues._target_of) + len(queues._ready) + len(queues._working) == 20
-        asked.clear()
-        await asyncio.sleep(0.5)
-        assert len(asked) <= 6
-        groups = (1, 2)  # those of a new group are found before the next round
-        await asyncio.sleep(0.3)
-        known = {*queues._target_of, *queues._ready, *queues._working}
-        assert {key for key in keys if key[0] == 2} <= known
+
+        def known() -> set[dead_queues.Key]:
+            return {*queues._target_of, *queues._ready, *queues._working}
+
+        async with asyncio.timeout(PATIENCE_S):
+            while len(known()) < 20:
+                await asyncio.sleep(0.01)
+            asked.clear()
+            begun = asyncio.get_running_loop().time()
+            while len(asked) < 6:
+                await asyncio.sleep(0.01)
+            # a page each LOOK_S, however slow the machine is
+            assert asyncio.get_running_loop().time() - begun >= 5 * dead_queues.LOOK_S
+            groups = (1, 2)  # those of a new group are found before the next round
+            while not {key for key in keys if key[0] == 2} <= known():
+                await asyncio.sleep(0.01)
+            assert (2, 0) in asked
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
