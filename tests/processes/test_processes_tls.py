@@ -10,6 +10,8 @@ import shutil
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,9 +52,12 @@ def write_keys(file: Path, *names: str) -> None:
     put(file, json.dumps({"keys": keys}).encode())
 
 
-def write_token(file: Path, key: str, for_s: float) -> None:
+def write_token(file: Path, key: str, for_s: float) -> str:
+    """Returns the token's signature, which must not be in any output."""
     claims = {"sub": "ann", "aud": "quorum", "exp": time.time() + for_s}
-    put(file, jwt.encode(claims, KEYS[key], "RS256", headers={"kid": key}).encode())
+    token = jwt.encode(claims, KEYS[key], "RS256", headers={"kid": key})
+    put(file, token.encode())
+    return token.rpartition(".")[2]
 
 
 @pytest.fixture(scope="module")
@@ -163,22 +168,23 @@ def test_certificates_and_authorities_are_replaced_under_load(secured: LocalClus
 
 
 def test_keys_of_tokens_are_replaced_under_load(secured: LocalCluster, tmp_path: Path) -> None:
-    """No session ends before its token does; one that is refused by then would fail the load."""
+    """No session ends before its token does; one that is refused by then would fail the load. No part of a token that
+    proves anything is told to anybody."""
     keys, token = secured.directory.parent / "keys.jwks", tmp_path / "token"
     hosts = ",".join(member.client for member in secured.members)
     url = f"quorums://{hosts}/?ca_file={secured.certificates}/ca.pem&token_file={token}"
 
     async def run() -> None:
-        write_token(token, "old", 600)
+        signatures = [write_token(token, "old", 600)]
         async with (
             Recorder(secured, "tokens", producers=1, consumers=1, url=url) as recorder,
             quorum.connect(url, near_leader=False) as witness,
         ):
             await recorder.progress()
             write_keys(keys, "old", "new")
-            write_token(token, "new", 4)
+            signatures.append(write_token(token, "new", 4))
             async with quorum.connect(url, near_leader=False) as short:
-                write_token(token, "new", 600)
+                signatures.append(write_token(token, "new", 600))
                 while short.reconnect_count == 0:
                     await short.publish(WITNESSED, b"one")
                     await asyncio.sleep(POLL_S)
@@ -186,13 +192,26 @@ def test_keys_of_tokens_are_replaced_under_load(secured: LocalCluster, tmp_path:
             await recorder.progress()
             await witness.publish(WITNESSED, b"one")
             assert witness.reconnect_count == 0
-            write_token(token, "old", 600)
-            with pytest.raises(PermissionRefused, match="unknown key"):
+            signatures.append(write_token(token, "old", 600))
+            with pytest.raises(PermissionRefused, match="unknown key") as refused:
                 async with quorum.connect(url):
                     pass
-            write_token(token, "new", 600)
+            told = {"error": str(refused.value)}
+            words = ["queues", "list", "--url", url]
+            command = [sys.executable, "-m", "quorum", *words]
+            said = await asyncio.to_thread(
+                subprocess.run, command, capture_output=True, text=True, check=False
+            )
+            told["command"] = said.stdout + said.stderr
+            signatures.append(write_token(token, "new", 600))
             await recorder.finish()
             print(checkers.check_all(recorder.history.records))
+        for name in secured.names:
+            told[name] = output(secured, name)
+        assert "unknown key" in told["command"]
+        assert any("unknown key" in told[name] for name in secured.names)
+        for name, text in told.items():
+            assert not [each for each in signatures if each in text], name
 
     asyncio.run(run())
 
