@@ -7,7 +7,8 @@ VENV   ?= .venv
 PY     ?= $(VENV)/bin/python
 STAMP  ?= $(VENV)/.installed
 TOOLS  ?= $(VENV)/.tools
-# Options for pytest (make test ARGS="-k catalog"), campaign (--rounds), bench (make bench ARGS="--batch 50") and demo (make demo ARGS=--full)
+# Options for pytest (make test ARGS="-k catalog"), campaign (--rounds), bench (make bench ARGS="--batch 50"),
+# demo (make demo ARGS=--full) and pip-audit (make audit ARGS="-s osv")
 ARGS   ?=
 # Seeds of the simulation: how many, and the first; CANARIES=1 looks for broken builds instead
 SEEDS      ?= 200
@@ -26,10 +27,11 @@ PIP    := -m pip install --quiet --disable-pip-version-check
 LOCKED := --require-hashes --no-build-isolation --use-pep517 --requirement
 LOCKS  := requirements/build.txt requirements/server.txt requirements/dev.txt
 PROTO  ?= $(VENV)/proto
+AUDIT  ?= $(VENV)/audit
 
 PROTOS := $(patsubst proto/%,%,$(sort $(wildcard proto/quorum/v1/*.proto)))
 
-.PHONY: help install check test simulate campaign bench proto lock wheel demo clean
+.PHONY: help install check test simulate campaign bench proto lock audit wheel demo clean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,6 +46,7 @@ help:
 	@echo "make demo      the main job on real data; ARGS are those of 'quorum demo'"
 	@echo "make proto     generates quorum/v1 from proto/ again"
 	@echo "make lock      writes requirements/*.txt again, after a change of pyproject.toml; ARGS=--upgrade: newest releases"
+	@echo "make audit     looks for known vulnerabilities of the packages in requirements/*.txt; needs PyPI, and is in no other target"
 	@echo "make wheel     builds the wheel in dist/; equal files give equal bytes"
 	@echo "make clean     removes the environment and everything that was built"
 
@@ -126,6 +129,19 @@ lock:
 	$(LOCK) pyproject.toml --extra server --constraint requirements/dev.txt -o requirements/server.txt
 	$(LOCK) --group build --constraint requirements/dev.txt -o requirements/build.txt
 	$(LOCK) --group proto -o requirements/proto.txt
+	$(LOCK) --group audit -o requirements/audit.txt
+
+# --strict: it is a failure if the service does not know a package or does not answer. One file at a time, because they
+# have different versions of a package; dev.txt has everything of server.txt and build.txt.
+audit: $(AUDIT)/.installed
+	@status=0; for file in dev proto audit; do echo "requirements/$$file.txt:"; \
+	  $(AUDIT)/bin/pip-audit --strict --disable-pip --progress-spinner off -r requirements/$$file.txt $(ARGS) || status=1; \
+	done; exit $$status
+
+$(AUDIT)/.installed: requirements/audit.txt
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python $(PIP) --require-hashes --requirement requirements/audit.txt
+	@touch $@
 
 # The wheel has a fixed time in place of those of its files (or SOURCE_DATE_EPOCH), and fixed permissions.
 wheel: $(STAMP)

@@ -7,7 +7,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,6 +77,18 @@ def up(
         int | None,
         typer.Option(min=1, max=65520, help="clients' port of the first member; the others follow"),
     ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65520,
+            help="port of the first member for the page, JSON and metrics over HTTP; the others follow",
+        ),
+    ] = None,
+    secured: Annotated[
+        bool,
+        typer.Option("--secured", help="a new cluster has TLS on all ports, and a user who administers it"),
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="end when all members serve; they keep running")
     ] = False,
@@ -92,8 +106,17 @@ def up(
     if count is None:
         has_one = (directory / STATE_FILE).exists()
         count = len(LocalCluster.open(directory).members) if has_one else DEFAULT_MEMBERS
-    ports = None if port is None else [port + number for number in range(count)]
-    cluster = LocalCluster(directory, count, client_ports=ports, sink=None if detach else sink)
+    ports, http_ports = (
+        None if first is None else [first + number for number in range(count)] for first in (port, http_port)
+    )
+    cluster = LocalCluster(
+        directory,
+        count,
+        client_ports=ports,
+        http_ports=http_ports,
+        sink=None if detach else sink,
+        secured=secured,
+    )
     if cluster.running():
         raise ClusterError(
             f"members of {directory} are running already ({', '.join(cluster.running())}); "
@@ -102,10 +125,13 @@ def up(
         )
     if elsewhere := cluster.started_elsewhere():
         raise ClusterError(_not_ours(elsewhere))
-    if ports is not None and [member.client.rpartition(":")[2] for member in cluster.members] != list(
-        map(str, ports)
+    for option, wanted, used in (
+        ("--port", ports, [member.client for member in cluster.members]),
+        ("--http-port", http_ports, [member.http for member in cluster.members]),
     ):
-        raise ClusterError(f"{directory} holds a cluster on other ports ({cluster.url}); omit --port")
+        if wanted is not None and [each.rpartition(":")[2] for each in used] != list(map(str, wanted)):
+            present = ", ".join(each for each in used if each) or "none"
+            raise ClusterError(f"{directory} holds a cluster with other ports ({present}); omit {option}")
     prefixer = Prefixer(cluster.names)
     _run(cluster, detach)
 
@@ -123,6 +149,8 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         cluster.start()
         outside = cluster.wait_ready()
         cluster.stop(list(outside))
+        if cluster.is_secured:
+            cluster.make_administrator()
     except BaseException:
         cluster.stop()
         raise
@@ -133,7 +161,10 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
             flush=True,
         )
     count = len(cluster.members) - len(outside)
-    serving = f"{_members(count)} {'serves' if count == 1 else 'serve'}: {cluster.url}"
+    url = cluster.url_of(*cluster.names, logs_in=False)
+    serving = f"{_members(count)} {'serves' if count == 1 else 'serve'}: {url}"
+    for line in _how_to_connect(cluster, url):
+        print(line, flush=True)
     if detach:
         print(serving, flush=True)
         print(f"stop them with: quorum cluster down --dir {cluster.directory}", flush=True)
@@ -149,6 +180,18 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
     if killed:
         raise ClusterError(f"{', '.join(killed)} did not stop and had to be killed")
     raise typer.Exit(status)
+
+
+def _how_to_connect(cluster: LocalCluster, url: str) -> Iterator[str]:
+    """Lines for a person: the pages of the members, and what a client of a secured cluster sets in its shell."""
+    scheme = "https" if cluster.is_secured else "http"
+    if pages := [f"{scheme}://{member.http}/" for member in cluster.members if member.http]:
+        yield f"pages of the members: {' '.join(pages)}"
+    if cluster.is_secured:
+        yield "to connect, paste into a shell:"
+        yield f"export QUORUM_URL={quote(url)}"
+        yield f"export QUORUM_USER={quote(cluster.administrator[0])}"
+        yield f'export QUORUM_PASSWORD="$(cut -d: -f2- {quote(str(cluster.administrator_file))})"'
 
 
 def _watch(cluster: LocalCluster, count: int) -> int:
@@ -198,7 +241,7 @@ def start(
     cluster.start(names)
     cluster.wait_ready(names)
     for name in names:
-        print(f"{name} serves: {cluster.url_of(name)}")
+        print(f"{name} serves: {cluster.url_of(name, logs_in=False)}")
 
 
 @app.command()
@@ -225,7 +268,7 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
             file=sys.stderr,
         )
         raise
-    print(f"{new.name} serves: {cluster.url_of(new.name)}")
+    print(f"{new.name} serves: {cluster.url_of(new.name, logs_in=False)}")
 
 
 @app.command()

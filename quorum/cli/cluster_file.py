@@ -14,8 +14,11 @@ from quorum.errors import ClusterError
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
+    """http: empty: the member has no port for HTTP."""
+
     client: str
     peer: str
+    http: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 def _addresses(name: str, value: Any) -> Addresses:
     given = _object(value, f"member {name}")
-    return Addresses(*(_address(given.get(key), f"{key} of member {name}") for key in ("client", "peer")))
+    keys = ("client", "peer", *(["http"] if "http" in given else []))
+    return Addresses(*(_address(given.get(key), f"{key} of member {name}") for key in keys))
 
 
 def _address(value: Any, where: str) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from quorum import __version__
 from quorum.addresses import host_port
 from quorum.cli.console import printable, require_linux
 from quorum.errors import ConfigError
@@ -103,7 +104,7 @@ def _packages() -> Finding:
             wrong.append(f"{wanted.name} is {installed}, wanted is {wanted.specifier}")
     if wrong:
         return Finding("bad", "packages", f"{'; '.join(wrong)}; pip install '{DISTRIBUTION}[server]'")
-    return Finding("ok", "packages", f"release {metadata.version(DISTRIBUTION)} with all that a member needs")
+    return Finding("ok", "packages", f"release {__version__} with all that a member needs")
 
 
 def _open_files() -> Finding:

@@ -6,7 +6,7 @@ Everything is under one directory:
     secret                      random, made once
     certificates/               of a secured cluster: its authority and its certificate for clients
     peer-certificates/          the same for members
-    administrator               NAME:PASSWORD with which the first users are made
+    administrator               NAME:PASSWORD of its administrator
     NAME/node.toml              the member's configuration
     NAME/data/                  its log
     NAME/output.log             its stdout and stderr
@@ -65,12 +65,13 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LocalMember:
-    """A member's name and addresses; `folder` holds its files."""
+    """A member's name and addresses; `folder` holds its files. http: empty: it has no port for HTTP."""
 
     name: str
     client: str
     peer: str
     folder: Path
+    http: str = ""
 
     @property
     def config(self) -> Path:
@@ -97,8 +98,9 @@ class LocalCluster:
     """`members` processes under `directory`: a new cluster, or the one that the directory holds already.
 
     settings: further keys of each node's configuration. client_ports: for members in order of name; free ports if not
-    given. sink: also gets each line of each member's output. secured: a new cluster has TLS for clients and between
-    members, with authorities for development, and `url` logs in as its administrator.
+    given. http_ports: the same for the page, JSON and metrics; none if not given. sink: also gets each line of each
+    member's output. secured: the cluster has TLS for clients and between members, with authorities for development, and
+    `url` logs in as its administrator.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class LocalCluster:
         *,
         settings: Mapping[str, str | int] | None = None,
         client_ports: Sequence[int] | None = None,
+        http_ports: Sequence[int] | None = None,
         sink: LineSink | None = None,
         secured: bool = False,
     ) -> None:
@@ -121,8 +124,12 @@ class LocalCluster:
                     f"{self.directory} holds a cluster of {len(self._members)} members, not {members}; "
                     "name another directory or remove that one"
                 )
+            if secured and not self.is_secured:
+                raise ClusterError(
+                    f"{self.directory} holds a cluster without TLS; name another directory or remove that one"
+                )
         else:
-            self._make(members, settings or {}, client_ports, secured)
+            self._make(members, settings or {}, client_ports, http_ports, secured)
 
     @classmethod
     def open(cls, directory: Path, *, sink: LineSink | None = None) -> LocalCluster:
@@ -137,26 +144,30 @@ class LocalCluster:
         count: int,
         settings: Mapping[str, str | int],
         client_ports: Sequence[int] | None,
+        http_ports: Sequence[int] | None,
         secured: bool,
     ) -> None:
         if not 1 <= count <= MAX_MEMBERS:
             raise ClusterError(f"{count} members; allowed: 1..{MAX_MEMBERS}")
-        if client_ports is not None and len(client_ports) != count:
-            raise ClusterError(
-                f"{len(client_ports)} client ports for {count} members; give one for each member"
-            )
+        for what, given in (("client", client_ports), ("HTTP", http_ports)):
+            if given is not None and len(given) != count:
+                raise ClusterError(f"{len(given)} {what} ports for {count} members; give one for each member")
+        fixed = [*(client_ports or ()), *(http_ports or ())]
+        if len(set(fixed)) != len(fixed):
+            raise ClusterError(f"client ports and HTTP ports overlap: {sorted(fixed)}; choose others")
         if self.directory.exists() and any(self.directory.iterdir()):
             raise ClusterError(f"{self.directory} is not empty and holds no cluster; name another directory")
-        for port in client_ports or ():
+        for port in fixed:
             if not _is_free(port):
                 raise ClusterError(f"port {port} of {HOST} is in use; choose another one")
-        ports = free_ports(2 * count, taken=client_ports or ())
+        ports = free_ports(2 * count, taken=fixed)
         self._members = {
             name: LocalMember(
                 name,
                 f"{HOST}:{client_ports[number] if client_ports else ports[number]}",
                 f"{HOST}:{ports[count + number]}",
                 self.directory / name,
+                f"{HOST}:{http_ports[number]}" if http_ports else "",
             )
             for number, name in enumerate(f"node-{n}" for n in range(1, count + 1))
         }
@@ -180,7 +191,7 @@ class LocalCluster:
             found[f"{purpose}_key_file"] = str(folder / f"{HOST}.key")
         found["peers_ca_file"] = str(self.peer_certificates / "ca.pem")
         self._write_secret(ADMINISTRATOR, f"admin:{secrets.token_hex(16)}")
-        found["first_administrator_file"] = str(self.directory / ADMINISTRATOR)
+        found["first_administrator_file"] = str(self.administrator_file)
         return found
 
     def _write_secret(self, name: str, text: str) -> None:
@@ -191,7 +202,12 @@ class LocalCluster:
     def _write(self) -> None:
         state = {
             "members": {
-                name: {"client": each.client, "peer": each.peer} for name, each in self._members.items()
+                name: {
+                    "client": each.client,
+                    "peer": each.peer,
+                    **({"http": each.http} if each.http else {}),
+                }
+                for name, each in self._members.items()
             },
             "settings": self._settings,
         }
@@ -223,8 +239,10 @@ class LocalCluster:
             taken = {each.rpartition("-")[2] for each in (*self._members, *os.listdir(self.directory))}
             number = next(n for n in range(1, 10_000) if str(n) not in taken)
             chosen = name or f"node-{number}"
-            client, peer = free_ports(2, self._ports())
-            member = LocalMember(chosen, f"{HOST}:{client}", f"{HOST}:{peer}", self.directory / chosen)
+            client, peer, *http = (
+                f"{HOST}:{port}" for port in free_ports(3 if self._has_http else 2, self._ports())
+            )
+            member = LocalMember(chosen, client, peer, self.directory / chosen, *http)
             self._make_folder(member)
             self._members[chosen] = member
             self._write()
@@ -248,8 +266,15 @@ class LocalCluster:
 
     def _ports(self) -> list[int]:
         return [
-            int(at.rpartition(":")[2]) for each in self._members.values() for at in (each.client, each.peer)
+            int(at.rpartition(":")[2])
+            for each in self._members.values()
+            for at in (each.client, each.peer, each.http)
+            if at
         ]
+
+    @property
+    def _has_http(self) -> bool:
+        return any(each.http for each in self._members.values())
 
     def _toml(self, member: LocalMember, named: Iterable[LocalMember], *, join: bool = False) -> str:
         keys: dict[str, str | int] = {
@@ -257,6 +282,7 @@ class LocalCluster:
             "cluster": "local",
             "data_dir": str(member.data),
             "secret_file": str(self.directory / "secret"),
+            **({"http_listen": member.http} if member.http else {}),
             **self._settings,
         }
         lines = [f"{key} = {_toml_value(value)}" for key, value in keys.items()]
@@ -274,7 +300,7 @@ class LocalCluster:
         found = read_cluster_file(self.directory / STATE_FILE)
         self._settings = dict(found.settings)
         self._members = {
-            name: LocalMember(name, each.client, each.peer, self.directory / name)
+            name: LocalMember(name, each.client, each.peer, self.directory / name, each.http)
             for name, each in found.members.items()
         }
 
@@ -294,13 +320,13 @@ class LocalCluster:
         """URL of all members for `quorum.connect`, also of those that are down."""
         return self.url_of(*self._members)
 
-    def url_of(self, *names: str) -> str:
-        """URL of these members, in this order."""
+    def url_of(self, *names: str, logs_in: bool = True) -> str:
+        """URL of these members, in this order. logs_in: as the administrator, if the cluster is secured."""
         hosts = ",".join(self.member(name).client for name in names)
         if not self.is_secured:
             return f"quorum://{hosts}"
-        name, password = self.administrator
-        return f"quorums://{name}:{password}@{hosts}/?" + urlencode({"ca_file": self.certificates / "ca.pem"})
+        log_in = ":".join(self.administrator) + "@" if logs_in else ""
+        return f"quorums://{log_in}{hosts}/?" + urlencode({"ca_file": self.certificates / "ca.pem"})
 
     @property
     def is_secured(self) -> bool:
@@ -318,13 +344,26 @@ class LocalCluster:
         return self.directory / "peer-certificates"
 
     @property
+    def administrator_file(self) -> Path:
+        """NAME:PASSWORD of a secured cluster's administrator."""
+        return self.directory / ADMINISTRATOR
+
+    @property
     def administrator(self) -> tuple[str, str]:
         """(name, password) of a secured cluster's administrator, who makes the first users. It logs in afterwards only
         if it is one of them, with the same password."""
-        name, _, password = (
-            (self.directory / ADMINISTRATOR).read_text(encoding="ascii").strip().partition(":")
-        )
+        name, _, password = self.administrator_file.read_text(encoding="ascii").strip().partition(":")
         return name, password
+
+    def make_administrator(self) -> None:
+        """Make the administrator of a secured cluster its first user, unless the cluster has users. From the first
+        user on, clients of this machine need a log-in, too."""
+        import quorum.sync
+
+        name, password = self.administrator
+        with quorum.sync.connect(self.url) as client:
+            if not client.users():
+                client.set_user(name, password, administers=True)
 
     def member(self, name: str) -> LocalMember:
         if name not in self._members:

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import quorum
+from fifo.versions import CURRENT
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
 from quorum.cli.local_cluster import free_ports
@@ -96,6 +97,8 @@ def test_the_counts_of_queues_are_sums_over_the_groups_that_the_member_leads() -
             assert found.value("quorum_standing", standing="member") == 1
             assert found.value("quorum_standing", standing="removed") == 0
             assert values["process_resident_memory_bytes", ()] > 1_000_000
+            build = {"version": quorum.__version__, "machine_version": str(CURRENT)}
+            assert found.value("quorum_build_info", **build) == 1
 
     asyncio.run(run())
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +67,49 @@ def test_a_detached_cluster_serves_is_found_and_leaves_nothing_behind(folder: Pa
     assert "stopped 3 members" in quorum("cluster", "down", "--purge", cwd=folder)
     assert [pid for pid in pids if ProcessId.of(pid) is not None] == []
     assert list(folder.iterdir()) == []
+
+
+def test_the_printed_lines_connect_a_client_to_a_secured_cluster(folder: Path) -> None:
+    first = free_ports(1)[0]
+    up = ("cluster", "up", "--secured", "--members", "1", "--http-port", str(first), "--detach")
+    said = quorum(*up, cwd=folder)
+    cluster = LocalCluster.open(folder / "quorum-data")
+    name, password = cluster.administrator
+    assert password not in said
+    lines = [line for line in said.splitlines() if line.startswith("export ")]
+    assert len(lines) == 3
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+
+    def shell(*before: str) -> subprocess.CompletedProcess[str]:
+        script = "\n".join((*before, f"exec {sys.executable} -m quorum users list --json"))
+        return subprocess.run(
+            ["sh", "-c", script],
+            cwd=elsewhere,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    done = shell(*lines)
+    assert done.returncode == 0, done.stderr
+    assert [(user["name"], user["administers"]) for user in json.loads(done.stdout)] == [(name, True)]
+    refused = shell(lines[0])
+    assert refused.returncode == 1 and "a user and a password are needed" in refused.stderr, refused.stderr
+
+    page = f"https://{cluster.members[0].http}/"
+    assert f"pages of the members: {page}\n" in said and page.endswith(f":{first}/")
+    context = ssl.create_default_context(cafile=str(cluster.certificates / "ca.pem"))
+    basic = base64.b64encode(f"{name}:{password}".encode()).decode()
+    request = urllib.request.Request(page + "metrics", headers={"Authorization": f"Basic {basic}"})
+    with urllib.request.urlopen(request, timeout=LIMIT_S, context=context) as answer:
+        assert "quorum_build_info" in answer.read().decode()
+
+    quorum("cluster", "down", cwd=folder)
+    assert lines == [line for line in quorum(*up, cwd=folder).splitlines() if line.startswith("export ")]
+    assert name in quorum("users", "list", cwd=folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

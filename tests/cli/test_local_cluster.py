@@ -94,6 +94,23 @@ def test_wrong_numbers_are_refused_before_anything_is_made(tmp_path: Path) -> No
     assert not (tmp_path / "c").exists()
 
 
+def test_each_member_has_a_port_for_http_if_ports_are_given(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    LocalCluster(tmp_path / "c", 2, http_ports=ports)
+    cluster = LocalCluster.open(tmp_path / "c")
+    assert [member.http for member in cluster.members] == [f"127.0.0.1:{port}" for port in ports]
+    joining = cluster.prepare()
+    assert [load(member.config).http_listen for member in cluster.members] == [
+        *(f"127.0.0.1:{port}" for port in ports),
+        joining.http,
+    ]
+    assert load(LocalCluster(tmp_path / "without", 1).members[0].config).http_listen is None
+    with pytest.raises(ClusterError, match="1 HTTP ports for 2 members"):
+        LocalCluster(tmp_path / "d", 2, http_ports=ports[:1])
+    with pytest.raises(ClusterError, match="client ports and HTTP ports overlap"):
+        LocalCluster(tmp_path / "d", 2, client_ports=ports, http_ports=ports)
+
+
 def test_free_ports_are_free_and_different() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20
@@ -336,3 +353,7 @@ def test_a_secured_cluster_has_certificates_and_an_administrator_and_is_found_ag
         (folder / "ca.pem").read_bytes() for folder in (found.certificates, found.peer_certificates)
     }
     assert len(authorities) == 2, "a client's certificate is none of a member"
+    assert password not in found.url_of("node-2", logs_in=False)
+    LocalCluster(tmp_path / "c", 2, secured=True)
+    with pytest.raises(ClusterError, match="holds a cluster without TLS"):
+        LocalCluster(tmp_path / "plain", 1, secured=True)

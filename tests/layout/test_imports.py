@@ -61,6 +61,7 @@ ALLOWED = {
         "quorum.config",
         "quorum.errors",
         "quorum.node",
+        "quorum",  # the version
         "quorum.api",
         "quorum.client",
     ),

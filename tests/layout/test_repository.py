@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from quorum import __version__
+from quorum.api.http.description import openapi
 from support.repository import ROOT
 
 
@@ -72,12 +75,37 @@ def test_the_committed_generated_code_is_what_the_proto_files_say(tmp_path: Path
     assert (different, missing) == ([], []), "run `make proto` and commit what it changes"
 
 
-def test_the_version_is_written_once() -> None:
-    from quorum import __version__
+NAMED_VERSION = re.compile(r"\b(?:quorum_queue-|quorum:)(\d+\.\d+\.\d+)")
+"""The version in the name of a wheel or of an image."""
 
+
+def test_the_version_is_written_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "version" in project["dynamic"]
-    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == __version__, "the newest heading of the change log is another version"
+    assert len(set(headings)) == len(headings)
+
+
+def test_wheels_and_images_are_named_with_this_version() -> None:
+    """In pages and in deploy/. The page about upgrades names other versions, too."""
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").iterdir()]
+    found = {
+        str(file.relative_to(ROOT)): set(NAMED_VERSION.findall(file.read_text(encoding="utf-8")))
+        for file in files
+        if file.is_file()
+    }
+    named = {file: versions for file, versions in found.items() if versions}
+    assert {"docs/deploy.md", "deploy/Containerfile", "deploy/compose.yaml", "deploy/kubernetes.yaml"} <= set(
+        named
+    )
+    assert __version__ in named.pop("docs/upgrade.md", {__version__})
+    assert {file: versions for file, versions in named.items() if versions != {__version__}} == {}
+
+
+def test_what_a_member_says_of_itself_is_this_version() -> None:
+    assert openapi()["info"]["version"] == __version__
+    assert run(sys.executable, "-m", "quorum", "--version").stdout == f"quorum {__version__}\n"
 
 
 def built(source: Path, out: Path, **environment: str) -> Path:
@@ -94,6 +122,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
+    assert wheel.name == f"quorum_queue-{__version__}-py3-none-any.whl"
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"quorum", "fifo", "quorum_selectors", "pyspark_quorum"}
@@ -168,7 +197,7 @@ def test_the_wheel_installs_into_a_fresh_environment_and_its_command_runs(
     )
     (site / "lent.pth").write_text(str(lent).strip() + "\n", encoding="utf-8")
     version = run(home / "bin" / "quorum", "--version", cwd=tmp_path).stdout
-    assert version.startswith("quorum ")
+    assert version == f"quorum {__version__}\n"
     script = "import quorum, fifo, quorum_selectors.jms as j; print(quorum.__file__); j.parse('a = 1')"
     where = run(python, "-c", script, cwd=tmp_path).stdout.strip()
     assert Path(where).is_relative_to(home)

@@ -15,9 +15,9 @@ from support.repository import ROOT
 FOLDER = ROOT / "requirements"
 EXTRAS = {"server": ("server",), "dev": ("dev", "server", "spark")}
 """Lock file -> the extras that it is for."""
-GROUPS = {"dev": ("build",), "build": ("build",), "proto": ("proto",)}
+GROUPS = {"dev": ("build",), "build": ("build",), "proto": ("proto",), "audit": ("audit",)}
 """Lock file -> the dependency groups that it is for."""
-FILES = ("server", "dev", "build", "proto")
+FILES = ("server", "dev", "build", "proto", "audit")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
@@ -109,6 +109,30 @@ def test_a_lock_file_has_what_its_packages_need(name: str) -> None:
             assert needed is not None, f"{package} needs {requirement}, which {name}.txt lacks"
             assert requirement.specifier.contains(needed), f"{package} needs {requirement}, not {needed}"
     assert compared > 10
+
+
+def test_the_page_lists_the_packages_of_a_client_with_their_lowest_versions() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    table = page.partition("\nA client needs ")[2].partition("\n\n")[2].partition("\n\n")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    listed = {package: version for packages, version, _ in rows for package in packages.split(", ")}
+    direct = [
+        Requirement(text)
+        for text in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+            "dependencies"
+        ]
+    ]
+    for requirement in direct:
+        [lowest] = [each.version for each in requirement.specifier if each.operator == ">="]
+        assert listed[requirement.name].startswith(f"{lowest} or later"), requirement
+    found, left = set(), direct
+    while left:
+        requirement = left.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            found.add(name)
+            left += [Requirement(text) for text in metadata.requires(name) or ()]
+    assert found == set(listed)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from quorum.client.errors import RefusedError, UsageError
 from support.hostile_connections import PREFACE, call, headers_of
 from support.http2 import END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
 from support.processes_hostile import hostile_connections
-from support.secured_member import ADMIN, HEALTHY, PASSWORD, SecuredMember
+from support.secured_member import HEALTHY, PASSWORD, SecuredMember
 
 CONNECTIONS = 2_000
 LIMIT_S = 20.0
@@ -115,7 +115,7 @@ def test_every_port_speaks_tls_and_nothing_else(member: SecuredMember) -> None:
 
 
 def test_the_peers_port_takes_no_handshake_without_a_certificate(member: SecuredMember) -> None:
-    assert answer(member.members[0].peer, bytes(400), member.context()) == b""
+    assert answer(member.members[0].peer, bytes(400), member.peer_context(has_certificate=False)) == b""
 
 
 def test_without_a_log_in_the_clients_port_tells_its_health_and_nothing_else(member: SecuredMember) -> None:
@@ -185,7 +185,7 @@ def test_a_name_is_never_a_path_and_one_name_is_one_queue(member: SecuredMember)
         return {each for each in member.directory.parent.rglob("*") if each.is_file()}
 
     async def scenario() -> None:
-        async with quorum.connect(member.url_as(ADMIN)) as client:
+        async with quorum.connect(member.url) as client:
             for name in NAMES:
                 await client.declare(name, {})
                 await client.publish(name, name.encode())
@@ -232,12 +232,13 @@ def test_no_secret_is_in_any_output(member: SecuredMember) -> None:
     process = member.process(member.name)
     assert process is not None
     key = (member.certificates / f"{HOST}.key").read_text(encoding="ascii").splitlines()[1]
-    encoded = base64.b64encode(f"{ADMIN}:{PASSWORD}".encode()).decode()
+    name, password = member.administrator
+    encoded = base64.b64encode(f"{name}:{password}".encode()).decode()
     secret = (member.directory / "secret").read_text(encoding="ascii").strip()
-    canaries = (PASSWORD, WRONG, encoded, key, secret, "scrypt$")
+    canaries = (PASSWORD, password, WRONG, encoded, key, secret, "scrypt$")
     outputs = {}
-    for name in ("cmdline", "environ"):
-        outputs[name] = Path(f"/proc/{process.pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    for kind in ("cmdline", "environ"):
+        outputs[kind] = Path(f"/proc/{process.pid}/{kind}").read_text(encoding="utf-8", errors="replace")
     for path in (
         "/metrics",
         "/metrics/queues",
@@ -250,7 +251,7 @@ def test_no_secret_is_in_any_output(member: SecuredMember) -> None:
         )
         with urllib.request.urlopen(request, timeout=LIMIT_S, context=member.context()) as found:
             outputs[path] = found.read().decode()
-    right = {**os.environ, "QUORUM_URL": member.url_as(), "QUORUM_USER": ADMIN, "QUORUM_PASSWORD": PASSWORD}
+    right = {**os.environ, "QUORUM_URL": member.url_as(), "QUORUM_USER": name, "QUORUM_PASSWORD": password}
     wrong = {**right, "QUORUM_PASSWORD": WRONG}
     for words, variables in (
         (["cluster", "status"], right),
@@ -261,12 +262,12 @@ def test_no_secret_is_in_any_output(member: SecuredMember) -> None:
         said = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         outputs[" ".join(words)] = said.stdout + said.stderr
     outputs["log"] = member.output
-    assert ADMIN in outputs[f"{PREFIX}/users"]
+    assert name in outputs[f"{PREFIX}/users"]
     assert "log-in failed" in outputs["log"]
     assert "log-in" in outputs["users list"]
-    for name, output in outputs.items():
-        assert output, name
-        assert not [each for each in canaries if each in output], name
+    for where, output in outputs.items():
+        assert output, where
+        assert not [each for each in canaries if each in output], where
 
 
 def test_the_member_dials_nobody(member: SecuredMember) -> None:

@@ -158,8 +158,8 @@ class Attack:
         self._http2 = self.member.context()
         self._http2.set_alpn_protocols(["h2"])
         self._http = self.member.context()
-        self._peer = self.member.context("client")
-        self._stranger = self.member.context()
+        self._peer = self.member.peer_context()
+        self._stranger = self.member.peer_context(has_certificate=False)
         client, peer, http = (self.member.members[0].client, self.member.members[0].peer, self.member.http)
         self._kinds: list[tuple[str, str, ssl.SSLContext | None, Callable[[], bytes]]] = [
             *(

@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import quorum
-from quorum.cli.certificates import create
 from quorum.cli.local_cluster import HOST, LocalCluster, free_ports
 
 PASSWORD = "canary-password-4f1c"
-ADMIN, WORKER, HEALTHY = "admin", "worker", "healthy"
-CALL_LIMIT_S = 10.0
-
-
-def _certificates_of(directory: Path) -> Path:
-    return directory.with_name(directory.name + "-certificates")
+WORKER, HEALTHY = "worker", "healthy"
 
 
 class SecuredMember(LocalCluster):
-    """One member. `certificates` has the authority of all its certificates, and those of `HOST` and `client`."""
+    """One member of a secured cluster, with a port for HTTP and a log of JSON lines."""
 
     def __init__(self, directory: Path) -> None:
-        folder = _certificates_of(directory.absolute())
-        create([HOST, "client"], folder, 30)
-        self.http = f"{HOST}:{free_ports(1)[0]}"
-        pem, key, authority = (folder / name for name in (f"{HOST}.pem", f"{HOST}.key", "ca.pem"))
-        settings = {
-            "tls_certificate_file": pem,
-            "tls_key_file": key,
-            "peers_certificate_file": pem,
-            "peers_key_file": key,
-            "peers_ca_file": authority,
-        }
         super().__init__(
-            directory,
-            1,
-            settings={
-                "http_listen": self.http,
-                "log_format": "json",
-                **{name: str(file) for name, file in settings.items()},
-            },
+            directory, 1, secured=True, http_ports=free_ports(1), settings={"log_format": "json"}
         )
 
     @property
-    def certificates(self) -> Path:
-        return _certificates_of(self.directory)
+    def http(self) -> str:
+        return self.members[0].http
 
     @property
     def name(self) -> str:
@@ -59,37 +35,29 @@ class SecuredMember(LocalCluster):
         """All that the member has written."""
         return self.members[0].output.read_text(encoding="utf-8", errors="replace")
 
-    def context(self, certificate: str = "") -> ssl.SSLContext:
-        """Of a client that trusts the authority; with the certificate of this name."""
-        found = ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
-        if certificate:
+    def context(self) -> ssl.SSLContext:
+        """Of a client, which trusts the authority for clients and has no certificate."""
+        return ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
+
+    def peer_context(self, *, has_certificate: bool = True) -> ssl.SSLContext:
+        """Of a node that trusts the authority for members, with the certificate of one."""
+        found = ssl.create_default_context(cafile=str(self.peer_certificates / "ca.pem"))
+        if has_certificate:
             found.load_cert_chain(
-                self.certificates / f"{certificate}.pem", self.certificates / f"{certificate}.key"
+                self.peer_certificates / f"{HOST}.pem", self.peer_certificates / f"{HOST}.key"
             )
         return found
 
-    def url_as(self, user: str = "", password: str = PASSWORD) -> str:
-        log_in = f"{user}:{password}@" if user else ""
+    def url_as(self, user: str = "") -> str:
+        """user: one that `make_users` has made; without one, the client does not log in."""
+        log_in = f"{user}:{PASSWORD}@" if user else ""
         return f"quorums://{log_in}{self.members[0].client}/?ca_file={self.certificates}/ca.pem"
 
-    def is_serving(self, name: str) -> bool:
-        try:
-            with urllib.request.urlopen(
-                f"https://{self.http}/readyz", timeout=CALL_LIMIT_S, context=self.context()
-            ) as answer:
-                return int(answer.status) == 200
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
-            return False
-
-    def _is_ready(self, name: str) -> bool:
-        return self.is_serving(name)
-
     async def make_users(self) -> None:
-        """`admin`; `worker`, who may write and read names that begin with `mine` and declare `mine.too`; and `healthy`
-        with every right for names that begin with `healthy`. All have the same password."""
-        async with quorum.connect(self.url_as()) as client:
-            await client.set_user(ADMIN, PASSWORD, administers=True)
-        async with quorum.connect(self.url_as(ADMIN)) as client:
+        """The administrator; `worker`, who may write and read names that begin with `mine` and declare `mine.too`; and
+        `healthy` with every right for names that begin with `healthy`. The last two have the same password."""
+        await asyncio.to_thread(self.make_administrator)
+        async with quorum.connect(self.url) as client:
             for user, *rights in ((WORKER, "mine.too", "mine*", "mine*"), (HEALTHY, *["healthy*"] * 3)):
                 await client.set_user(user, PASSWORD)
                 await client.set_permissions(user, *rights)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from importlib import metadata
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from quorum import __version__
 from quorum.api.http import dead_letters, json_codec
 from quorum.api.http.json_api import (
     CALLS,
@@ -20,7 +20,6 @@ from quorum.api.http.json_api import (
     REDRIVE_PATH,
     service_method,
 )
-from quorum.api.http.metrics import DISTRIBUTION
 
 
 def routes(refused: Callable[[Request], Awaitable[Response | None]]) -> list[Route]:
@@ -58,7 +57,7 @@ def openapi() -> dict[str, Any]:
     paths.update(_OWN_PATHS)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Quorum", "version": metadata.version(DISTRIBUTION)},
+        "info": {"title": "Quorum", "version": __version__},
         "paths": paths,
         "components": {
             "schemas": known,

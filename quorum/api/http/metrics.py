@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from importlib import metadata
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,13 +15,13 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from fifo.results import QueueInfo
+from quorum import __version__
 from quorum.api.http.sums import EVENTS, STATES, Sum, infos
 from quorum.api.hub import Hub
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import queries as q
 from quorum.node.replica.replica import SYSTEM_GROUP
 
-DISTRIBUTION = "quorum-queue"
 MOST_QUEUES = 10_000
 """Queues that one answer shows by name."""
 
@@ -148,7 +147,7 @@ def _add_member(families: Families, found: q.ClusterStatus, name: str) -> None:
         "quorum_build_info",
         "The release of this member, and the machine version that it knows.",
         1,
-        version=metadata.version(DISTRIBUTION),
+        version=__version__,
         machine_version=str(found.known_version),
     )
     for standing in q.STANDINGS:
