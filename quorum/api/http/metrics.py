@@ -7,7 +7,7 @@ the members of a cluster count every message once. `docs/metrics.md` lists all n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -60,10 +60,12 @@ class Families(Collector):
 class Metrics:
     """Makes one answer at a time, so that many scrapes cost no more than one after another."""
 
-    def __init__(self, hub: Hub, name: str) -> None:
-        """name: of this member."""
+    def __init__(self, hub: Hub, name: str, certificate_ends: Mapping[str, Callable[[], int]]) -> None:
+        """name: of this member. certificate_ends: the end of the certificate for each use, in Unix seconds; the
+        functions may read files."""
         self._hub = hub
         self._name = name
+        self._certificate_ends = certificate_ends
         self._lock = asyncio.Lock()
 
     async def of_member(self) -> bytes:
@@ -76,6 +78,13 @@ class Metrics:
             for group in found.groups:
                 _add_group(families, group, is_led=group.leader == self._name)
             await self._add_sums(families, self._led(found))
+            for use, end in self._certificate_ends.items():
+                families.gauge(
+                    "quorum_certificate_end_timestamp_seconds",
+                    "When the certificate ends that this member presents.",
+                    await asyncio.to_thread(end),
+                    use=use,
+                )
         registry = _registry(families)
         ProcessCollector(registry=registry)
         return generate_latest(registry)

@@ -31,6 +31,7 @@ from quorum.api.rights import MONITOR
 from quorum.api.status import Code, StatusError
 from quorum.errors import OperatorError
 from quorum.node.queries import CheckHealth
+from quorum.replication.network.tls import TlsSecurity
 
 MOST_CONNECTIONS = 64
 """Connections at a time; an address may have as many as are left free, and those that have sent least are closed."""
@@ -76,9 +77,16 @@ class HttpServer:
         name: str,
         api: JsonApi,
         certificates: Certificates | None = None,
+        peer_security: TlsSecurity | None = None,
     ) -> None:
-        """name: of this member. certificates: for TLS."""
-        metrics = Metrics(hub, name)
+        """name: of this member. certificates: for TLS, here and for clients of gRPC. peer_security: for other
+        members."""
+        ends: dict[str, Callable[[], int]] = {}
+        if certificates is not None:
+            ends |= {"client": certificates.end, "http": certificates.end}
+        if peer_security is not None:
+            ends["peer"] = peer_security.end
+        metrics = Metrics(hub, name, ends)
 
         async def of_member(request: Request) -> Response:
             if (refused := await _refused(hub.access, request)) is not None:
