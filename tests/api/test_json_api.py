@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from quorum.api.http import json_api, json_codec
 from quorum.api.http.description import openapi
 from quorum.api.http.json_api import CALLS, MAX_BODY, request_of
 from quorum.api.http.json_codec import JsonError
+from quorum.api.http.metrics import Metrics
 from quorum.api.http.server import MOST_CONNECTIONS
 from quorum.api.rights import BY_METHOD
 from quorum.catalog.users import User
@@ -123,11 +125,42 @@ def test_idle_connections_of_an_address_leave_places() -> None:
                 await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
                 for _ in range(MOST_CONNECTIONS)
             ]
-            assert (await http.ask("GET", "/healthz"))[0] == 503
+            status, answer = await http.ask("GET", "/healthz")
+            assert (status, answer["error"]["reason"]) == (503, "OVERLOADED")
             while (await http.ask("GET", "/healthz"))[0] != 200:
                 await asyncio.sleep(0.1)
             for _, writer in idle:
                 writer.close()
+
+    asyncio.run(run())
+
+
+def test_errors_before_a_call_are_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with member() as http:
+            for path in ("/api/v1/none", "/api/v2/queues", "/none", "/metrics/none"):
+                status, reason, message = await http.refused("GET", path)
+                assert (status, reason) == (404, "NO_PATH"), path
+                assert path in message
+            for method, path, allowed in (
+                ("POST", "/api/v1/queues/orders", "DELETE, GET, HEAD, PUT"),
+                ("PATCH", "/api/v1/queues", "GET, HEAD"),
+                ("OPTIONS", "/api/v1/queues/orders/purge", "DELETE, GET, HEAD, POST, PUT"),
+                ("DELETE", "/metrics", "GET, HEAD"),
+            ):
+                status, answer = await http.ask(method, path, {})
+                assert (status, answer["error"]["reason"]) == (405, "WRONG_METHOD"), path
+                assert answer["error"]["metadata"] == {"allowed": allowed}
+                assert f"allow: {allowed}" in await http.head(method, path)
+            for rubbish in (b"rubbish\r\n\r\n", b"GET / HTTP/1.1\r\nA" + b"a" * 20_000 + b": b\r\n\r\n"):
+                status, text = await http.raw(rubbish)
+                assert (status, json.loads(text)["error"]["reason"]) == (400, "BAD_REQUEST")
+
+            async def broken(*_: object) -> bytes:
+                raise RuntimeError("a defect")
+
+            monkeypatch.setattr(Metrics, "of_member", broken)
+            assert (await http.refused("GET", "/metrics"))[:2] == (500, "INTERNAL")
 
     asyncio.run(run())
 

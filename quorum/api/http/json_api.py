@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import status_pb2
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -27,11 +27,11 @@ from quorum.api.access import USER
 from quorum.api.audit import DONE, NO_ANSWER
 from quorum.api.http import dead_letters, json_codec
 from quorum.api.http.dead_letters import Redriver
+from quorum.api.http.errors import failed, failed_with
 from quorum.api.http.json_codec import JsonError
 from quorum.api.http.sums import AllQueues
 from quorum.api.hub import Hub
 from quorum.api.owners import CALLER, client_address
-from quorum.api.rpc_status import to_proto
 from quorum.api.shares import Shares, WindowFull
 from quorum.api.status import Code, Status, StatusError, invalid, make
 from quorum.catalog.users import User
@@ -57,20 +57,6 @@ EVENTS_LIMIT_S = 3_600.0
 PREFIX = "/api/v1"
 JSON = "application/json"
 DEAD_LETTERS_PATH, REDRIVE_PATH = "/queues/{queue}/dead-letters", "/queues/{queue}/redrive"
-
-HTTP_STATUS = {
-    Code.INVALID_ARGUMENT: 400,
-    Code.UNAUTHENTICATED: 401,
-    Code.PERMISSION_DENIED: 403,
-    Code.NOT_FOUND: 404,
-    Code.ALREADY_EXISTS: 409,
-    Code.ABORTED: 409,
-    Code.FAILED_PRECONDITION: 409,
-    Code.RESOURCE_EXHAUSTED: 429,
-    Code.INTERNAL: 500,
-    Code.UNAVAILABLE: 503,
-    Code.DEADLINE_EXCEEDED: 504,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +221,7 @@ class JsonApi:
         try:
             await self._admitted(_CLUSTER.rpc, request, peer_of(request))
         except StatusError as error:
-            return _failed(error.status)
+            return failed(error.status)
         return None
 
     # ---- events
@@ -245,20 +231,20 @@ class JsonApi:
         peer = peer_of(request)
         address = client_address(peer)
         if not self._calls.enter(address):
-            return _failed(_no_place())
+            return failed(_no_place())
         try:
             watched = _watched(request.query_params)
             user = await self._admitted(_CLUSTER.rpc, request, peer)
             first = await self._event(watched, user, peer)  # a refusal ends the request, and not its stream
         except _Aborted as error:
             self._calls.leave(address)
-            return _failed_with(error.status)
+            return failed_with(error.status)
         except StatusError as error:
             self._calls.leave(address)
-            return _failed(error.status)
+            return failed(error.status)
         except JsonError as error:
             self._calls.leave(address)
-            return _failed(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
+            return failed(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
         except BaseException:
             self._calls.leave(address)
             raise
@@ -362,7 +348,7 @@ class JsonApi:
             peer = peer_of(request)
             address = client_address(peer)
             if not self._calls.enter(address):
-                return _failed(_no_place())
+                return failed(_no_place())
             outcome = NO_ANSWER
             try:
                 user = await self._admitted(rpc, request, peer)
@@ -371,12 +357,12 @@ class JsonApi:
                 return JSONResponse(found)
             except _Aborted as error:
                 outcome = error.status.message
-                return _failed_with(error.status)
+                return failed_with(error.status)
             except StatusError as error:
                 outcome = error.status.message
-                return _failed(error.status)
+                return failed(error.status)
             except JsonError as error:
-                return _failed(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
+                return failed(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
             finally:
                 self._hub.access.audit.finish(outcome)
                 self._calls.leave(address)
@@ -607,19 +593,3 @@ def _plain(field: Any, text: str, name: str) -> object:
     if not (text.isascii() and text.isdecimal() and len(text) <= 20):
         raise JsonError(f"{name}: wanted: a whole number")
     return int(text)
-
-
-def _failed(why: Any) -> Response:
-    return _failed_with(to_proto(why))
-
-
-def _failed_with(found: Any) -> Response:
-    info = error_details_pb2.ErrorInfo()
-    for detail in found.details:
-        if detail.Is(info.DESCRIPTOR):
-            detail.Unpack(info)
-    error = {"code": Code(found.code).name, "reason": info.reason, "message": found.message}
-    headers = {"www-authenticate": 'Basic realm="quorum"'} if found.code == Code.UNAUTHENTICATED else None
-    shown = {"error": {**error, "metadata": dict(sorted(info.metadata.items()))}}
-    status = 413 if info.reason == "REQUEST_TOO_LARGE" else HTTP_STATUS[Code(found.code)]
-    return JSONResponse(shown, status, headers)
