@@ -15,9 +15,10 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 import quorum
 from quorum.api.access import refusal
-from quorum.api.http import json_api, json_codec
+from quorum.api.http import json_codec
+from quorum.api.http.calls import CALLS, PREFIX, request_of
 from quorum.api.http.description import openapi
-from quorum.api.http.json_api import CALLS, MAX_BODY, request_of
+from quorum.api.http.json_api import MAX_BODY
 from quorum.api.http.json_codec import JsonError
 from quorum.api.http.metrics import Metrics
 from quorum.api.http.server import MOST_CONNECTIONS
@@ -193,7 +194,7 @@ def test_every_path_asks_for_the_rights_of_its_call() -> None:
                 await http.ok("PUT", f"/api/v1/users/{name}/permissions", rights, "admin")
             for call in CALLS:
                 body = {"source": "mine", "queue": "mine"} if call.within == "binding" else {}
-                path = json_api.PREFIX + call.path.format(**named)
+                path = PREFIX + call.path.format(**named)
                 request = request_of(call, dict.fromkeys(call.names, "mine"), _Query([]), dict(body))
                 for name, given_rights in KINDS.items():
                     user = User(name, "x", **given_rights)  # type: ignore[arg-type]
@@ -328,7 +329,7 @@ def test_every_value_comes_back_as_it_was() -> None:
 def test_every_call_is_described_and_its_query_names_fields() -> None:
     described = openapi()
     for call in CALLS:
-        assert call.method.lower() in described["paths"][json_api.PREFIX + call.path]
+        assert call.method.lower() in described["paths"][PREFIX + call.path]
         assert {*call.query, *call.names} - {*call.request.DESCRIPTOR.fields_by_name} <= {"name"}
     with pytest.raises(JsonError):
         request_of(CALLS[0], {}, _Query([("limit", "1" * 30)]), {})

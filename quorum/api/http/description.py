@@ -11,8 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from quorum.api.http import dead_letters, json_codec
-from quorum.api.http.errors import HTTP_STATUS
-from quorum.api.http.json_api import (
+from quorum.api.http.calls import (
     CALLS,
     DEAD_LETTERS_PATH,
     JSON,
@@ -20,6 +19,7 @@ from quorum.api.http.json_api import (
     REDRIVE_PATH,
     service_method,
 )
+from quorum.api.http.errors import HTTP_STATUS
 from quorum.api.http.metrics import DISTRIBUTION
 
 

@@ -13,8 +13,9 @@ from starlette.routing import Match
 from starlette.types import ExceptionHandler
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from quorum.api.http.json_codec import JsonError
 from quorum.api.rpc_status import to_proto
-from quorum.api.status import Code, Status, make
+from quorum.api.status import Code, Status, StatusError, make
 
 HTTP_STATUS = {
     Code.INVALID_ARGUMENT: 400,
@@ -33,6 +34,31 @@ BY_REASON = {"REQUEST_TOO_LARGE": 413, "WRONG_METHOD": 405}
 """Reasons that have a status of their own."""
 MAX_PATH = 255
 """Characters of a path that an error quotes."""
+
+
+class Aborted(Exception):
+    """The service has ended the call."""
+
+    def __init__(self, found: Any) -> None:
+        self.status = found
+
+
+REFUSALS = (Aborted, StatusError, JsonError)
+"""How a request is refused."""
+NO_PLACE = make(
+    Code.RESOURCE_EXHAUSTED,
+    "too_many_calls",
+    "this client has its share of the requests that the member answers at a time",
+)
+
+
+def status_of(error: Aborted | StatusError | JsonError) -> Any:
+    """As google.rpc.Status."""
+    if isinstance(error, Aborted):
+        return error.status
+    if isinstance(error, StatusError):
+        return to_proto(error.status)
+    return to_proto(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
 
 
 def failed(why: Status) -> Response:
@@ -56,7 +82,7 @@ async def _no_endpoint(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:MAX_PATH]
     if error.status_code == 404:
-        text = f"there is no path {path!r}; /openapi.json and docs/metrics.md list all"
+        text = f"there is no path {path!r}; /openapi.json has those of JSON"
         return failed(make(Code.NOT_FOUND, "no_path", text))
     if error.status_code == 405:
         found = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)

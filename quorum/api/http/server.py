@@ -24,7 +24,8 @@ from quorum.api.access import Access, refusal
 from quorum.api.certificates import Certificates, RenewedContext
 from quorum.api.connections import LOOK_S, close_excess
 from quorum.api.http import description, errors, page_files
-from quorum.api.http.json_api import JsonApi, check_origin, peer_of
+from quorum.api.http.callers import check_origin, peer_of
+from quorum.api.http.json_api import JsonApi
 from quorum.api.http.metrics import Metrics
 from quorum.api.hub import Hub
 from quorum.api.owners import client_address
