@@ -217,6 +217,14 @@ def _add_group(families: Families, found: q.GroupStatus, *, is_led: bool) -> Non
         ("disputed", "1 if the states of the members differ.", bool(found.disputed)),
     ):
         families.gauge(f"quorum_group_{name}", meaning, value, group=group)
+    for each in found.progress:
+        families.gauge(
+            "quorum_group_behind_entries",
+            "Entries of the leader's log that another member is not known to have. Only the leader exports it.",
+            max(0, found.last_index - each.match_index),
+            group=group,
+            member=each.name,
+        )
     families.counter(
         "quorum_group_repaired_entries", "Damaged entries that were repaired.", found.repaired, group=group
     )
