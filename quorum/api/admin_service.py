@@ -349,6 +349,10 @@ def _cluster_status(found: q.ClusterStatus) -> pb.ClusterStatusResponse:
             quarantined=group.is_quarantined,
             disputed=group.disputed,
             version=group.version,
+            last_index=group.last_index,
+            progress=[
+                pb.MemberProgress(name=each.name, match_index=each.match_index) for each in group.progress
+            ],
         )
     return response
 

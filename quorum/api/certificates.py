@@ -14,6 +14,7 @@ import grpc
 import structlog
 
 from quorum.errors import ConfigError
+from quorum.replication.network.tls import end_of
 
 Seen = tuple[tuple[int, int, int], ...]
 """Of each file: its inode, size and time of change."""
@@ -61,6 +62,13 @@ class Certificates:
                 self._content = found
                 self.version += 1
                 structlog.get_logger().info("certificates renewed", certificate=str(self.certificate))
+
+    def end(self) -> int:
+        """Unix seconds of the end of the certificate that new connections use. Renewed files are taken first. Any
+        thread."""
+        self.renew()
+        with self._lock:
+            return end_of(self._content[0])
 
     def prepare(self, certificate: Path, key: Path, client_authorities: Path | None) -> Callable[[], bool]:
         """Read these files, of which there is an authority if there was one before. The result takes them, and says

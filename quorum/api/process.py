@@ -49,6 +49,7 @@ from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
 from quorum.replication.network.handshake import Versions
+from quorum.replication.network.tls import TlsSecurity
 
 if TYPE_CHECKING:
     from quorum.api.http.server import HttpServer
@@ -215,7 +216,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk, 
     hub.attach(driver)
     server = Server(hub, config)
     await server.start(config.client_address)
-    http = await _serve_http(hub, config, server)
+    http = await _serve_http(hub, config, server, security)
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -251,7 +252,9 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk, 
     return 0
 
 
-async def _serve_http(hub: Hub, config: NodeConfig, services: Server) -> HttpServer | None:
+async def _serve_http(
+    hub: Hub, config: NodeConfig, services: Server, security: TlsSecurity | None
+) -> HttpServer | None:
     """The server of `http_listen`, None without it. Its libraries are imported only if they are needed."""
     if config.http_listen is None:
         return None
@@ -259,7 +262,7 @@ async def _serve_http(hub: Hub, config: NodeConfig, services: Server) -> HttpSer
     from quorum.api.http.server import HttpServer
 
     api = JsonApi(hub, services.admin, services.queues)
-    server = HttpServer(hub, config.name, api, services.certificates)
+    server = HttpServer(hub, config.name, api, services.certificates, security)
     await server.start(config.http_listen)
     return server
 

@@ -206,6 +206,7 @@ EXTRAS = {
     "cryptography": "server",
     "google_crc32c": "server",
     "grpc_reflection": "server",
+    "h11": "server",
     "lark": "server",
     "packaging": "server",
     "prometheus_client": "server",

@@ -341,8 +341,18 @@ class MemberInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberProgress:
+    """How far a member has come in a group. match_index: it has every entry up to this one, as the leader knows; 0 if
+    the leader has not heard that yet."""
+
+    name: str
+    match_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """leader: empty if none is known. members: the voters. settled: voters and learners are committed.
+    """leader: empty if none is known. members: the voters. settled: voters and learners are committed. last_index: of
+    the answering node's log. progress: of the other members; empty unless the answering node leads the group.
 
     Of the answering node's own data: repaired, bodies that were damaged or missing and are repaired; unreadable, bodies
     that it cannot read; fetching, bodies that it needs before it can install a snapshot; quarantined."""
@@ -363,6 +373,8 @@ class GroupInfo:
     """which difference of states keeps the answering node from serving the group; empty if it serves it"""
     version: int = 0
     """the machine version that the group has switched to"""
+    last_index: int = 0
+    progress: tuple[MemberProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +424,8 @@ class ClusterStatus:
                     g.quarantined,
                     g.disputed,
                     g.version,
+                    g.last_index,
+                    tuple([MemberProgress(each.name, each.match_index) for each in g.progress]),
                 )
                 for g in wire.groups
             ),

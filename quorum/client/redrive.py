@@ -2,6 +2,9 @@
 
 A message is published to the queue that its `x-last-death-queue` names, and settled when that is confirmed. Messages
 that cannot be moved stay checked out until the end, so that they are not looked at twice, and are requeued then.
+
+`Redrive` has the steps. A `Source` takes, publishes and settles: here a client with its consumers, in a member a
+session of its own (quorum/api/http/dead_letters.py).
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from quorum.client.consumer import Consumer
 from quorum.client.delivery import DeliveredMessage
@@ -81,7 +85,7 @@ def moved_back(history: str, queue: str, time_ms: int) -> str:
     return text
 
 
-def last_death(own: Mapping[str, FieldValue]) -> tuple[str, str]:
+def last_death(own: Mapping[str, FieldValue | None]) -> tuple[str, str]:
     """(queue, reason) of a message's last death; an empty queue if it has no history. A short history is `x-death`
     alone."""
     if (found := own.get(CAME_FROM)) is not None:
@@ -102,84 +106,132 @@ def _text(found: object) -> str:
     return found if isinstance(found, str) else ""
 
 
-async def redrive(
-    client: Mover, queue: str, selector: str | None, limit: int | None, only: str | None
-) -> Redriven:
-    """See Client.redrive. Messages that come to the queue meanwhile are not moved."""
-    return await _Redrive(client, queue, limit, only).run(selector)
+class Letter(Protocol):
+    """What the steps need of a message of the dead-letter queue."""
+
+    @property
+    def sequence(self) -> int: ...
+
+    @property
+    def application_properties(self) -> Mapping[str, FieldValue | None]: ...
 
 
-async def _round(consumer: Consumer) -> tuple[list[DeliveredMessage], int]:
-    """The messages that a new consumer gets now, and the bytes of their batches."""
-    await consumer.drain()
-    found: list[DeliveredMessage] = []
-    size = 0
-    async for delivery in consumer.deliveries():
-        found += [delivery[ordinal] for ordinal in range(len(delivery))]
-        size += len(delivery.batch_bytes)
-    return found, size
+LetterT = TypeVar("LetterT", bound=Letter)
 
 
-class _Redrive:
-    """One redrive of a queue."""
+class CannotTake(Exception):
+    """The source gets no more messages. The cause says why."""
 
-    def __init__(self, client: Mover, queue: str, limit: int | None, only: str | None) -> None:
-        self._client = client
+
+class Refused(Exception):
+    """The target has not taken a message, and the text says why."""
+
+
+class InDoubt(Exception):
+    """A message may be in both queues."""
+
+
+class Source(Protocol[LetterT]):
+    """Takes messages of a dead-letter queue, and holds those that are not settled."""
+
+    async def take(self, count: int) -> tuple[list[LetterT], int]:
+        """Up to so many messages that are ready now, and their bytes. CannotTake."""
+
+    async def publish(self, letter: LetterT, target: str, history: str | None) -> None:
+        """Publish a message to this queue. history: replaces its own, if it is not None. Refused or InDoubt."""
+
+    async def settle(self, letter: LetterT) -> None:
+        """InDoubt unless it is settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """at_a_time, round_bytes: of a round. limit: messages that are moved, left or in doubt. most_held: messages that
+    stay. most_taken: all messages. A redrive that ends at one of the last two is not complete."""
+
+    at_a_time: int
+    round_bytes: int
+    limit: int | None = None
+    most_held: int | None = None
+    most_taken: int | None = None
+
+
+class Redrive(Generic[LetterT]):
+    """One redrive of a queue. only: the messages that died last in this queue; None for all. Messages from
+    next_sequence on are not moved: they have come meanwhile. ready: the number of messages that were ready before."""
+
+    def __init__(
+        self,
+        source: Source[LetterT],
+        queue: str,
+        bounds: Bounds,
+        only: str | None,
+        next_sequence: int,
+        ready: int | None = None,
+    ) -> None:
+        self._source = source
         self._queue = queue
-        self._limit = limit
+        self._bounds = bounds
         self._only = only
+        self._next_sequence = next_sequence
+        self._ready = ready
         self._moved: Counter[str] = Counter()
         self._left: Counter[str] = Counter()
+        self._taken = 0
         self._passed = 0
         """messages that are held without being asked for: they are newer, or come from another queue than `only`"""
-        self._is_full = False
-        """no more messages that stay can be held"""
         self._doubtful: dict[int, str] = {}
         """the queue of each message that may be in both queues, by sequence"""
         self._published: set[int] = set()
         """sequences of those that were published, so that they are only settled if they are delivered again"""
+        self.is_complete = True
+        """False if there may be more messages that could be moved"""
 
-    async def run(self, selector: str | None) -> Redriven:
-        info = (await self._client.describe(self._queue)).queue
+    @property
+    def result(self) -> Redriven:
+        """What was moved so far, also if `run` was cancelled."""
+        doubtful = Counter(self._doubtful.values())
+        return Redriven(dict(self._moved), dict(self._left), dict(doubtful), self.is_complete)
+
+    async def run(self) -> None:
+        """Move the messages. The cause of CannotTake, if no message could be taken."""
         seen = 0
         count = FIRST_ROUND
-        holders: list[Consumer] = []
-        try:
-            while (wanted := self._wanted(count)) > 0:
-                holders.append(self._client.consume(self._queue, selector, prefetch=wanted))
-                try:
-                    messages, size = await _round(holders[-1])
-                except RefusedError:
-                    if not seen:
-                        raise
-                    self._is_full = True  # as by x-max-consumers: those that stay have a consumer
-                    break
-                older = [message for message in messages if message.sequence < info.next_sequence]
-                seen += len(older)
-                self._passed += len(messages) - len(older)
-                await asyncio.gather(*map(self._look_at, older))
-                if not holders[-1].held:
-                    await holders.pop().cancel()
-                # A queue with priorities may hand out newer messages before older ones.
-                if not messages or (not older and seen >= info.ready):
-                    break
-                count = min(2 * count, AT_A_TIME, max(1, len(messages) * ROUND_BYTES // max(1, size)))
-        finally:
-            for holder in holders:
-                await holder.cancel()
-        doubtful = Counter(self._doubtful.values())
-        return Redriven(dict(self._moved), dict(self._left), dict(doubtful), not self._is_full)
+        while (wanted := self._wanted(count)) > 0:
+            try:
+                letters, size = await self._source.take(wanted)
+            except CannotTake as error:
+                if not self._taken:
+                    raise error.__cause__ or error from None
+                self.is_complete = False
+                return
+            self._taken += len(letters)
+            older = [letter for letter in letters if letter.sequence < self._next_sequence]
+            seen += len(older)
+            self._passed += len(letters) - len(older)
+            await asyncio.gather(*map(self._look_at, older))
+            # A queue with priorities may hand out newer messages before older ones.
+            if not letters or (not older and self._ready is not None and seen >= self._ready):
+                return
+            fitting = max(1, len(letters) * self._bounds.round_bytes // max(1, size))
+            count = min(2 * count, self._bounds.at_a_time, fitting)
 
     def _wanted(self, count: int) -> int:
         """Messages of the next round."""
-        self._is_full = self._passed + self._left.total() >= MAX_PASSED
-        if self._is_full:
+        bounds = self._bounds
+        if bounds.most_held is not None and self._passed + self._left.total() >= bounds.most_held:
+            self.is_complete = False
             return 0
-        looked_at = self._moved.total() + self._left.total() + len(self._doubtful)
-        return count if self._limit is None else min(count, self._limit - looked_at)
+        if bounds.most_taken is not None:
+            count = min(count, bounds.most_taken - self._taken)
+            self.is_complete = count > 0
+        if bounds.limit is not None:
+            looked_at = self._moved.total() + self._left.total() + len(self._doubtful)
+            count = min(count, bounds.limit - looked_at)
+        return count
 
-    async def _look_at(self, message: DeliveredMessage) -> None:
-        own = {name: value for name, value in message.application_properties.items() if value is not None}
+    async def _look_at(self, letter: LetterT) -> None:
+        own = letter.application_properties
         target, _ = last_death(own)
         if self._only is not None and target != self._only:
             self._passed += 1
@@ -188,28 +240,95 @@ class _Redrive:
         elif target == self._queue:
             self._leave(DIED_HERE)
         else:
-            await self._move(message, target, own)
+            history = own.get(HISTORY)
+            await self._move(letter, target, history if isinstance(history, str) else None)
 
-    async def _move(self, message: DeliveredMessage, target: str, own: dict[str, FieldValue]) -> None:
-        number = message.sequence
-        if isinstance(history := own.get(HISTORY), str):
-            own[HISTORY] = moved_back(history, self._queue, time.time_ns() // 1_000_000)
+    async def _move(self, letter: LetterT, target: str, history: str | None) -> None:
+        """The message is in doubt until both are answered, also if this is cancelled in between."""
+        number = letter.sequence
+        if history is not None:
+            history = moved_back(history, self._queue, time.time_ns() // 1_000_000)
         try:
             if number not in self._doubtful:
-                await self._client.publish(target, message.body, message.properties, own)
-                self._published.add(number)
                 self._doubtful[number] = target
+                await self._source.publish(letter, target, history)
+                self._published.add(number)
             if number in self._published:
-                await self._client.settle(message, wait=True)
+                await self._source.settle(letter)
                 del self._doubtful[number]
                 self._moved[target] += 1
-        except (PublishUnknown, OutcomeUnknown):
-            self._doubtful[number] = target
-        except QuorumError as error:
-            if number not in self._doubtful:
-                self._leave(str(error))
+        except InDoubt:
+            return
+        except Refused as error:
+            del self._doubtful[number]
+            self._leave(str(error))
 
     def _leave(self, reason: str) -> None:
         reason = reason[:MAX_REASON]
         is_known = reason in self._left or len(self._left) < MAX_REASONS
         self._left[reason if is_known else OTHER_REASONS] += 1
+
+
+async def redrive(
+    client: Mover, queue: str, selector: str | None, limit: int | None, only: str | None
+) -> Redriven:
+    """See Client.redrive. Messages that come to the queue meanwhile are not moved."""
+    info = (await client.describe(queue)).queue
+    source = _Consumers(client, queue, selector)
+    bounds = Bounds(AT_A_TIME, ROUND_BYTES, limit, most_held=MAX_PASSED)
+    moving = Redrive(source, queue, bounds, only, info.next_sequence, info.ready)
+    try:
+        await moving.run()
+    finally:
+        await source.close()
+    return moving.result
+
+
+class _Consumers:
+    """A client as a source: each round has a consumer, which is there as long as it holds messages."""
+
+    def __init__(self, client: Mover, queue: str, selector: str | None) -> None:
+        self._client = client
+        self._queue = queue
+        self._selector = selector
+        self._holders: list[Consumer] = []
+
+    async def take(self, count: int) -> tuple[list[DeliveredMessage], int]:
+        if self._holders and not self._holders[-1].held:
+            await self._holders.pop().cancel()
+        self._holders.append(self._client.consume(self._queue, self._selector, prefetch=count))
+        try:
+            return await self._drained(self._holders[-1])
+        except RefusedError as error:  # as by x-max-consumers: those that stay have a consumer
+            raise CannotTake from error
+
+    async def _drained(self, consumer: Consumer) -> tuple[list[DeliveredMessage], int]:
+        """The messages that a new consumer gets now, and the bytes of their batches."""
+        await consumer.drain()
+        found: list[DeliveredMessage] = []
+        size = 0
+        async for delivery in consumer.deliveries():
+            found += [delivery[ordinal] for ordinal in range(len(delivery))]
+            size += len(delivery.batch_bytes)
+        return found, size
+
+    async def publish(self, letter: DeliveredMessage, target: str, history: str | None) -> None:
+        own = {name: value for name, value in letter.application_properties.items() if value is not None}
+        if history is not None:
+            own[HISTORY] = history
+        try:
+            await self._client.publish(target, letter.body, letter.properties, own)
+        except (PublishUnknown, OutcomeUnknown) as error:
+            raise InDoubt from error
+        except QuorumError as error:
+            raise Refused(str(error)) from error
+
+    async def settle(self, letter: DeliveredMessage) -> None:
+        try:
+            await self._client.settle(letter, wait=True)
+        except QuorumError as error:
+            raise InDoubt from error
+
+    async def close(self) -> None:
+        for holder in self._holders:
+            await holder.cancel()

@@ -484,9 +484,17 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberProgress:
+    """match_index: a member has every entry up to this one, as the leader knows; 0 if it has not heard that yet."""
+
+    name: str
+    match_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStatus:
     """leader, voters, learners: names. repaired, unreadable, fetching: numbers of entries. version: the machine version
-    that the group uses."""
+    that the group uses. last_index: of this node's log. progress: of the other members, if this node leads."""
 
     group: int
     leader: str
@@ -502,6 +510,8 @@ class GroupStatus:
     is_quarantined: bool
     disputed: str
     version: int
+    last_index: int
+    progress: tuple[MemberProgress, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -717,8 +717,16 @@ class Disk(_message.Message):
     sync_p99_us: int
     def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: bool = ..., full: bool = ..., slow: bool = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
+class MemberProgress(_message.Message):
+    __slots__ = ("name", "match_index")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    match_index: int
+    def __init__(self, name: _Optional[str] = ..., match_index: _Optional[int] = ...) -> None: ...
+
 class GroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "version", "repaired", "unreadable", "fetching", "disputed", "quarantined")
+    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "version", "last_index", "progress", "repaired", "unreadable", "fetching", "disputed", "quarantined")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -729,6 +737,8 @@ class GroupInfo(_message.Message):
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     FETCHING_FIELD_NUMBER: _ClassVar[int]
@@ -744,12 +754,14 @@ class GroupInfo(_message.Message):
     learners: _containers.RepeatedScalarFieldContainer[str]
     settled: bool
     version: int
+    last_index: int
+    progress: _containers.RepeatedCompositeFieldContainer[MemberProgress]
     repaired: int
     unreadable: int
     fetching: int
     disputed: str
     quarantined: bool
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: bool = ..., version: _Optional[int] = ..., repaired: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: bool = ...) -> None: ...
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: bool = ..., version: _Optional[int] = ..., last_index: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ..., repaired: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: bool = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
     __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own", "skipped_entries", "lease_times", "lease_times_settled")

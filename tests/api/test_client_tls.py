@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 import quorum
 import quorum.sync
@@ -25,6 +27,7 @@ from quorum.cli.local_cluster import free_ports
 from quorum.client.endpoints import parse_url
 from quorum.client.errors import UnavailableError, UsageError
 from quorum.errors import ConfigError
+from quorum.replication.network.tls import TlsSecurity
 from support.served_member import serving
 from support.wrong_certificates import HOST, issue
 
@@ -319,34 +322,74 @@ def test_a_session_outlives_a_file_that_is_away_for_a_moment(made: Path) -> None
     asyncio.run(run())
 
 
-def test_the_http_port_has_the_renewed_certificate_too(made: Path) -> None:
-    def shown(port: int) -> bytes:
+def test_the_http_port_has_the_renewed_certificate_too_and_metrics_say_when_it_ends(made: Path) -> None:
+    def connection(port: int) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=str(made / "ca.pem"))
-        with (
-            socket.create_connection((HOST, port)) as plain,
-            context.wrap_socket(plain, server_hostname=HOST) as tls,
-        ):
+        plain = socket.create_connection((HOST, port))
+        return context.wrap_socket(plain, server_hostname=HOST)
+
+    def shown(port: int) -> bytes:
+        with connection(port) as tls:
             tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             assert b"200 OK" in tls.recv(1_000)
             found = tls.getpeercert(binary_form=True)
             assert found is not None
             return found
 
+    def ends(tls: ssl.SSLSocket) -> dict[str, int]:
+        """By use, over a connection that stays: it began before the renewal."""
+        tls.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += tls.recv(65_536)
+        head, _, body = data.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        [length] = re.findall(rb"content-length: (\d+)", head.lower())
+        while len(body) < int(length):
+            body += tls.recv(65_536)
+        found = re.findall(rb'quorum_certificate_end_timestamp_seconds\{use="(\w+)"\} (\S+)', body)
+        return {use.decode(): int(float(value)) for use, value in found}
+
+    def end_in(file: Path) -> int:
+        return int(x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp())
+
+    own = made / "127.0.0.1.pem"
+    create(["peer"], made, 40)
+    peer_files = (made / "peer.pem", made / "peer.key", made / "ca.pem")
+
     async def run() -> None:
-        certificates = Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key")
+        certificates = Certificates(own, made / "127.0.0.1.key")
         async with serving() as (_, [api]):
-            http = HttpServer(api.hub, "n1", JsonApi(api.hub, api.admin, api.queues), certificates)
+            http = HttpServer(
+                api.hub, "n1", JsonApi(api.hub, api.admin, api.queues), certificates, TlsSecurity(*peer_files)
+            )
             [free] = free_ports(1)
             port = await http.start(f"{HOST}:{free}")
+            tls = None
             try:
+                tls = await asyncio.to_thread(connection, port)
+                first = {"client": end_in(own), "http": end_in(own), "peer": end_in(peer_files[0])}
+                assert await asyncio.to_thread(ends, tls) == first
+                assert first["client"] < first["peer"]
                 before = await asyncio.to_thread(shown, port)
-                create([HOST], made, 30)
+                create([HOST], made, 60)
+                second = first | {"client": end_in(own), "http": end_in(own)}
+                assert await asyncio.to_thread(ends, tls) == second
+                assert second["client"] > first["client"]
                 after = await asyncio.to_thread(shown, port)
                 assert before != after
+                create(["peer"], made, 50)
+                third = second | {"peer": end_in(peer_files[0])}
+                assert await asyncio.to_thread(ends, tls) == third
+                assert third["peer"] != second["peer"]
                 (made / "127.0.0.1.key").chmod(0o444)
-                (made / "127.0.0.1.pem").write_text("rubbish")
+                own.write_text("rubbish")
+                peer_files[0].write_text("rubbish")
                 assert await asyncio.to_thread(shown, port) == after
+                assert await asyncio.to_thread(ends, tls) == third
             finally:
+                if tls is not None:
+                    tls.close()
                 await http.stop()
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 import quorum
 from quorum.api.access import refusal
-from quorum.api.http import json_api, json_codec
+from quorum.api.http import json_codec
+from quorum.api.http.calls import CALLS, PREFIX, request_of
 from quorum.api.http.description import openapi
-from quorum.api.http.json_api import CALLS, MAX_BODY, request_of
+from quorum.api.http.json_api import MAX_BODY
 from quorum.api.http.json_codec import JsonError
+from quorum.api.http.metrics import Metrics
 from quorum.api.http.server import MOST_CONNECTIONS
 from quorum.api.rights import BY_METHOD
 from quorum.catalog.users import User
@@ -123,11 +126,42 @@ def test_idle_connections_of_an_address_leave_places() -> None:
                 await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
                 for _ in range(MOST_CONNECTIONS)
             ]
-            assert (await http.ask("GET", "/healthz"))[0] == 503
+            status, answer = await http.ask("GET", "/healthz")
+            assert (status, answer["error"]["reason"]) == (503, "OVERLOADED")
             while (await http.ask("GET", "/healthz"))[0] != 200:
                 await asyncio.sleep(0.1)
             for _, writer in idle:
                 writer.close()
+
+    asyncio.run(run())
+
+
+def test_errors_before_a_call_are_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with member() as http:
+            for path in ("/api/v1/none", "/api/v2/queues", "/none", "/metrics/none"):
+                status, reason, message = await http.refused("GET", path)
+                assert (status, reason) == (404, "NO_PATH"), path
+                assert path in message
+            for method, path, allowed in (
+                ("POST", "/api/v1/queues/orders", "DELETE, GET, HEAD, PUT"),
+                ("PATCH", "/api/v1/queues", "GET, HEAD"),
+                ("OPTIONS", "/api/v1/queues/orders/purge", "DELETE, GET, HEAD, POST, PUT"),
+                ("DELETE", "/metrics", "GET, HEAD"),
+            ):
+                status, answer = await http.ask(method, path, {})
+                assert (status, answer["error"]["reason"]) == (405, "WRONG_METHOD"), path
+                assert answer["error"]["metadata"] == {"allowed": allowed}
+                assert f"allow: {allowed}" in await http.head(method, path)
+            for rubbish in (b"rubbish\r\n\r\n", b"GET / HTTP/1.1\r\nA" + b"a" * 20_000 + b": b\r\n\r\n"):
+                status, text = await http.raw(rubbish)
+                assert (status, json.loads(text)["error"]["reason"]) == (400, "BAD_REQUEST")
+
+            async def broken(*_: object) -> bytes:
+                raise RuntimeError("a defect")
+
+            monkeypatch.setattr(Metrics, "of_member", broken)
+            assert (await http.refused("GET", "/metrics"))[:2] == (500, "INTERNAL")
 
     asyncio.run(run())
 
@@ -160,7 +194,7 @@ def test_every_path_asks_for_the_rights_of_its_call() -> None:
                 await http.ok("PUT", f"/api/v1/users/{name}/permissions", rights, "admin")
             for call in CALLS:
                 body = {"source": "mine", "queue": "mine"} if call.within == "binding" else {}
-                path = json_api.PREFIX + call.path.format(**named)
+                path = PREFIX + call.path.format(**named)
                 request = request_of(call, dict.fromkeys(call.names, "mine"), _Query([]), dict(body))
                 for name, given_rights in KINDS.items():
                     user = User(name, "x", **given_rights)  # type: ignore[arg-type]
@@ -295,7 +329,7 @@ def test_every_value_comes_back_as_it_was() -> None:
 def test_every_call_is_described_and_its_query_names_fields() -> None:
     described = openapi()
     for call in CALLS:
-        assert call.method.lower() in described["paths"][json_api.PREFIX + call.path]
+        assert call.method.lower() in described["paths"][PREFIX + call.path]
         assert {*call.query, *call.names} - {*call.request.DESCRIPTOR.fields_by_name} <= {"name"}
     with pytest.raises(JsonError):
         request_of(CALLS[0], {}, _Query([("limit", "1" * 30)]), {})

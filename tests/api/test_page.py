@@ -428,6 +428,10 @@ def test_a_killed_member_is_told_and_so_is_its_return(at: Shared) -> None:
             await expect(status).to_have_text("Up to date.")
             leader = cluster.leader(0)
             killed = leader if leader is not None and leader != "n1" else "n3"
+            group = next(each.group for each in found.api.hub.catalog.queues() if each.name == "orders")
+            await found.client.transfer_leadership(group, "n1")
+            progress = found.page.get_by_role("table", name="Raft groups").get_by_role("row").nth(group + 1)
+            await expect(progress).to_contain_text(f"{killed} 0")
             cluster.crash(killed)
             await expect(status).to_have_text(f"Not reachable: {killed}.")
             row = found.page.get_by_role("table", name="Members").get_by_role("row", name=killed)
@@ -436,8 +440,17 @@ def test_a_killed_member_is_told_and_so_is_its_return(at: Shared) -> None:
             await found.client.publish("orders", b"one")
             await expect(found.page.get_by_role("row", name="ready 1")).to_be_visible()
             await expect(status).to_have_text(f"Not reachable: {killed}.")
+            await found.open("raft", "Raft groups and members")
+            await expect(progress).to_contain_text(re.compile(rf"{killed} [1-9]"))
+            metrics = await (await found.page.context.request.get(f"{found.base}/metrics")).text()
+            name = f'quorum_group_behind_entries{{group="{group}",member="{killed}"}}'
+            assert re.search(rf"^{re.escape(name)} [1-9]", metrics, re.MULTILINE), metrics
+            seen = (await found.client.cluster_status()).groups[group]
+            [lagging] = [each for each in seen.progress if each.name == killed]
+            assert 0 < lagging.match_index < seen.last_index and len(seen.progress) == 2
             cluster.start(killed)
             await expect(status).to_have_text("Up to date.")
+            await expect(progress).to_contain_text(f"{killed} 0")
             assert found.problems == []
 
     at.run(body)

@@ -1,5 +1,5 @@
 """deploy/alerts.yml: its metrics exist, its runbook lines lead somewhere, and each alert fires and ends. The dashboard
-shows metrics that exist."""
+shows metrics that exist, and Prometheus takes its configurations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,22 +36,39 @@ def test_an_alert_names_a_section_that_says_what_to_do(rule: dict[str, Any]) -> 
     assert re.search(rf"^#+ {re.escape(section)}$", page, re.MULTILINE)
 
 
+def promtool(*arguments: str, directory: Path) -> None:
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("there is no promtool (Debian: prometheus)")
+    done = subprocess.run([program, *arguments], cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_alert_fires_and_ends() -> None:
     cases = yaml.safe_load((ROOT / "deploy" / "alerts.test.yml").read_text(encoding="utf-8"))["tests"]
     assert [case["name"] for case in cases] == [rule["alert"] for rule in RULES]
     for case in cases:
         assert [bool(each["exp_alerts"]) for each in case["alert_rule_test"]] == [False, True, False]
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("there is no promtool (Debian: prometheus): the alerts were not driven")
-    done = subprocess.run(
-        [promtool, "test", "rules", "alerts.test.yml"],
-        cwd=ROOT / "deploy",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("test", "rules", "alerts.test.yml", directory=ROOT / "deploy")
+
+
+@pytest.mark.parametrize("file", ["prometheus.yml", "prometheus-tls.yml"])
+def test_prometheus_takes_the_configuration(file: str, tmp_path: Path) -> None:
+    """With the files that it names: they are where the machine or the container has them."""
+    text = (ROOT / "deploy" / file).read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w.])/(?:etc|run)/[\w/.-]+[\w]", text)) - {"/etc/prometheus/prometheus.yml"}
+    assert "/etc/prometheus/alerts.yml" in named
+    for each in named:
+        place = tmp_path / each[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "deploy" / "alerts.yml", place)
+        text = text.replace(each, str(place))
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    promtool("check", "config", file, directory=tmp_path)
+    [job] = yaml.safe_load(text)["scrape_configs"]
+    assert job["job_name"] == "quorum" and job["basic_auth"]["username"] == "prometheus"
+    has_tls = file == "prometheus-tls.yml"
+    assert (job.get("scheme"), "tls_config" in job) == (("https", True) if has_tls else (None, False))
 
 
 def test_the_dashboard_shows_metrics_that_are_exported() -> None:

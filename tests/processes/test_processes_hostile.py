@@ -21,7 +21,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 import quorum
-from quorum.api.http.json_api import CALLS, PREFIX
+from quorum.api.http.calls import CALLS, PREFIX
 from quorum.api.rights import BY_METHOD
 from quorum.cli.local_cluster import HOST
 from quorum.client.errors import RefusedError, UsageError

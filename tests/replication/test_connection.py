@@ -780,12 +780,12 @@ def test_a_wrong_file_for_members_is_refused_and_the_old_one_stays(made: Path, t
         (files[2], b""),
     ):
         right = file.read_bytes()
-        contexts = found._contexts
+        taken = found._content
         file.write_bytes(content)
         with pytest.raises(OSError):
             found.prepare(*files)
-        found._renew()
-        assert found._contexts is contexts
+        found.renew()
+        assert found._content is taken
         file.write_bytes(right)
     assert not found.prepare(*files)()
     assert found.prepare(other / "a.pem", other / "a.key", other / "ca.pem")()

@@ -340,8 +340,12 @@ UNREACHED = """
     quorum/api/connections.py
     quorum/api/grpc_server.py
     quorum/api/health.py
+    quorum/api/http/callers.py
+    quorum/api/http/calls.py
     quorum/api/http/dead_letters.py
     quorum/api/http/description.py
+    quorum/api/http/errors.py
+    quorum/api/http/events.py
     quorum/api/http/json_api.py
     quorum/api/http/json_codec.py
     quorum/api/http/metrics.py

@@ -26,12 +26,21 @@ class Http:
         self.base = f"http://127.0.0.1:{port}"
         self._port = port
 
-    async def raw(self, data: bytes) -> tuple[int, str]:
+    async def _answer(self, data: bytes) -> tuple[bytes, bytes]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(data)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
+        return head, body
+
+    async def raw(self, data: bytes) -> tuple[int, str]:
+        head, body = await self._answer(data)
         return int(head.split()[1]), body.decode()
+
+    async def head(self, method: str, path: str) -> str:
+        """The headers of an answer."""
+        request = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        return (await self._answer(request.encode()))[0].decode().replace("\r\n", "\n")
 
     async def ask(self, method: str, path: str, body: Any = None, user: str = "") -> tuple[int, Any]:
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()

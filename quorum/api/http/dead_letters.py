@@ -1,8 +1,7 @@
 """What waits in a dead-letter queue, and moving it back to the queues where it died, for the page and for curl.
 
-The rules are those of `quorum queues redrive` (docs/dead-letters.md), and so is the code that reads and extends a
-history. A redrive is a session of this member's own: it checks messages out, publishes each to the queue where the
-message died last, and settles it when that queue has confirmed it. Messages that stay are requeued at the end.
+The rules and the steps are those of `quorum queues redrive` (docs/dead-letters.md, quorum/client/redrive.py). Here a
+session of this member's own takes the messages and settles them, and requeues those that stay at its end.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -25,16 +25,8 @@ from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.session_consumers import Consumer, Disposition
 from quorum.api.status import Code, Status, StatusError, make
-from quorum.client.redrive import (
-    DIED_HERE,
-    HISTORY,
-    MAX_REASON,
-    MAX_REASONS,
-    NO_HISTORY,
-    OTHER_REASONS,
-    last_death,
-    moved_back,
-)
+from quorum.client.records import Redriven
+from quorum.client.redrive import HISTORY, Bounds, CannotTake, InDoubt, Redrive, Refused, last_death
 from quorum.node.wire import batches
 from quorum.v1 import queue_pb2
 
@@ -51,9 +43,8 @@ REDRIVE_S = 60.0
 """Time limit of a redrive."""
 END_S = 5.0
 """Time limit for requeueing the messages that stay; the end of the session requeues them otherwise."""
-FIRST_ROUND, AT_A_TIME, ROUND_BYTES = 16, 200, 16 << 20
-"""Messages of the first round and of any other one, and their bytes, judged by the round before. A round is kept in
-memory, bodies included."""
+AT_A_TIME, ROUND_BYTES = 200, 16 << 20
+"""Messages of a round, and their bytes: fewer than a client takes, because they are in the member's memory."""
 TAG = "redrive"
 UNKNOWN = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
 """After these the message may have been published."""
@@ -63,6 +54,18 @@ TIMED_OUT = make(
 
 Publish = Callable[[queue_pb2.PublishRequest], Any]
 """Checks the permission and publishes. StatusError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    sequence: int
+    tag: int
+    body: bytes
+    properties: queue_pb2.Properties
+
+    @property
+    def application_properties(self) -> dict[str, Any]:
+        return _own(self.properties)
 
 
 def _own(properties: queue_pb2.Properties) -> dict[str, Any]:
@@ -124,25 +127,27 @@ class Redriver:
         self._hub.access.audit.begin("redrive", user, peer, f"queue={queue}")
         self._is_busy = True
         try:
-            async with _Session(self._hub, queue, owner_of(peer)) as session:
-                redrive = _Redrive(session, queue, only, limit, next_sequence, publish)
+            async with _Session(self._hub, queue, owner_of(peer), publish) as session:
+                bounds = Bounds(AT_A_TIME, ROUND_BYTES, most_taken=limit)
+                redrive = Redrive(session, queue, bounds, only or None, next_sequence)
                 try:
                     async with asyncio.timeout(REDRIVE_S):
                         await redrive.run()
                 except TimeoutError:
                     redrive.is_complete = False
-            return redrive.told()
+            return _told(redrive.result)
         finally:
             self._is_busy = False
 
 
 class _Session:
-    """A session that takes messages of one queue and settles them."""
+    """A session that takes messages of one queue and settles them: a `Source` of a redrive."""
 
-    def __init__(self, hub: Hub, queue: str, owner: int) -> None:
+    def __init__(self, hub: Hub, queue: str, owner: int, publish: Publish) -> None:
         self._session = ClientSession(hub)
         self._queue = queue
         self._owner = owner
+        self._publish = publish
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._drained: asyncio.Future[int] = hub.loop.create_future()
         self._loop = hub.loop
@@ -231,8 +236,15 @@ class _Session:
         if not self._drained.done():
             self._drained.set_exception(StatusError(why))
 
-    async def taken(self, count: int) -> list[tuple[int, int, bytes, queue_pb2.Properties]]:
-        """Up to so many ready messages: (sequence, delivery tag, body, properties). StatusError."""
+    async def take(self, count: int) -> tuple[list[_Letter], int]:
+        try:
+            letters = await self._taken(count)
+        except StatusError as error:
+            raise CannotTake from error
+        return letters, sum(len(each.body) + each.properties.ByteSize() for each in letters)
+
+    async def _taken(self, count: int) -> list[_Letter]:
+        """StatusError."""
         if self._drained.done():
             self._drained.result()  # the session has ended
         number = self._request()
@@ -241,108 +253,49 @@ class _Session:
         self._next_tag = await self._drained
         self._drained = self._loop.create_future()
         found, self._batches = self._batches, []
-        return [message for batch in found for message in _messages(batch)]
+        return [letter for batch in found for letter in _letters(batch)]
 
-    async def settle(self, tag: int) -> None:
-        """StatusError: the message may be in the queue still."""
+    async def publish(self, letter: _Letter, target: str, history: str | None) -> None:
+        request = queue_pb2.PublishRequest(queue=target)
+        message = request.messages.add(body=letter.body, properties=letter.properties)
+        if history is not None:
+            message.properties.application_properties[HISTORY].text = history
+        try:
+            await self._publish(request)
+        except StatusError as error:
+            if error.status.code in UNKNOWN:
+                raise InDoubt from error
+            raise Refused(error.status.message) from error
+
+    async def settle(self, letter: _Letter) -> None:
         number = self._request()
         consumer = self._session.consumers.find(number, TAG)
         if consumer is not None:
-            self._session.consumers.settle(number, consumer, _settled(consumer, tag))
-        await self._answered(number)
+            self._session.consumers.settle(number, consumer, _settled(consumer, letter.tag))
+        try:
+            await self._answered(number)
+        except StatusError as error:
+            raise InDoubt from error
 
 
 def _settled(consumer: Consumer, tag: int) -> Disposition:
     return Disposition(c.Settle, consumer.attach, ((tag, tag),))
 
 
-def _messages(batch: DeliveredBatch) -> Iterator[tuple[int, int, bytes, queue_pb2.Properties]]:
+def _letters(batch: DeliveredBatch) -> Iterator[_Letter]:
     sequences = (each for first, last in batch.sequences for each in range(first, last + 1))
     tags = range(batch.first_tag, batch.first_tag + batch.count)
     for sequence, tag, (body, properties) in zip(sequences, tags, batches.messages(batch.batch), strict=True):
-        yield sequence, tag, body, properties
+        yield _Letter(sequence, tag, body, properties)
 
 
-class _Redrive:
-    def __init__(
-        self, session: _Session, queue: str, only: str, limit: int, next_sequence: int, publish: Publish
-    ) -> None:
-        self._session = session
-        self._queue = queue
-        self._only = only
-        self._limit = limit
-        self._next_sequence = next_sequence
-        self._publish = publish
-        self._moved: Counter[str] = Counter()
-        self._left: Counter[str] = Counter()
-        self._doubtful: Counter[str] = Counter()
-        self._passed = 0
-        self.is_complete = True
-
-    async def run(self) -> None:
-        count, seen = FIRST_ROUND, 0
-        while True:
-            try:
-                found = await self._session.taken(min(count, self._limit - seen))
-            except StatusError:
-                if not seen:
-                    raise
-                self.is_complete = False
-                return
-            if not found:
-                return
-            seen += len(found)
-            size = sum(len(body) + properties.ByteSize() for _, _, body, properties in found)
-            await asyncio.gather(*(self._look_at(*each) for each in found))
-            if seen >= self._limit:
-                self.is_complete = False  # there may be more
-                return
-            count = min(2 * count, AT_A_TIME, max(1, len(found) * ROUND_BYTES // max(1, size)))
-
-    async def _look_at(self, sequence: int, tag: int, body: bytes, properties: queue_pb2.Properties) -> None:
-        target, _ = last_death(_own(properties))
-        if sequence >= self._next_sequence or (self._only and target != self._only):
-            self._passed += 1
-        elif not target:
-            self._leave(NO_HISTORY)
-        elif target == self._queue:
-            self._leave(DIED_HERE)
-        else:
-            await self._move(target, tag, body, properties)
-
-    async def _move(self, target: str, tag: int, body: bytes, properties: queue_pb2.Properties) -> None:
-        request = queue_pb2.PublishRequest(queue=target)
-        message = request.messages.add(body=body, properties=properties)
-        own = message.properties.application_properties
-        if HISTORY in own and own[HISTORY].WhichOneof("kind") == "text":
-            own[HISTORY].text = moved_back(own[HISTORY].text, self._queue, time.time_ns() // 1_000_000)
-        self._doubtful[target] += 1  # until both are answered, also if the time is over in between
-        try:
-            await self._publish(request)
-        except StatusError as error:
-            if error.status.code not in UNKNOWN:
-                self._doubtful[target] -= 1
-                self._leave(error.status.message)
-            return
-        try:
-            await self._session.settle(tag)
-        except StatusError:
-            return
-        self._doubtful[target] -= 1
-        self._moved[target] += 1
-
-    def _leave(self, reason: str) -> None:
-        reason = reason[:MAX_REASON]
-        is_known = reason in self._left or len(self._left) < MAX_REASONS
-        self._left[reason if is_known else OTHER_REASONS] += 1
-
-    def told(self) -> dict[str, Any]:
-        return {
-            "moved": _rows("queue", self._moved.items()),
-            "left": _rows("reason", self._left.items()),
-            "in_doubt": _rows("queue", self._doubtful.items()),
-            "is_complete": self.is_complete,
-        }
+def _told(found: Redriven) -> dict[str, Any]:
+    return {
+        "moved": _rows("queue", found.moved.items()),
+        "left": _rows("reason", found.left.items()),
+        "in_doubt": _rows("queue", found.doubtful.items()),
+        "is_complete": found.is_complete,
+    }
 
 
 def _rows(name: str, counts: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:

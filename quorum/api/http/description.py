@@ -11,15 +11,15 @@ from starlette.routing import Route
 
 from quorum import __version__
 from quorum.api.http import dead_letters, json_codec
-from quorum.api.http.json_api import (
+from quorum.api.http.calls import (
     CALLS,
     DEAD_LETTERS_PATH,
-    HTTP_STATUS,
     JSON,
     PREFIX,
     REDRIVE_PATH,
     service_method,
 )
+from quorum.api.http.errors import HTTP_STATUS
 
 
 def routes(refused: Callable[[Request], Awaitable[Response | None]]) -> list[Route]:
@@ -47,7 +47,7 @@ def openapi() -> dict[str, Any]:
                 "200": _content(
                     "the answer", json_codec.schema_of(service_method(call.rpc).output_type, known)
                 ),
-                "default": _content("an error", ERROR),
+                "default": {"$ref": "#/components/responses/Error"},
             },
         }
         if call.has_body:
@@ -57,16 +57,24 @@ def openapi() -> dict[str, Any]:
     paths.update(_OWN_PATHS)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Quorum", "version": __version__},
+        "info": {
+            "title": "Quorum",
+            "version": __version__,
+            "description": "Every error is an object like that of the response `Error`, also for a path that is not "
+            "here (404, reason NO_PATH) and for a method that a path does not have (405, reason WRONG_METHOD, with "
+            "the header `allow`).",
+        },
         "paths": paths,
         "components": {
             "schemas": known,
+            "responses": {"Error": _content(_ERRORS, ERROR)},
             "securitySchemes": {"password": {"type": "http", "scheme": "basic"}},
         },
         "security": [{"password": []}],
     }
 
 
+_ERRORS = "an error; docs/errors.md has the reasons"
 ERROR = {
     "type": "object",
     "properties": {
@@ -118,7 +126,7 @@ def _own(
         "parameters": _parameters(["queue"], "path"),
         "responses": {
             "200": _content("the answer", {"type": "object", "properties": answer, "required": list(answer)}),
-            "default": _content("an error", ERROR),
+            "default": {"$ref": "#/components/responses/Error"},
         },
     }
     if body is not None:

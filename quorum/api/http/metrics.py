@@ -7,7 +7,7 @@ the members of a cluster count every message once. `docs/metrics.md` lists all n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -59,10 +59,12 @@ class Families(Collector):
 class Metrics:
     """Makes one answer at a time, so that many scrapes cost no more than one after another."""
 
-    def __init__(self, hub: Hub, name: str) -> None:
-        """name: of this member."""
+    def __init__(self, hub: Hub, name: str, certificate_ends: Mapping[str, Callable[[], int]]) -> None:
+        """name: of this member. certificate_ends: the end of the certificate for each use, in Unix seconds; the
+        functions may read files."""
         self._hub = hub
         self._name = name
+        self._certificate_ends = certificate_ends
         self._lock = asyncio.Lock()
 
     async def of_member(self) -> bytes:
@@ -75,6 +77,13 @@ class Metrics:
             for group in found.groups:
                 _add_group(families, group, is_led=group.leader == self._name)
             await self._add_sums(families, self._led(found))
+            for use, end in self._certificate_ends.items():
+                families.gauge(
+                    "quorum_certificate_end_timestamp_seconds",
+                    "When the certificate ends that this member presents.",
+                    await asyncio.to_thread(end),
+                    use=use,
+                )
         registry = _registry(families)
         ProcessCollector(registry=registry)
         return generate_latest(registry)
@@ -207,6 +216,14 @@ def _add_group(families: Families, found: q.GroupStatus, *, is_led: bool) -> Non
         ("disputed", "1 if the states of the members differ.", bool(found.disputed)),
     ):
         families.gauge(f"quorum_group_{name}", meaning, value, group=group)
+    for each in found.progress:
+        families.gauge(
+            "quorum_group_behind_entries",
+            "Entries of the leader's log that another member is not known to have. Only the leader exports it.",
+            max(0, found.last_index - each.match_index),
+            group=group,
+            member=each.name,
+        )
     families.counter(
         "quorum_group_repaired_entries", "Damaged entries that were repaired.", found.repaired, group=group
     )

@@ -17,13 +17,15 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quorum.addresses import host_port
 from quorum.api.access import Access, refusal
 from quorum.api.certificates import Certificates, RenewedContext
 from quorum.api.connections import LOOK_S, close_excess
-from quorum.api.http import description, page_files
-from quorum.api.http.json_api import JsonApi, check_origin, peer_of
+from quorum.api.http import description, errors, page_files
+from quorum.api.http.callers import check_origin, peer_of
+from quorum.api.http.json_api import JsonApi
 from quorum.api.http.metrics import Metrics
 from quorum.api.hub import Hub
 from quorum.api.owners import client_address
@@ -31,6 +33,7 @@ from quorum.api.rights import MONITOR
 from quorum.api.status import Code, StatusError
 from quorum.errors import OperatorError
 from quorum.node.queries import CheckHealth
+from quorum.replication.network.tls import TlsSecurity
 
 MOST_CONNECTIONS = 64
 """Connections at a time; an address may have as many as are left free, and those that have sent least are closed."""
@@ -76,9 +79,16 @@ class HttpServer:
         name: str,
         api: JsonApi,
         certificates: Certificates | None = None,
+        peer_security: TlsSecurity | None = None,
     ) -> None:
-        """name: of this member. certificates: for TLS."""
-        metrics = Metrics(hub, name)
+        """name: of this member. certificates: for TLS, here and for clients of gRPC. peer_security: for other
+        members."""
+        ends: dict[str, Callable[[], int]] = {}
+        if certificates is not None:
+            ends |= {"client": certificates.end, "http": certificates.end}
+        if peer_security is not None:
+            ends["peer"] = peer_security.end
+        metrics = Metrics(hub, name, ends)
 
         async def of_member(request: Request) -> Response:
             if (refused := await _refused(hub.access, request)) is not None:
@@ -116,10 +126,11 @@ class HttpServer:
                 *description.routes(api.refused),
                 *api.routes(),
             ],
-            exception_handlers={ClientDisconnect: _gone},
+            exception_handlers={**errors.HANDLERS, ClientDisconnect: _gone},
         )
         config = uvicorn.Config(
-            app,
+            self._limited(app),
+            http=errors.Protocol,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -127,7 +138,6 @@ class HttpServer:
             ssl_keyfile=None if certificates is None else certificates.key,
             server_header=False,
             proxy_headers=False,  # they would say who the client is
-            limit_concurrency=MOST_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=MOST_HEADER_BYTES,
@@ -138,6 +148,16 @@ class HttpServer:
         self._server = _Uvicorn(config)
         self._task: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+
+    def _limited(self, app: ASGIApp) -> ASGIApp:
+        """As uvicorn's `limit_concurrency`, which answers in plain text."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            state = self._server.server_state
+            is_full = len(state.connections) >= MOST_CONNECTIONS or len(state.tasks) > MOST_CONNECTIONS
+            await (errors.too_many_connections(MOST_CONNECTIONS) if is_full else app)(scope, receive, send)
+
+        return answer
 
     async def start(self, address: str) -> int:
         """Listen on host:port; return the port. OperatorError if the address cannot be used."""

@@ -167,14 +167,16 @@ class ClusterAnswers:
 
     def _group_status(self, replica: Replica) -> q.GroupStatus:
         directory, raft, number = self.membership.member_directory, replica.raft, replica.number
+        configuration = raft.configuration
+        others = sorted({*configuration.voters, *configuration.learners} - {directory.me})
         return q.GroupStatus(
             group=number,
             leader=directory.name_of(raft.leader),
             term=raft.term,
             commit_index=raft.commit_index,
             applied_index=raft.applied_index,
-            voters=tuple(directory.names_of(raft.configuration.voters)),
-            learners=tuple(directory.names_of(raft.configuration.learners)),
+            voters=tuple(directory.names_of(configuration.voters)),
+            learners=tuple(directory.names_of(configuration.learners)),
             is_settled=raft.is_settled,
             repaired=self.repairer.repaired.get(number, 0),
             unreadable=self.repairer.lost(number),
@@ -182,6 +184,12 @@ class ClusterAnswers:
             is_quarantined=raft.quarantine.is_on,
             disputed=replica.disputed,
             version=replica.version,
+            last_index=raft.last_index,
+            progress=tuple(
+                [q.MemberProgress(directory.name_of(each), raft.match_index(each)) for each in others]
+                if raft.is_leader
+                else []
+            ),
         )
 
     def _skipped_entries(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import ssl
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,6 +134,24 @@ class TlsChannel:
         return True
 
 
+def end_of(certificates: bytes) -> int:
+    """Unix seconds of the end of these certificates in PEM: of the one that ends first. ValueError if there is none."""
+    from cryptography import x509
+
+    found = x509.load_pem_x509_certificates(certificates)
+    return min(int(each.not_valid_after_utc.timestamp()) for each in found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What the files had when they were read. end: of the certificate, Unix seconds. contexts: for the listener, and
+    for the dialer."""
+
+    digest: bytes
+    end: int
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+
+
 @dataclass
 class TlsSecurity:
     """The certificates of this member and the cluster's authority, all in PEM. Renewed files are used for new
@@ -142,13 +161,12 @@ class TlsSecurity:
     key: Path
     authority: Path
     _seen: tuple[tuple[int, int, int], ...] = field(init=False)
-    _digest: bytes = field(init=False)
-    _contexts: tuple[ssl.SSLContext, ssl.SSLContext] = field(init=False)
+    _content: _Content = field(init=False)
 
     def __post_init__(self) -> None:
+        self._lock = threading.Lock()
         self._seen = self._look()
-        self._digest = self._digest_of_files()
-        self._contexts = self._load()
+        self._content = self._read()
 
     def prepare(self, certificate: Path, key: Path, authority: Path) -> Callable[[], bool]:
         """Read these files. The result takes them, and says whether they differ from those in use. Any thread. OSError
@@ -156,41 +174,52 @@ class TlsSecurity:
         fresh = TlsSecurity(certificate, key, authority)
 
         def take() -> bool:
-            has_changed = fresh._digest != self._digest
-            self.certificate, self.key, self.authority = certificate, key, authority
-            self._seen, self._digest, self._contexts = fresh._seen, fresh._digest, fresh._contexts
+            with self._lock:
+                has_changed = fresh._content.digest != self._content.digest
+                self.certificate, self.key, self.authority = certificate, key, authority
+                self._seen, self._content = fresh._seen, fresh._content
             return has_changed
 
         return take
 
     def wrap(self, connection: socket.socket, *, is_dialer: bool) -> TlsChannel:
-        self._renew()
-        return TlsChannel(connection, self._contexts[is_dialer], is_dialer=is_dialer)
+        self.renew()
+        return TlsChannel(connection, self._content.contexts[is_dialer], is_dialer=is_dialer)
 
-    def _renew(self) -> None:
+    def end(self) -> int:
+        """Unix seconds of the end of the certificate that new connections use. Renewed files are taken first. Any
+        thread."""
+        self.renew()
+        return self._content.end
+
+    def renew(self) -> None:
+        """Take the files if they have changed. If they are not right, the last right ones stay, and a line is logged.
+        Any thread."""
         try:
-            seen = self._look()
-            if seen != self._seen:
+            with self._lock:
+                seen = self._look()
+                if seen == self._seen:
+                    return
                 self._seen = seen
-                self._contexts = self._load()
-                self._digest = self._digest_of_files()
-                structlog.get_logger().info(
-                    "certificates for members renewed", certificate=str(self.certificate)
-                )
+                self._content = self._read()
         except OSError as error:
             structlog.get_logger().error("renewed certificates for members are not used", error=str(error))
+        else:
+            structlog.get_logger().info("certificates for members renewed", certificate=str(self.certificate))
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         found = [file.stat() for file in (self.certificate, self.key, self.authority)]
         return tuple([(each.st_ino, each.st_size, each.st_mtime_ns) for each in found])
 
-    def _digest_of_files(self) -> bytes:
+    def _read(self) -> _Content:
         files = (self.certificate, self.key, self.authority)
-        return hashlib.sha256(b"\0".join([file.read_bytes() for file in files])).digest()
-
-    def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """For the listener, and for the dialer."""
-        return self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
+        contexts = self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
+        content = [file.read_bytes() for file in files]
+        try:
+            end = end_of(content[0])
+        except ValueError as error:
+            raise OSError(f"{self.certificate} is no PEM file of certificates: {error}") from error
+        return _Content(hashlib.sha256(b"\0".join(content)).digest(), end, contexts)
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)

@@ -255,6 +255,15 @@ async function raft() {
   return { title: "Raft groups and members", elements: [place], onEvent: (event) => show(event.cluster) };
 }
 
+// How many entries the other members of a group lack. Only the group's leader knows it.
+function behind(group, answering_node) {
+  if (group.leader === answering_node) {
+    return group.progress.map((each) => each.match_index === 0 ? `${each.name} not known yet` :
+      `${each.name} ${number.format(Math.max(0, group.last_index - each.match_index))}`).join(", ");
+  }
+  return group.leader ? element("span", { class: "quiet" }, `${group.leader} knows`) : "";
+}
+
 function cluster_whole(status) {
   const members = status.members.map((each) => [
     each.name, reachability(each), membership(each), each.disk ? bytes(each.disk.free_bytes) : "",
@@ -268,14 +277,15 @@ function cluster_whole(status) {
     each.members.join(", ") + (each.settled ? "" : " (changing)"),
     each.learners.join(", "),
     each.commit_index,
+    behind(each, status.answering_node),
     each.commit_index - each.applied_index,
     group_state(each),
   ]);
   return [
     element("p", { class: "quiet" }, `This is what ${status.answering_node} knows. Lag and state of data are its own; ` +
-      "the page of another member shows those of that member."),
+      "the page of another member shows those of that member. How far members are behind is known to the leader."),
     table("Raft groups", [["group"], ["leader"], ["term", "number"], ["voters"], ["learners: not voting yet"],
-      ["committed entries", "number"], ["lag here, entries", "number"], ["data here"]], groups),
+      ["committed entries", "number"], ["behind the leader, entries"], ["lag here, entries", "number"], ["data here"]], groups),
     table("Members", [["name"], ["connection from here"], ["state"], ["disk free", "number"], ["low below", "number"],
       ["sync, 99th percentile", "number"], ["disk"]], members),
   ];

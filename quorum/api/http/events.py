@@ -1,0 +1,141 @@
+"""What changes at a member, as server-sent events for the page: the cluster's status, and what the query names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from quorum.api.http.callers import peer_of
+from quorum.api.http.calls import CLUSTER, QUEUE, QUEUES, Call, request_of
+from quorum.api.http.errors import NO_PLACE, REFUSALS, Aborted, failed, failed_with, status_of
+from quorum.api.http.json_codec import JsonError
+from quorum.api.http.sums import AllQueues
+from quorum.api.owners import client_address
+from quorum.api.shares import Shares
+from quorum.api.status import Code, StatusError
+from quorum.catalog.users import User
+
+EVENT_S = 2.0
+"""Interval between two events."""
+PART_LIMIT_S = 2.0
+"""Time limit for the parts of an event that may need a leader."""
+MAX_LISTED = 100
+"""Maximum number of queues in an event."""
+EVENTS_LIMIT_S = 3_600.0
+"""Time limit of a stream of events; its client then begins another one."""
+PASSING = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.ABORTED)
+"""Errors after which a stream of events goes on."""
+
+Admit = Callable[[str, Request, str], Awaitable[User | None]]
+"""Logs a peer in for a call. StatusError."""
+Ask = Callable[[Call, Any, User | None, str], Awaitable[dict[str, Any]]]
+"""Makes a call for a user and a peer. Aborted or StatusError."""
+
+
+class Events:
+    """The streams of a member. places: of requests; a stream has one until it ends."""
+
+    def __init__(self, places: Shares, all_queues: AllQueues, admit: Admit, ask: Ask) -> None:
+        self._places = places
+        self._all_queues = all_queues
+        self._admit = admit
+        self._ask = ask
+
+    async def answer(self, request: Request) -> Response:
+        peer = peer_of(request)
+        address = client_address(peer)
+        if not self._places.enter(address):
+            return failed(NO_PLACE)
+        try:
+            watched = _watched(request.query_params)
+            user = await self._admit(CLUSTER.rpc, request, peer)
+            first = await self._event(watched, user, peer)  # a refusal ends the request, and not its stream
+        except REFUSALS as error:
+            self._places.leave(address)
+            return failed_with(status_of(error))
+        except BaseException:
+            self._places.leave(address)
+            raise
+
+        async def stream() -> AsyncIterator[str]:
+            end = time.monotonic() + EVENTS_LIMIT_S
+            try:
+                yield _line(first)
+                await asyncio.sleep(EVENT_S)
+                while time.monotonic() < end and not await request.is_disconnected():
+                    user = await self._admit(CLUSTER.rpc, request, peer)
+                    yield _line(await self._event(watched, user, peer))
+                    await asyncio.sleep(EVENT_S)
+            except (Aborted, StatusError):
+                return  # it may not go on; the next stream is told why
+            finally:
+                self._places.leave(address)
+
+        return StreamingResponse(
+            stream(), media_type="text/event-stream", headers={"cache-control": "no-cache"}
+        )
+
+    async def _event(self, watched: _Watched, user: User | None, peer: str) -> dict[str, Any]:
+        """The cluster's status needs no leader. If the other parts get no answer in time, `problem` says so in their
+        place."""
+        event: dict[str, Any] = {"at_ms": time.monotonic_ns() // 1_000_000}
+        event["cluster"] = await self._ask(CLUSTER, CLUSTER.request(), user, peer)
+        try:
+            async with asyncio.timeout(PART_LIMIT_S):
+                for name, call, made in watched.calls:
+                    event[name] = await self._ask(call, made, user, peer)
+                if watched.has_totals:
+                    event["totals"] = await self._all_queues.shown()
+        except TimeoutError:
+            event["problem"] = "The queues' Raft groups do not answer."
+        except (Aborted, StatusError) as error:
+            if error.status.code not in PASSING:
+                raise
+            event["problem"] = error.status.message
+        return event
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What a stream of events shows beside the cluster. calls: with the name in the event."""
+
+    calls: tuple[tuple[str, Call, Any], ...]
+    has_totals: bool
+
+
+def _watched(query: Any) -> _Watched:
+    """JsonError."""
+    allowed = ("queue", "totals", "queues", "prefix", "after")
+    for name in query:
+        if name not in allowed:
+            raise JsonError(f"unknown query {name[:64]!r}; allowed: {', '.join(allowed)}")
+    calls: list[tuple[str, Call, Any]] = []
+    if name := query.get("queue", ""):
+        calls.append(("queue", QUEUE, request_of(QUEUE, {"queue": name}, _Plain(), {})))
+    if limit := query.get("queues", ""):
+        if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_LISTED):
+            raise JsonError(f"queues: wanted: a whole number from 1 to {MAX_LISTED}")
+        listed = [("limit", limit), ("prefix", query.get("prefix", "")), ("after", query.get("after", ""))]
+        calls.append(("queues", QUEUES, request_of(QUEUES, {}, _Plain(listed), {})))
+    totals = query.get("totals", "false")
+    if totals not in ("true", "false"):
+        raise JsonError("totals: wanted: true or false")
+    return _Watched(tuple(calls), totals == "true")
+
+
+class _Plain(list[tuple[str, str]]):
+    """A query."""
+
+    def multi_items(self) -> list[tuple[str, str]]:
+        return self
+
+
+def _line(event: dict[str, Any]) -> str:
+    return f"data: {json.dumps(event)}\n\n"
