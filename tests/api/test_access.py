@@ -258,7 +258,7 @@ def test_no_policy_makes_a_key_of_dead_letters_a_way_into_a_queue() -> None:
 async def code_of(channel: Any, path: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode:
     """How the call ends, or OK if it goes on after its first answer."""
     requests = iter([request.SerializeToString()])
-    call = channel.stream_stream(path)(requests, metadata=tuple(headers.items()), timeout=10)
+    call = channel.stream_stream(path)(requests, metadata=tuple(headers.items()), timeout=60)
     with contextlib.suppress(grpc.aio.AioRpcError):
         async for _ in call:
             break
