@@ -44,6 +44,7 @@ from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits, messages
 from quorum.node.wire.operations import command_parts, encode
+from support import virtual_time
 from support.cluster import batch
 
 GROUP = 1
@@ -111,7 +112,7 @@ def on_node(scenario: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
         await scenario(Node())
 
-    asyncio.run(body())
+    virtual_time.run(body())
 
 
 # ---- settlements that nobody waits for

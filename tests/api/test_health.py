@@ -22,7 +22,7 @@ from support.http2 import StalledClient
 
 SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING
 WATCH = "/grpc.health.v1.Health/Watch"
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 def with_server(run: Callable[[Server, Any, int], Coroutine[Any, Any, None]]) -> None:

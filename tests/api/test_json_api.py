@@ -27,7 +27,7 @@ from quorum.catalog.users import User
 from quorum.v1 import admin_pb2, queue_pb2
 from support.http_member import PASSWORD, Http, member
 
-IDLE_LIMIT_S = 30.0
+IDLE_LIMIT_S = 120.0
 FUZZED = settings(
     max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )

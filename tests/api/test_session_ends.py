@@ -22,6 +22,7 @@ from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
+from support import virtual_time
 from support.cluster import batch
 
 OPEN = pb.SessionRequest(open=pb.Open(producer_id=bytes(16), epoch=1))
@@ -93,12 +94,12 @@ def ended(*requests: pb.SessionRequest, waits: bool = True, confirms: bool = Tru
         context: Any = Context(OPEN, *requests, waits=waits)
         running = asyncio.create_task(SessionCall(hub).run(aiter(context), context))
         if not confirms:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # until everything waits
             running.cancel()
         await asyncio.gather(running, return_exceptions=not confirms)
         return driver
 
-    return asyncio.run(body())
+    return virtual_time.run(body())
 
 
 def test_a_session_ends_cleanly_when_its_client_says_that_everything_is_decided() -> None:

@@ -194,7 +194,7 @@ def test_a_session_ends_with_its_token_and_goes_on_with_the_next_one(tmp_path: P
                 await first.declare("mine", {})
                 await first.set_user("ann", "a long password", administers=True)
             service = Service((url.removeprefix("quorum://"),), token_file=str(file))
-            renew(2)
+            renew(6)  # time enough for a slow machine to begin
             async with Client(url, channels=service.open_channel) as client:
                 await client.publish("mine", b"one")
                 renew(60)

@@ -28,7 +28,7 @@ from quorum.errors import ClusterError
 from quorum.log.files import RealFiles
 from quorum.log.log import LOCK
 
-STARTED_LIMIT_S = 30.0
+STARTED_LIMIT_S = 60.0
 """Time for a process to be loaded."""
 SLEEPER = "import time; time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
@@ -246,7 +246,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
 
 
-def _until(reached: object, limit_s: float = 10.0) -> None:
+def _until(reached: object, limit_s: float = STARTED_LIMIT_S) -> None:
     deadline = time.monotonic() + limit_s
     while not reached():  # type: ignore[operator]
         assert time.monotonic() < deadline

@@ -44,7 +44,7 @@ async def _chaos(world: World, rng: random.Random) -> None:
 async def _produce(world: World, name: str, number: int) -> None:
     addresses = [node.address for node in world.nodes]
     url = "quorum://" + ",".join([*addresses[number:], *addresses[:number]])
-    async with quorum.connect(url, silence_ms=400) as client:
+    async with quorum.connect(url, silence_ms=2_000) as client:
         confirmations = []
         for batch in range(BATCHES):
             bodies = [f"{name}:{batch * BATCH + n}".encode() for n in range(BATCH)]
@@ -54,7 +54,7 @@ async def _produce(world: World, name: str, number: int) -> None:
 
 
 async def _consume(world: World) -> None:
-    async with quorum.connect(world.url, silence_ms=400) as client:
+    async with quorum.connect(world.url, silence_ms=2_000) as client:
         consumer = await client.consume("q", prefetch=20)
         async for delivery in consumer.deliveries():
             try:

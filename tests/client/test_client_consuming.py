@@ -22,7 +22,7 @@ from quorum.client.errors import (
 )
 from quorum.v1 import queue_pb2
 from support.fake_server import FakeConsumer, Refusal
-from support.fake_server_harness import World, eventually, on_cluster
+from support.fake_server_harness import SHORT_MS, World, eventually, on_cluster
 
 
 def numbered(first: int, count: int) -> list[bytes]:
@@ -463,7 +463,7 @@ async def test_cancelling_returns_what_is_held(world: World) -> None:
 
 @on_cluster()
 async def test_a_consumer_whose_cancel_is_not_answered_has_ended(world: World) -> None:
-    async with quorum.connect(world.url, timeout_ms=100, silence_ms=20_000) as client:
+    async with quorum.connect(world.url, timeout_ms=SHORT_MS, silence_ms=60_000) as client:
         await filled(client, 1)
         consumer = await client.consume("q", consumer_tag="mine")
         [message] = await take(consumer, 1)
@@ -643,7 +643,7 @@ async def test_a_get_that_was_given_up_before_it_was_requested_takes_nothing(wor
 
 @on_cluster()
 async def test_a_settle_without_an_answer_has_a_deadline(world: World) -> None:
-    async with quorum.connect(world.url, timeout_ms=100, silence_ms=20_000) as client:
+    async with quorum.connect(world.url, timeout_ms=SHORT_MS, silence_ms=60_000) as client:
         await filled(client, 1)
         async with client.consume("q") as consumer:
             [message] = await take(consumer, 1)

@@ -30,7 +30,7 @@ from quorum.v1 import queue_pb2
 from support.fake_server import Refusal
 from support.fake_server_harness import World, eventually, on_cluster
 
-QUICK = {"silence_ms": 500}
+QUICK = {"silence_ms": 2_000}
 
 
 def bodies(world: World, queue: str = "q") -> list[bytes]:
@@ -120,6 +120,8 @@ async def test_many_batches_under_way_survive_repeated_cuts_in_order(world: Worl
                 world.cluster.cut_after = -1
             confirmations.append(await client.send_batch("q", numbered(10 * number, 10)))
             await asyncio.sleep(0.004)
+            if number % 13 == 10:
+                await eventually(lambda: world.cluster.cut_after == 0, "the stream is cut")
         world.cluster.cut_after = -1
         assert await asyncio.gather(*confirmations) == [10] * 40
         assert client.reconnect_count >= 1

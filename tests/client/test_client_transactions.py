@@ -13,7 +13,7 @@ import quorum.sync
 from quorum.client import DeliveredMessage
 from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, TimedOut, UsageError
 from support.fake_server import Refusal
-from support.fake_server_harness import World, eventually, on_cluster
+from support.fake_server_harness import SHORT_MS, World, eventually, on_cluster
 
 
 def bodies(world: World, queue: str = "q") -> list[bytes]:
@@ -194,7 +194,7 @@ async def test_a_transaction_publishes_no_faster_than_the_stream_takes_it(world:
 @on_cluster(nodes=1)
 async def test_a_publish_that_the_stream_does_not_take_in_time_is_not_sent(world: World) -> None:
     async with quorum.connect(world.url) as client:
-        tx = client.transaction(timeout_ms=50)
+        tx = client.transaction(timeout_ms=SHORT_MS)
         await tx.publish("q", b"one")
         session = client._live()
         session._next_request = lambda: None  # type: ignore[method-assign]
@@ -209,7 +209,7 @@ async def test_a_publish_that_the_stream_does_not_take_in_time_is_not_sent(world
 @on_cluster(nodes=1)
 async def test_a_commit_without_an_answer_in_time_is_unknown(world: World) -> None:
     async with quorum.connect(world.url) as client:
-        tx = client.transaction(timeout_ms=100)
+        tx = client.transaction(timeout_ms=SHORT_MS)
         await tx.publish("q", b"one")
         world.nodes[0].muted = True
         with pytest.raises(OutcomeUnknown):
@@ -246,7 +246,7 @@ async def test_what_a_commit_settled_is_returned_if_it_is_refused_after_its_time
         with pytest.raises(OutcomeUnknown):
             await committing
 
-    await is_returned_after(world, gives_up, timeout_ms=100)
+    await is_returned_after(world, gives_up, timeout_ms=SHORT_MS)
 
 
 @on_cluster()
@@ -266,7 +266,7 @@ async def test_a_rollback_without_an_answer_in_time_gives_back_what_was_settled(
     async with quorum.connect(world.url) as client:
         await client.publish("q", b"order")
         [order] = await client.get("q")
-        tx = client.transaction(timeout_ms=100)
+        tx = client.transaction(timeout_ms=SHORT_MS)
         await tx.settle(order)
         world.nodes[0].muted = True
         await tx.rollback()

@@ -125,7 +125,7 @@ def test_a_call_that_comes_while_the_loop_ends_is_refused() -> None:
 
     loop.run(begin())
     loop.stop()
-    late.join(5)
+    late.join(60)
     assert len(refused) == 1
 
 
@@ -135,7 +135,7 @@ def test_several_threads_may_end_the_loop() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in [*threads, loop._thread])
 
 

@@ -55,6 +55,8 @@ WIDTH = 118
 INDENT = " " * 8
 # What scenarios say, for the totals.
 CONFIRMED = re.compile(r"([\d,]+) confirmed")
+SETTLED = re.compile(r"settled ([\d,]+) messages")
+TRANSACTIONS = re.compile(r"([\d,]+) transactions committed")
 BITS = re.compile(r"([\d,]+) bits turned over")
 WORST = re.compile(r"worst ([\d.]+) s")
 
@@ -225,6 +227,9 @@ class Totals:
     failed: int = 0
     rounds: int = 0
     confirmed: int = 0
+    settled: int = 0
+    """in queues of all kinds"""
+    transactions: int = 0
     bits: int = 0
     longest_s: float = 0.0
 
@@ -235,16 +240,28 @@ class Totals:
             return  # nothing it has said is proven
         self.rounds += part.rounds
         self.confirmed += _sum(CONFIRMED, said)
+        self.settled += _sum(SETTLED, said)
+        self.transactions += _sum(TRANSACTIONS, said)
         self.bits += _sum(BITS, said)
         self.longest_s = max([self.longest_s, *map(float, WORST.findall(said))])
 
     def __str__(self) -> str:
+        """Only what these parts have counted."""
         lost = "none lost" if not self.failed else "none lost where it held"
-        return (
-            f"total: {self.parts - self.failed} of {self.parts} parts held, {self.rounds:,} rounds, "
-            f"{self.confirmed:,} messages confirmed, {lost}, {self.bits:,} bits turned over, "
-            f"longest time until publishing went on {self.longest_s:.2f} s"
-        )
+        counted = [
+            f"{count:,} {what}"
+            for count, what in (
+                (self.confirmed, f"messages confirmed, {lost}"),
+                (self.settled, f"messages settled in queues of all kinds, {lost}"),
+                (self.transactions, "transactions committed"),
+                (self.bits, "bits turned over"),
+            )
+            if count
+        ]
+        if self.longest_s:
+            counted.append(f"longest time until publishing went on {self.longest_s:.2f} s")
+        held = f"total: {self.parts - self.failed} of {self.parts} parts held, {self.rounds:,} rounds"
+        return ", ".join([held, *counted])
 
 
 def _sum(pattern: re.Pattern[str], said: str) -> int:

@@ -39,7 +39,7 @@ from quorum.replication.network.tls import TlsChannel, TlsSecurity
 from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, Security, SendQueue, frame_header
 from support.wrong_certificates import issue
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 SECRET = b"0123456789abcdef0123456789abcdef"
 ALL_KINDS = dict.fromkeys(range(KIND_PING), 1)
 

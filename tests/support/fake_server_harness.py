@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from support.fake_server import FakeCluster, FakeNode
 
-TEST_TIMEOUT_S = 30.0
-EVENTUALLY_S = 10.0
+TEST_TIMEOUT_S = 120.0
+EVENTUALLY_S = 60.0
+SHORT_MS = 1_000
+"""A time that a test waits for to be over, and that is long enough for what must come before, on a busy machine."""
 
 
 @dataclass

@@ -277,7 +277,9 @@ class Features:
                 checkers.first_deliveries_are_in_order(records, across_attachments=queue != "urgent")
         groups_are_in_order([each for each in self.history.records if each["queue"] == "grouped"])
         counts = ", ".join(f"{self.settled[queue]:,} in {queue}" for queue in JUDGED)
-        return f"settled {counts}; {self.committed:,} transactions committed, {self.given_up:,} rolled back"
+        total = sum(self.settled[queue] for queue in JUDGED)
+        moved = f"{self.committed:,} transactions committed, {self.given_up:,} rolled back"
+        return f"settled {total:,} messages: {counts}; {moved}"
 
 
 def groups_are_in_order(records: Sequence[Record]) -> None:

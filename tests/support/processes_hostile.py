@@ -22,7 +22,7 @@ SPARE_DESCRIPTORS = 10
 """A segment of the log more, and connections that are about to end."""
 REST_LIMIT_S = 90.0
 """The member has closed what it times out by then, and returned its memory."""
-HEALTHY_LIMIT_MS = 20_000
+HEALTHY_LIMIT_MS = 60_000
 PAUSE_S = 0.02
 _DEFECT = re.compile(r"Traceback|\bdefect\b|never (awaited|retrieved)|Unhandled|Fatal error")
 

@@ -23,8 +23,13 @@ TOOLS = ("bash", "ps", *COREUTILS)
 """What Spark's scripts and its checkpoints call, and no more."""
 PATHS = (ROOT, ROOT / "selectors", ROOT / "spark", ROOT / "tests")
 
-FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM that lives for seconds, beside others: optimising its code would cost more than it saves."""
+FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+"""Options of a JVM that lives for minutes, beside others: optimising its code would cost more than it saves.
+
+With one compiler the JVM would have room for 48 MB of compiled code, and the tests of one session fill that. Then it
+fails to link methods with a VirtualMachineError, and after such an error in a task Spark ends its JVM. 240 MB is what
+JVMs with both compilers have; only what is used takes memory.
+"""
 SMALL_DATA = {
     "spark.sql.shuffle.partitions": "2",
     # Spark walks its expressions; to generate Java for each query, and compile it, takes longer than a small query.
