@@ -283,7 +283,9 @@ def _target(request: Any) -> str:
     """What a request is about, for the log: names, no values."""
     found = []
     for field, value in request.ListFields():
-        if field.name in ("queue", "exchange", "name", "user", "member", "node", "subscription", "group"):
+        if field.name == "member" and field.message_type is not None:
+            found.append(f"member={value.name} clients={value.client_address} peers={value.peer_address}")
+        elif field.name in ("queue", "exchange", "name", "user", "member", "node", "subscription", "group"):
             found.append(f"{field.name}={value}")
         elif field.name in ("binding", "policy"):
             found.append(f"{field.name}={value.source if field.name == 'binding' else value.name}")

@@ -167,6 +167,10 @@ class TlsSecurity:
         self._renew()
         return TlsChannel(connection, self._contexts[is_dialer], is_dialer=is_dialer)
 
+    def meet_itself(self) -> None:
+        """Do the handshake of two members that have these files. OSError if one of them would refuse the other one."""
+        shake_hands(*self._contexts)
+
     def _renew(self) -> None:
         try:
             seen = self._look()
@@ -200,3 +204,19 @@ class TlsSecurity:
         context.load_cert_chain(self.certificate, self.key, lambda: "")  # or OpenSSL asks on the terminal
         context.load_verify_locations(self.authority)
         return context
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = None) -> None:
+    """Do the handshake of TLS between both, in memory. host: that the client connects to. ssl.SSLError if one of them
+    refuses the other one."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    waiting = [
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while waiting:
+        end = waiting.pop(0)
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            waiting.append(end)
