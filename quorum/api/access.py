@@ -91,10 +91,14 @@ class Access:
         self._tokens = tokens
         self._is_open_without_users = is_open_without_users
 
-    def users_changed(self, users: Users) -> None:
-        if not users and not self._is_told and self._first is None and not self._is_open_without_users:
+    def serves(self) -> None:
+        """The member begins to serve: it knows the users of the cluster, if there are any."""
+        is_limited = not self._users and self._first is None and not self._is_open_without_users
+        if is_limited and not self._is_told:
             self._is_told = True
             structlog.get_logger().info("no users yet: only clients on this machine are served")
+
+    def users_changed(self, users: Users) -> None:
         self._users = users
         for call, user in list(self._calls.items()):
             if self._present(user) != user:
