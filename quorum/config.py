@@ -281,6 +281,10 @@ class NodeConfig(BaseSettings):
         twice = sorted({address for address in addresses if addresses.count(address) > 1})
         if twice:
             raise ValueError(f"members: the address {twice[0]} is given twice")
+        own = {"client" if self.listen is None else "listen": self.client_address}
+        own |= {"peer": self.members[self.name].peer}
+        if self.http_listen is not None and (clash := _same_port(self.http_listen, own)):
+            raise ValueError(f"http_listen is {self.http_listen}; {clash} has this port already")
         if self.election_timeout_min_ms >= self.election_timeout_max_ms:
             raise ValueError(
                 f"election_timeout_min_ms is {self.election_timeout_min_ms}; it has to be below "
@@ -356,6 +360,16 @@ class NodeConfig(BaseSettings):
             heartbeat_s=self.heartbeat_ms / 1000,
             leader_fallback_s=self.leader_fallback_ms / 1000,
         )
+
+
+def _same_port(address: str, others: Mapping[str, str]) -> str:
+    """Which of these addresses, by key, cannot be listened on beside this one; empty if all can."""
+    host, port = host_port(address)
+    for key, other in others.items():
+        at, number = host_port(other)
+        if number == port and (host == at or {host, at} & {"0.0.0.0", "::"}):
+            return f"{key} ({other})"
+    return ""
 
 
 def _private(path: Path, setting: str) -> bytes:

@@ -91,10 +91,14 @@ class Access:
         self._tokens = tokens
         self._is_open_without_users = is_open_without_users
 
-    def users_changed(self, users: Users) -> None:
-        if not users and not self._is_told and self._first is None and not self._is_open_without_users:
+    def serves(self) -> None:
+        """The member begins to serve: it knows the users of the cluster, if there are any."""
+        is_limited = not self._users and self._first is None and not self._is_open_without_users
+        if is_limited and not self._is_told:
             self._is_told = True
             structlog.get_logger().info("no users yet: only clients on this machine are served")
+
+    def users_changed(self, users: Users) -> None:
         self._users = users
         for call, user in list(self._calls.items()):
             if self._present(user) != user:
@@ -283,7 +287,9 @@ def _target(request: Any) -> str:
     """What a request is about, for the log: names, no values."""
     found = []
     for field, value in request.ListFields():
-        if field.name in ("queue", "exchange", "name", "user", "member", "node", "subscription", "group"):
+        if field.name == "member" and field.message_type is not None:
+            found.append(f"member={value.name} clients={value.client_address} peers={value.peer_address}")
+        elif field.name in ("queue", "exchange", "name", "user", "member", "node", "subscription", "group"):
             found.append(f"{field.name}={value}")
         elif field.name in ("binding", "policy"):
             found.append(f"{field.name}={value.source if field.name == 'binding' else value.name}")

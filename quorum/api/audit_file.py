@@ -11,6 +11,7 @@ A line is handed to the operating system at once, and is not synced: the power o
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -80,6 +81,19 @@ class AuditFile:
         os.close(self._descriptor)
         self._descriptor = _opened(self._file)
         self._size = 0
+
+
+def wrong_audit_file(file: Path) -> list[str]:
+    """Why a member could not use this audit file; empty if it could. Nothing is written: a member may use it now."""
+    try:
+        _last_hash(file)
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        return [f"audit_file {file} cannot be used: {error.strerror}"]
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def _numbered(file: Path, number: int) -> Path:

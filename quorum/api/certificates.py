@@ -6,7 +6,7 @@ from __future__ import annotations
 import ssl
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,13 @@ import grpc
 import structlog
 
 from quorum.errors import ConfigError
-from quorum.replication.network.tls import end_of
+from quorum.replication.network.tls import end_of, shake_hands
+
+CLIENT_FILES = ("tls_certificate_file", "tls_key_file", "tls_client_ca_file")
+PEER_FILES = ("peers_certificate_file", "peers_key_file", "peers_ca_file")
+"""Keys of the configuration: a certificate, its private key, and the authorities of the other end."""
+OUT_OF_DATE = (9, 10)
+"""OpenSSL's codes for a certificate that is not valid yet, or no more."""
 
 Seen = tuple[tuple[int, int, int], ...]
 """Of each file: its inode, size and time of change."""
@@ -104,26 +110,39 @@ class Certificates:
         return (self.certificate, self.key, *more)
 
     def _look(self) -> Seen:
-        try:
-            found = [file.stat() for file in self._files()]
-        except OSError as error:
-            raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+        found = []
+        for key, file in zip(CLIENT_FILES, self._files(), strict=False):
+            try:
+                found.append(file.stat())
+            except OSError as error:
+                raise _unreadable(key, file, error) from error
         return tuple([(each.st_ino, each.st_size, each.st_mtime_ns) for each in found])
 
     def _read(self) -> tuple[bytes, ...]:
         """The content of the files."""
-        try:
-            mode = stat.S_IMODE(self.key.stat().st_mode)
-            if mode & 0o007:
-                raise ConfigError(
-                    f"tls_key_file {self.key} has mode {mode:04o}, so that everybody can use it; "
-                    f"allowed: 0400, 0440, 0600 or 0640 (chmod 0400 {self.key})"
-                )
-            found = tuple([file.read_bytes() for file in self._files()])
-        except OSError as error:
-            raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
-        _check(*found)
+        found = read_checked(CLIENT_FILES, self._files())
+        mode = stat.S_IMODE(self.key.stat().st_mode)
+        if mode & 0o007:
+            raise ConfigError(
+                f"tls_key_file {self.key} has mode {mode:04o}, so that everybody can use it; "
+                f"allowed: 0400, 0440, 0600 or 0640 (chmod 0400 {self.key})"
+            )
         return found
+
+    def why_not(self, host: str) -> str:
+        """The reason why a client that connects to this host would refuse the certificate; empty if it would accept
+        it. Dates and the authority do not count: the client's authorities are not known here."""
+        try:
+            server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            server.load_cert_chain(self.certificate, self.key, no_password)
+            client.load_verify_locations(self.certificate)
+            client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself is enough
+            shake_hands(server, client, host)
+        except ssl.SSLCertVerificationError as error:
+            return "" if error.verify_code in OUT_OF_DATE else error.verify_message.rstrip(".")
+        except OSError as error:
+            return str(error)
+        return ""
 
 
 class RenewedContext:
@@ -156,26 +175,46 @@ def no_password() -> str:
     return ""
 
 
-def _check(certificate: bytes, key: bytes, authorities: bytes | None = None) -> None:
-    """ConfigError if they are no certificate and its key, and authorities: gRPC would accept no connection, and would
-    not say why."""
+def read_checked(keys: tuple[str, str, str], files: Sequence[Path]) -> tuple[bytes, ...]:
+    """The contents of a certificate's file, of its key's, and of one with authorities, if it is given. keys: of the
+    configuration. ConfigError if a file cannot be read, or has something else: gRPC would accept no connection, and
+    would not say why."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
     def raw(public: object) -> bytes:
         return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined,no-any-return]
 
+    found = []
+    for key, file in zip(keys, files, strict=False):
+        try:
+            found.append(file.read_bytes())
+        except OSError as error:
+            raise _unreadable(key, file, error) from error
+    certificate, secret, *authorities = found
     try:
         first = x509.load_pem_x509_certificates(certificate)[0]
-        secret = load_pem_private_key(key, password=None)
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, IndexError):
+        raise ConfigError(f"{keys[0]} {files[0]} is no PEM file of certificates") from None
+    try:
+        private = load_pem_private_key(secret, password=None)
+    except ValueError:
+        raise ConfigError(f"{keys[1]} {files[1]} is no PEM file of a private key") from None
+    except TypeError:
         raise ConfigError(
-            f"tls_certificate_file or tls_key_file is no PEM file of that kind: {error}"
-        ) from error
-    if raw(first.public_key()) != raw(secret.public_key()):
-        raise ConfigError("tls_key_file is not the key of the first certificate in tls_certificate_file")
-    if authorities is not None:
+            f"{keys[1]} {files[1]} is encrypted; a member needs a key without a password"
+        ) from None
+    if raw(first.public_key()) != raw(private.public_key()):
+        raise ConfigError(
+            f"{keys[1]} {files[1]} is not the key of the first certificate in {keys[0]} {files[0]}"
+        )
+    for each in authorities:
         try:
-            x509.load_pem_x509_certificates(authorities)
-        except ValueError as error:
-            raise ConfigError(f"tls_client_ca_file is no PEM file of certificates: {error}") from error
+            x509.load_pem_x509_certificates(each)
+        except ValueError:
+            raise ConfigError(f"{keys[2]} {files[2]} is no PEM file of certificates") from None
+    return tuple(found)
+
+
+def _unreadable(key: str, file: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{key} {file} cannot be read: {error.strerror}")

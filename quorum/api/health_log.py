@@ -1,10 +1,13 @@
-"""What a node logs about its health: its standing in the cluster, and who leads the Raft groups.
+"""What a node logs about its health: its standing in the cluster, who leads the Raft groups, and which other members
+cannot be reached.
 
 Every change is one line. A state that most starts and failovers pass through is logged only if it lasts: founding
-members that have not met, and groups without a leader.
+members that have not met, groups without a leader, and members that cannot be reached.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import structlog
 
@@ -17,6 +20,13 @@ NO_LEADER_S = 3.0
 NO_LEADER = (
     "publishes to the queues of these groups wait, and their consumers get nothing, until a majority of the members "
     "is reachable"
+)
+
+UNREACHABLE_S = 3.0
+"""Time after which a member that cannot be reached is worth a warning."""
+UNREACHABLE = (
+    "it does not run, or the network between is broken; the cluster serves as long as a majority of its members can "
+    "reach each other"
 )
 
 
@@ -32,19 +42,23 @@ class HealthLog:
         self._leaderless_since_s: dict[int, float] = {}
         self._warned: set[int] = set()
         """groups without a leader that were logged"""
+        self._unreachable_since_s: dict[str, float] = {}
+        self._missed: set[str] = set()
+        """members that cannot be reached and were logged"""
 
     def follow(self, health: Health, now_s: float) -> None:
         """Log what has changed since the last call."""
-        self._follow_standing(health.standing, now_s)
+        self._follow_standing(health.standing, now_s, is_known_better=health.is_catching_up)
         if health.standing == "member":
             self._follow_leaders(health, now_s)
+            self._follow_others(health.others, now_s)
 
-    def _follow_standing(self, standing: str, now_s: float) -> None:
+    def _follow_standing(self, standing: str, now_s: float, *, is_known_better: bool) -> None:
         if standing != self._standing:
             self._standing, self._standing_since_s = standing, now_s
             self._is_standing_logged = standing == "member"
         lasts = standing != "meeting" or now_s - self._standing_since_s >= MEETING_S
-        if lasts and not self._is_standing_logged:
+        if lasts and not self._is_standing_logged and not is_known_better:
             self._is_standing_logged = True
             self._logger.warning("not serving", standing=standing, meaning=STANDINGS[standing])
 
@@ -67,3 +81,26 @@ class HealthLog:
             self._logger.warning(
                 "groups without a leader", groups=missing, for_s=round(now_s - since_s, 1), meaning=NO_LEADER
             )
+
+    def _follow_others(self, others: Mapping[str, bool], now_s: float) -> None:
+        for name, is_reachable in others.items():
+            since_s = self._unreachable_since_s.setdefault(name, now_s)
+            if is_reachable:
+                del self._unreachable_since_s[name]
+                if name in self._missed:
+                    self._missed.discard(name)
+                    self._logger.info(
+                        "member can be reached again", member=name, after_s=round(now_s - since_s, 1)
+                    )
+            elif name not in self._missed and now_s - since_s >= UNREACHABLE_S:
+                self._missed.add(name)
+                self._logger.warning(
+                    "member cannot be reached",
+                    member=name,
+                    reachable=f"{1 + sum(others.values())} of {1 + len(others)} members",
+                    for_s=round(now_s - since_s, 1),
+                    meaning=UNREACHABLE,
+                )
+        for name in self._unreachable_since_s.keys() - others.keys():  # no members any more
+            del self._unreachable_since_s[name]
+            self._missed.discard(name)

@@ -46,6 +46,8 @@ async def watch_health(hub: Hub, service: HealthService) -> None:
             standing = health.standing
             if standing != "member":
                 hub.leave(standing)
+        if health.is_ready and not is_ready:
+            hub.access.serves()
         is_ready = health.is_ready
         service.set_serving(is_ready)
         if health.reason_to_leave:

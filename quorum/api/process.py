@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,16 +19,15 @@ from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
-from quorum.api.access import Access, FirstAdministrator
+from quorum.api.access import Access
 from quorum.api.audit import Audit
 from quorum.api.audit_file import AuditFile
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
-from quorum.api.passwords import check_password, secret_of
-from quorum.api.reloading import Reloader, Source, peer_security, tokens_of
+from quorum.api.named_files import NamedFiles, load_files
+from quorum.api.reloading import Reloader, Source
 from quorum.api.server import Server
-from quorum.catalog.users import check_user_name
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log import RESERVE_SEGMENTS, Log
@@ -89,6 +88,7 @@ def run(config: NodeConfig, disk: Disk | None = None, source: Source | None = No
         print("quorum does not run under python -O: its checks are part of its safety", file=sys.stderr)
         return 2
     refuse_backup(config.data_dir)
+    named = load_files(config)  # before any file is changed
     if source is not None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the configuration is in use
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -119,7 +119,7 @@ def run(config: NodeConfig, disk: Disk | None = None, source: Source | None = No
             start = _record_start(config, log, disk.files)
         except IdentityError as error:
             raise ConfigError(str(error)) from error
-        return asyncio.run(_serve(config, log, start, disk, source))
+        return asyncio.run(_serve(config, named, log, start, disk, source))
     finally:
         log.close()
 
@@ -148,14 +148,15 @@ def _with_room(log: Log, write: Callable[[], T]) -> T:
                 raise
 
 
-async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk, source: Source | None) -> int:
+async def _serve(
+    config: NodeConfig, named: NamedFiles, log: Log, start: ProcessStart, disk: Disk, source: Source | None
+) -> int:
     logger = structlog.get_logger().bind(node=config.name)
     founding, node_state = _founding(config), start.node_state
 
     def known(peer: str) -> bytes:
         return member.incarnation_bytes(peer)
 
-    security = peer_security(config)
     network = PeerNetwork(
         start.id,
         start.boot,
@@ -172,7 +173,7 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk, 
         known=known,
         skips=" ".join(map(shown, config.skipped_places)),
         versions=Versions(machine=PRODUCTION.newest_version),
-        security=security,
+        security=named.security,
     )
     member_config = MemberConfig(
         start.id,
@@ -204,19 +205,22 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk, 
     except UnknownVersion as error:
         raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
-    tokens = tokens_of(config)
     access = Access(
-        _first_administrator(config),
-        None if tokens is None else tokens.check,
+        named.administrator,
+        None if named.tokens is None else named.tokens.check,
         is_open_without_users=config.allow_without_users,
         audit=Audit(None if config.audit_file is None else AuditFile(config.audit_file, config.name)),
     )
     hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes, access)
     driver = Driver(member, network, hub.on_outputs)
     hub.attach(driver)
-    server = Server(hub, config)
+    server = Server(hub, config, named.certificates)
     await server.start(config.client_address)
-    http = await _serve_http(hub, config, server, security)
+    try:
+        http = await _serve_http(hub, config, server, named.security)
+    except BaseException:
+        await server.stop(0)  # else gRPC complains when the process ends
+        raise
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -229,10 +233,15 @@ async def _serve(config: NodeConfig, log: Log, start: ProcessStart, disk: Disk, 
     if source is not None:
         signalled = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, signalled.set)
-        reloader = Reloader(config, source, access, server.certificates, security, tokens)
+        reloader = Reloader(config, source, access, named.certificates, named.security, named.tokens)
         reloading.append(asyncio.create_task(reloader.reload_on(signalled)))
     logger.info(
-        "started", clients=config.client_address, peers=config.members[config.name].peer, boot=start.boot
+        "started",
+        clients=config.client_address,
+        peers=config.members[config.name].peer,
+        http=config.http_listen or "off",
+        tls=", ".join(_with_tls(config, named)) or "off",
+        boot=start.boot,
     )
     watching = asyncio.create_task(watch_health(hub, server))
     returning = asyncio.create_task(allocator.return_memory())
@@ -267,18 +276,14 @@ async def _serve_http(
     return server
 
 
-def _first_administrator(config: NodeConfig) -> FirstAdministrator | None:
-    """The user of `first_administrator_file`, None without it. ConfigError if the file is not right."""
-    found = config.read_first_administrator()
-    if found is None:
-        return None
-    name, password = found
-    try:
-        check_user_name(name)
-        check_password(password)
-    except ValueError as error:
-        raise ConfigError(f"first_administrator_file {config.first_administrator_file}: {error}") from error
-    return FirstAdministrator(name, secret_of(password))
+def _with_tls(config: NodeConfig, named: NamedFiles) -> Iterator[str]:
+    """The ports with TLS, by the names of the line about the start."""
+    if named.certificates is not None:
+        yield "clients"
+    if named.security is not None:
+        yield "peers"
+    if named.certificates is not None and config.http_listen is not None:
+        yield "http"
 
 
 async def _first_end(stopped: asyncio.Task[Any], *needed: asyncio.Task[None]) -> None:

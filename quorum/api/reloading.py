@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from quorum.api.access import Access
-from quorum.api.certificates import Certificates
+from quorum.api.certificates import CLIENT_FILES, PEER_FILES, Certificates
+from quorum.api.named_files import prepare_peer_files, tokens_of
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError
 from quorum.replication.network.tls import TlsSecurity
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warning", "error")
 TOKEN_KEYS = ("token_keys_file", "token_algorithm", "token_audience", "token_issuer", "token_user_claim")
 RELOADED = ("log_level", "allow_without_users", *TOKEN_KEYS)
-CLIENT_FILES = ("tls_certificate_file", "tls_key_file", "tls_client_ca_file")
-PEER_FILES = ("peers_certificate_file", "peers_key_file", "peers_ca_file")
-"""These paths are taken as well, if the same ones of their group are set as before: TLS, and a demand for certificates
-of clients, begin and end only with the process."""
+"""The paths of CLIENT_FILES and PEER_FILES are taken as well, if the same ones of their group are set as before: TLS,
+and a demand for certificates of clients, begin and end only with the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +39,6 @@ class Source:
 
     read: Callable[[], NodeConfig]
     set_log_level: Callable[[str], None]
-
-
-def tokens_of(config: NodeConfig) -> Tokens | None:
-    """What checks tokens, None without `token_keys_file`. ConfigError if the keys cannot be read."""
-    if config.token_keys_file is None:
-        return None
-    from quorum.api.tokens import Tokens
-
-    try:
-        return Tokens(
-            config.token_keys_file,
-            config.token_algorithm,
-            config.token_audience,
-            config.token_user_claim,
-            issuer=config.token_issuer,
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"token_keys_file {config.token_keys_file}: {error}") from error
-
-
-def peer_security(config: NodeConfig) -> TlsSecurity | None:
-    """None for plain connections between members. ConfigError if a file cannot be used."""
-    certificate, key, authority = config.peers_certificate_file, config.peers_key_file, config.peers_ca_file
-    if certificate is None or key is None or authority is None:
-        return None
-    try:
-        return TlsSecurity(certificate, key, authority)
-    except OSError as error:
-        raise _wrong_peer_files(error) from error
-
-
-def _wrong_peer_files(error: OSError) -> ConfigError:
-    return ConfigError(f"peers_certificate_file, peers_key_file or peers_ca_file: {error}")
 
 
 class Reloader:
@@ -137,14 +103,7 @@ class Reloader:
             files.append(("certificates for clients", take_files))
         if self._security is not None and _has_same(old, new, PEER_FILES):
             usable.update(PEER_FILES)
-            assert new.peers_certificate_file and new.peers_key_file and new.peers_ca_file
-            try:
-                take_files = self._security.prepare(
-                    new.peers_certificate_file, new.peers_key_file, new.peers_ca_file
-                )
-            except OSError as error:
-                raise _wrong_peer_files(error) from error
-            files.append(("certificates for members", take_files))
+            files.append(("certificates for members", prepare_peer_files(self._security, new)))
         tokens = tokens_of(new)
         waiting = [key for key in different if key not in usable]
 

@@ -59,9 +59,9 @@ def _why_not(address: str) -> str:
 class Server:
     """The server and the periodic check of its connections."""
 
-    def __init__(self, hub: Hub, config: NodeConfig) -> None:
-        self.certificates = _certificates(config)
-        """for clients; None for plain text"""
+    def __init__(self, hub: Hub, config: NodeConfig, certificates: Certificates | None = None) -> None:
+        """certificates: for clients; None for plain text."""
+        self.certificates = certificates
         self._health = Health(SERVICES)
         self._max_connections = max_connections()
         self._watching: asyncio.Task[None] | None = None
@@ -91,7 +91,7 @@ class Server:
         reflection.enable_server_reflection((*SERVICES, HEALTH, reflection.SERVICE_NAME), gate)
 
     async def start(self, address: str) -> int:
-        """Listen on host:port, with TLS if the configuration has a certificate; return the port. OperatorError if the
+        """Listen on host:port, with TLS if there is a certificate; return the port. OperatorError if the
         address cannot be used."""
         certificates = self.certificates
         try:
@@ -143,10 +143,3 @@ class Server:
             structlog.get_logger().warning(
                 "calls did not end with the server", waited_s=grace_s + STOP_LIMIT_S
             )
-
-
-def _certificates(config: NodeConfig) -> Certificates | None:
-    """None for plain text. ConfigError if a file is not right."""
-    if config.tls_certificate_file is None or config.tls_key_file is None:
-        return None
-    return Certificates(config.tls_certificate_file, config.tls_key_file, config.tls_client_ca_file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import errno
 import os
 import platform
 import resource
@@ -20,9 +22,12 @@ import typer
 from quorum import __version__
 from quorum.addresses import host_port
 from quorum.cli.console import printable, require_linux
+from quorum.cli.listeners import listeners
 from quorum.errors import ConfigError
 
 if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
     from quorum.config import NodeConfig
 
 DISTRIBUTION = "quorum-queue"
@@ -31,6 +36,10 @@ SLOW_SYNC_MS = 20.0
 """99th percentile of syncs, above which publishes take noticeably longer."""
 WANTED_FILES = 65_536
 CONNECT_S = 2.0
+RENEW_DAYS = 30
+"""Days before its end that a certificate is worth a warning; the last third of its life if that is less."""
+ANY_ADDRESS = ("0.0.0.0", "::")
+"""Hosts to listen on, to which nobody can connect from elsewhere."""
 REMOTE = frozenset({"9p", "ceph", "cifs", "fuse.sshfs", "glusterfs", "nfs", "nfs4", "smb3"})
 VOLATILE = frozenset({"ramfs", "tmpfs"})
 
@@ -52,7 +61,8 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Check this machine for a member: packages, limits, and with a configuration its disk and addresses.
+    """Check this machine for a member: packages, limits, and with a configuration its files, certificates, ports, disk
+    and addresses.
 
     The status is 1 if something is bad."""
     require_linux()
@@ -79,12 +89,152 @@ def findings(file: Path | None) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("bad", "configuration", str(error).replace("\n", "; "))
         return
-    yield Finding("ok", "configuration", f"{file}, member {config.name} of {', '.join(config.members)}")
+    yield _files(file, config)
+    yield from _client_certificates(config)
+    yield from _peer_certificates(config)
+    yield from _ports(config)
     yield from _disk(config)
     for name, each in config.members.items():
         if name != config.name:
             yield _address(f"{name}, for members", each.peer)
             yield _address(f"{name}, for clients", each.client)
+
+
+def _files(file: Path, config: NodeConfig) -> Finding:
+    """Whether the member would start with the files that its configuration names."""
+    from quorum.api.audit_file import wrong_audit_file
+    from quorum.api.named_files import wrong_files
+
+    wrong = [*wrong_files(config), *(wrong_audit_file(config.audit_file) if config.audit_file else ())]
+    if wrong:
+        return Finding("bad", "configuration", "; ".join(wrong))
+    return Finding("ok", "configuration", f"{file}, member {config.name} of {', '.join(config.members)}")
+
+
+def _client_certificates(config: NodeConfig) -> Iterator[Finding]:
+    from quorum.api.named_files import client_certificates
+
+    what = "certificate for clients"
+    try:
+        found = client_certificates(config)
+    except ConfigError:
+        return  # `_files` has said so
+    if found is None:
+        return
+    yield _dates("dates of the certificate for clients", found.certificate)
+    if found.client_authorities is not None:
+        yield _dates("dates of clients' authorities", found.client_authorities, is_authority=True)
+    address = config.members[config.name].client
+    why = found.why_not(host_port(address)[0])
+    if why:
+        text = f"clients connect to {address}, and would refuse {found.certificate}: {why}"
+        yield Finding("bad", what, f"{text}; it names {_names(found.certificate)}")
+    else:
+        yield Finding("ok", what, f"{found.certificate} is one for {address}")
+
+
+def _peer_certificates(config: NodeConfig) -> Iterator[Finding]:
+    from quorum.api.named_files import peer_security
+
+    what = "certificate for members"
+    try:
+        found = peer_security(config)
+    except ConfigError:
+        return
+    if found is None:
+        return
+    dates = [
+        _dates("dates of the certificate for members", found.certificate),
+        _dates("dates of the members' authority", found.authority, is_authority=True),
+    ]
+    yield from dates
+    if config.peers_key_file is not None and config.peers_key_file.stat().st_mode & 0o007:
+        text = f"everybody can use peers_key_file {config.peers_key_file}"
+        yield Finding("warn", "key for members", f"{text} (chmod 0400 {config.peers_key_file})")
+    if any(each.level == "bad" for each in dates):
+        return
+    try:
+        found.meet_itself()
+    except OSError as error:
+        text = f"members would refuse {found.certificate} with the authority {found.authority}"
+        yield Finding("bad", what, f"{text}: {getattr(error, 'verify_message', '') or error}")
+    else:
+        yield Finding("ok", what, f"{found.certificate} is one of {found.authority}")
+
+
+def _dates(what: str, file: Path, *, is_authority: bool = False) -> Finding:
+    """When the certificates of a file end: the first of a chain to do so, or the last of several authorities."""
+    from cryptography import x509
+
+    now = datetime.datetime.now(datetime.UTC)
+    choose = max if is_authority else min
+    first = choose(
+        x509.load_pem_x509_certificates(file.read_bytes()), key=lambda each: each.not_valid_after_utc
+    )
+    begins, ends = first.not_valid_before_utc, first.not_valid_after_utc
+    name = first.subject.rfc4514_string() or "without a name"
+    if begins > now:
+        return Finding("bad", what, f"{file} ({name}) is valid only from {_day(begins)} on")
+    if ends <= now:
+        return Finding("bad", what, f"{file} ({name}) ended on {_day(ends)}")
+    is_soon = ends - now < min(datetime.timedelta(days=RENEW_DAYS), (ends - begins) / 3)
+    text = f"{file} ({name}) ends on {_day(ends)}"
+    return Finding("warn", what, f"{text}; renew it") if is_soon else Finding("ok", what, text)
+
+
+def _day(when: datetime.datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M} UTC"
+
+
+def _names(file: Path) -> str:
+    """What the first certificate of a file is for."""
+    from cryptography import x509
+
+    first: Certificate = x509.load_pem_x509_certificates(file.read_bytes())[0]
+    try:
+        names = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return "no host"
+    found = [str(each) for kind in (x509.DNSName, x509.IPAddress) for each in names.get_values_for_type(kind)]
+    return ", ".join(found) or "no host"
+
+
+def _ports(config: NodeConfig) -> Iterator[Finding]:
+    """Whether the member can listen, or does so already."""
+    own = config.members[config.name]
+    places = [("port for clients", config.client_address), ("port for members", own.peer)]
+    if config.http_listen is not None:
+        places.append(("port for HTTP", config.http_listen))
+    for what, address in places:
+        yield _port(config, what, address)
+    for key, address in (("client", own.client), ("peer", own.peer)):
+        if host_port(address)[0] in ANY_ADDRESS:
+            text = f"members.{config.name}.{key} is {address}, to which others cannot connect"
+            yield Finding("bad", "addresses", f"{text}; give it a name or an address of this machine")
+
+
+def _port(config: NodeConfig, what: str, address: str) -> Finding:
+    from quorum.log.log import LOCK
+    from quorum.node.maintenance.lost_log import LOG
+
+    host, port = host_port(address)
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        text = f"{address}: {error.strerror or error}"
+        if error.errno != errno.EADDRINUSE:
+            return Finding("bad", what, text)
+        found = listeners(port)
+        if str((config.data_dir / LOG / LOCK).resolve()) in {file for each in found for file in each.files}:
+            return Finding("ok", what, f"{address}, on which the running member listens")
+        by = ", ".join(f"{each.command}, process {each.pid}" for each in found) or "a process of another user"
+        return Finding("bad", what, f"{text} ({by})")
+    return Finding("ok", what, f"{address} is free")
 
 
 def _packages() -> Finding:

@@ -12,7 +12,7 @@ reads/cluster_answers.py). Queries about the catalog are not here: the API has a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from fifo.effects import Refused, Run
@@ -392,12 +392,16 @@ class Leadership:
 @dataclass(frozen=True, slots=True)
 class Health:
     """standing: this node's standing in its cluster (one of STANDINGS). reason_to_leave: why clients have
-    to leave a node that is not ready; empty if they need not. leaderships: by group."""
+    to leave a node that is not ready; empty if they need not. leaderships: by group. is_catching_up: the node was a
+    member when it stopped, and its standing is only that of the old entries that it has applied so far. others: whether
+    each other member can be reached, by name."""
 
     standing: str
     is_ready: bool
     reason_to_leave: str
     leaderships: Mapping[int, Leadership]
+    is_catching_up: bool = False
+    others: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

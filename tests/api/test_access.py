@@ -598,3 +598,17 @@ def test_what_is_on_this_machine() -> None:
         and not is_loopback("")
         and not is_loopback("ipv6:[fe80::1%eth0]:1")
     )
+
+
+def test_a_cluster_without_users_is_told_when_the_member_serves_and_not_before() -> None:
+    """A node that joins learns the users with its first entries."""
+    with capture_logs() as lines:
+        joined, fresh = Access(), Access()
+        for access in (joined, fresh):
+            access.users_changed(Users())
+        joined.users_changed(Users([User("ann", "secret")]))
+        joined.serves()
+        assert lines == []
+        fresh.serves()
+        fresh.serves()
+    assert [line["event"] for line in lines] == ["no users yet: only clients on this machine are served"]

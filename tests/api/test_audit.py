@@ -6,6 +6,8 @@ import asyncio
 import errno
 import json
 import os
+import shlex
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,14 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from quorum.api import audit_file
+from quorum.api.access import Access
 from quorum.api.audit import DONE, REFUSALS_A_MINUTE, Audit
 from quorum.api.audit_file import NOTHING, AuditFile, Broken, verify
 from quorum.api.status import StatusError
 from quorum.cli.main import app
 from quorum.errors import ConfigError
+from quorum.v1 import admin_pb2 as pb
+from support.repository import ROOT
 
 WHO = ("ann", "ipv4:192.0.2.7:41000", "queue=orders")
 
@@ -75,6 +80,28 @@ def test_the_chain_goes_on_after_a_start_and_over_files(
     assert verify([*files, path]).lines == sum(len(lines_of(each)) for each in (*files, path))
     with pytest.raises(Broken, match="lines between them are missing"):
         verify([files[0], path])
+
+
+def test_a_new_member_is_named_with_its_addresses() -> None:
+    new = pb.MemberInfo(name="d", client_address="d:7400", peer_address="d:7401", id="d~12", incarnation="12")
+    with capture_logs() as logged:
+        Context().run(Access().check, "Admin/AddMember", pb.AddMemberRequest(member=new), None, WHO[1])
+    assert logged[0]["target"] == "member=d clients=d:7400 peers=d:7401"
+
+
+def test_the_page_shows_a_line_as_it_is_written() -> None:
+    """With its fields in the same order."""
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    shown = [line for line in page.splitlines() if "administration  " in line]
+    with capture_logs() as logged:
+        audit = Audit()
+        context = Context()
+        context.run(audit.begin, "Admin/DeleteQueue", *WHO)
+        context.run(audit.finish, DONE)
+    assert len(shown) == len(logged) == 2
+    for line, fields in zip(shown, logged, strict=True):
+        names = [each.partition("=")[0] for each in shlex.split(line) if "=" in each]
+        assert names == [name for name in fields if name not in ("event", "log_level")]
 
 
 @pytest.mark.parametrize("change", ["changed", "removed", "added", "exchanged"])

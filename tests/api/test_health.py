@@ -122,6 +122,7 @@ class Node:
     """The hub as the health watch sees it. The node is ready at every other look."""
 
     def __init__(self) -> None:
+        self.access = Access()
         self.looks = 0
         self.requests = self
         self.has_looked_often = asyncio.Event()
@@ -151,6 +152,7 @@ def test_the_health_watch_is_not_held_by_a_client_that_does_not_read(
         node: Any = Node()
         watching = asyncio.create_task(health_watch.watch_health(node, made))
         await node.has_looked_often.wait()
+        assert node.access._is_told, "it has looked for users when the node was ready"
         watching.cancel()
         stalled.close()
 
@@ -161,6 +163,7 @@ class StuckNode:
     """The hub of a node whose Raft thread answers queries only while `runs` is set."""
 
     def __init__(self) -> None:
+        self.access = Access()
         self.runs = asyncio.Event()
         self.runs.set()
         self.requests = self

@@ -6,7 +6,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from quorum.api.health_log import MEETING_S, NO_LEADER_S, HealthLog
+from quorum.api.health_log import MEETING_S, NO_LEADER_S, UNREACHABLE_S, HealthLog
 from quorum.node.queries import Health, Leadership
 
 
@@ -64,3 +64,34 @@ def test_founding_members_that_meet_are_no_warning() -> None:
 def test_a_member_that_was_removed_says_so_at_once() -> None:
     lines = said((0, health()), (1, health(standing="removed")), (2, health(standing="removed")))
     assert [line["standing"] for line in lines] == ["removed"]
+
+
+def test_a_member_that_restarts_is_not_said_to_wait_while_it_reads_its_log() -> None:
+    waiting = Health("waiting", False, "", {}, is_catching_up=True)
+    assert said((0, waiting), (90, waiting), (91, health())) == []
+    [line] = said((0, Health("waiting", False, "", {})))
+    assert line["standing"] == "waiting", "a node that joins says so at once"
+
+
+def reaching(**others: bool) -> Health:
+    return Health("member", True, "", {}, others=others)
+
+
+def test_a_member_that_cannot_be_reached_is_one_warning_and_its_return_is_told() -> None:
+    lost, found = reaching(n2=False, n3=True), reaching(n2=True, n3=True)
+    later_s = UNREACHABLE_S + 1
+    assert said((0, found), (1, lost), (UNREACHABLE_S / 2, found), (9, found)) == [], "a restart is none"
+    warning, back = said(
+        (0, found), (1, lost), (later_s, lost), (later_s + 9, lost), (20, found), (30, found)
+    )
+    assert (warning["event"], warning["log_level"]) == ("member cannot be reached", "warning")
+    assert (warning["member"], warning["reachable"]) == ("n2", "2 of 3 members")
+    assert (back["event"], back["member"], back["after_s"]) == ("member can be reached again", "n2", 19.0)
+
+
+def test_each_loss_is_told_and_a_member_that_was_removed_does_not_come_back() -> None:
+    lost, later_s = reaching(n2=False), UNREACHABLE_S + 1
+    lines = said((0, lost), (later_s, lost), (later_s + 1, reaching()), (later_s + 9, reaching(n2=True)))
+    assert [line["event"] for line in lines] == ["member cannot be reached"]
+    twice = said((0, lost), (later_s, lost), (10, reaching(n2=True)), (20, lost), (20 + later_s, lost))
+    assert [line["log_level"] for line in twice] == ["warning", "info", "warning"]

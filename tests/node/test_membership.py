@@ -9,9 +9,11 @@ from fifo.effects import Ok, Refused
 from fifo.queries import group as queries
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
 from quorum.node import events as ev
+from quorum.node.cluster.membership import Membership
 from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import MemberDirectory
-from quorum.node.queries import FindTransferTarget, PlanRebalance, TransferTarget
+from quorum.node.queries import CheckHealth, FindTransferTarget, PlanRebalance, TransferTarget
+from quorum.node.replica import applier
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.forwarding import GROUP
@@ -454,6 +456,40 @@ def test_two_members_of_one_name_are_told_apart(member: str) -> None:
     assert member_directory.name(member_directory.number(member)) == "a"
     assert member_directory.names_of(["a", "a~1"]) == ["a", "a"]
     assert member_directory.own is None
+
+
+def test_a_joined_member_that_restarts_knows_that_it_was_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it applies entries from before it was added, it is not said to wait for `quorum cluster add`."""
+    cluster = Cluster.grown(2)
+    joined = cluster.names[1]
+    cluster.crash(joined)
+    monkeypatch.setattr(applier, "APPLY_BYTES", 1)
+    seen = []
+    follow = Membership.follow
+
+    def noted(self: Membership) -> object:
+        found = follow(self)
+        if self.member_directory.me == joined:
+            seen.append((self.standing, self.is_catching_up))
+        return found
+
+    monkeypatch.setattr(Membership, "follow", noted)
+    cluster.start(joined)
+    cluster.run(2_000)
+    assert ("waiting", True) in seen and ("waiting", False) not in seen
+    assert seen[-1] == ("member", False)
+    cluster.join("x~1")
+    cluster.run(100)
+    assert (standing(cluster, "x~1"), cluster.members["x~1"].membership.is_catching_up) == ("waiting", False)
+
+
+def test_health_tells_which_other_members_can_be_reached() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    assert cluster.members["n1"].answer(CheckHealth()).others == {"n2": True, "n3": True}
+    cluster.crash("n3")
+    cluster.run(100)
+    assert cluster.members["n1"].answer(CheckHealth()).others == {"n2": True, "n3": False}
 
 
 def test_a_founding_member_that_was_removed_is_still_known_after_a_restart() -> None:

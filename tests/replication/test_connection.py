@@ -37,6 +37,7 @@ from quorum.replication.network.handshake import (
 )
 from quorum.replication.network.tls import TlsChannel, TlsSecurity
 from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, Security, SendQueue, frame_header
+from support.repository import ROOT
 from support.wrong_certificates import issue
 
 DEADLINE_S = 60.0
@@ -538,7 +539,7 @@ def test_frames_arrive_however_the_bytes_are_cut(cluster: Cluster) -> None:
 class Pieces:
     """A channel that gives and takes a few bytes at a time."""
 
-    is_ready, has_buffered, has_unsent = True, False, False
+    is_ready, has_buffered, has_unsent, is_begun = True, False, False, True
 
     def __init__(self, seed: int) -> None:
         self.data = bytearray()
@@ -765,6 +766,98 @@ def test_a_stranger_on_the_peers_port_does_not_finish_the_handshake_of_tls(
     cluster.until(is_refused)
     cluster.until(lambda: network.stats.refused_handshakes == 1)
     connection.close()
+
+
+SECURITIES = {
+    "own": lambda made, name, folder: tls(made, name),
+    "other": lambda made, name, folder: tls(made, name, "other"),
+    "expired": lambda made, name, folder: TlsSecurity(
+        *issue(made / "own", folder, first_day=-3, last_day=-1), made / "own" / "ca.pem"
+    ),
+    "none": lambda made, name, folder: None,
+}
+NOT_ACCEPTED = "its certificate is not accepted: "
+ACCEPTS_NOT = "it does not accept this member's certificate or TLS: "
+
+
+@pytest.mark.parametrize(
+    ("listener", "dialer", "listener_says", "dialer_says"),
+    [
+        (
+            "own",
+            "other",
+            f"{ACCEPTS_NOT}unknown ca",
+            f"{NOT_ACCEPTED}self-signed certificate in certificate chain",
+        ),
+        ("expired", "own", f"{ACCEPTS_NOT}certificate expired", f"{NOT_ACCEPTED}certificate has expired"),
+        ("own", "expired", f"{NOT_ACCEPTED}certificate has expired", f"{ACCEPTS_NOT}certificate expired"),
+        ("own", "none", "it does not speak TLS", "closed in the handshake"),
+        ("none", "own", "it speaks TLS, and this member does not", ""),
+    ],
+)
+def test_both_ends_say_in_words_what_is_wrong_with_tls(
+    cluster: Cluster,
+    made: Path,
+    tmp_path: Path,
+    listener: str,
+    dialer: str,
+    listener_says: str,
+    dialer_says: str,
+) -> None:
+    """And the page of operations has each reason. b dials a."""
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    with structlog.testing.capture_logs() as lines:
+        for name, kind in (("a", listener), ("b", dialer)):
+            cluster.add(name, security=SECURITIES[kind](made, name, tmp_path))
+        cluster.until(lambda: len({line["node"] for line in lines}) == 2)
+    for name, said in (("a", listener_says), ("b", dialer_says)):
+        line = next(line for line in lines if line["node"] == name)
+        assert (line["event"], line["log_level"]) == ("peer refused", "warning")
+        assert line["reason"].startswith(said)
+        assert said.partition(": ")[0].partition(",")[0] in page
+        assert "_ssl.c" not in line["reason"]
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_a_probe_of_the_port_is_no_warning_and_half_a_hello_is_one(
+    cluster: Cluster, made: Path, is_secure: bool
+) -> None:
+    """A port that is opened and closed again, with FIN or RST, without a byte."""
+    network = cluster.add("a", security=tls(made, "a") if is_secure else None)
+
+    def closed(*, sends: bytes = b"", resets: bool = False) -> str:
+        with dial(cluster) as stranger:
+            cluster.until(lambda: len(network._strangers) == 1)
+            host, port = stranger.getsockname()
+            stranger.sendall(sends)
+            if resets:
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        cluster.until(lambda: not network._strangers)
+        return f"{host}:{port}"
+
+    with structlog.testing.capture_logs() as lines:
+        closed()
+        closed(resets=True)
+        assert lines == [] and network.stats.refused_handshakes == 0
+        half = b"\x16\x03\x01\x00" if is_secure else b"QW" + bytes(40)
+        address = closed(sends=half)
+    [line] = lines
+    assert (line["event"], line["log_level"], line["address"]) == ("peer refused", "warning", address)
+    assert "peer" not in line, "it has no name yet"
+    assert network.stats.refused_handshakes == 1
+
+
+def test_a_peer_that_both_ends_dial_is_no_warning(cluster: Cluster) -> None:
+    """A member that has joined dials one that was down. It refuses the connection, because it dials itself."""
+    with structlog.testing.capture_logs() as lines:
+        one, other = cluster.add("a"), cluster.add("b")
+        one.set_peers({}, {"b": cluster.members["b"]}, ())
+        other._dials["a"].next_s = float("inf")
+        cluster.until(lambda: one.stats.refused_handshakes == other.stats.refused_handshakes == 1)
+        other._dials["a"].next_s = 0.0
+        cluster.until(lambda: cluster.connected("a", "b"))
+    assert {line["log_level"] for line in lines} == {"info"}
+    assert "'a' does not dial this node, which dials it" in {line.get("reason") for line in lines}
 
 
 def test_a_wrong_file_for_members_is_refused_and_the_old_one_stays(made: Path, tmp_path: Path) -> None:

@@ -352,6 +352,7 @@ UNREACHED = """
     quorum/api/http/page_files.py
     quorum/api/http/server.py
     quorum/api/http/sums.py
+    quorum/api/named_files.py
     quorum/api/passwords.py
     quorum/api/process.py
     quorum/api/reloading.py
@@ -393,6 +394,7 @@ UNREACHED = """
     quorum/cli/exchanges.py
     quorum/cli/health.py
     quorum/cli/json_lines.py
+    quorum/cli/listeners.py
     quorum/cli/live_selectors.py
     quorum/cli/local_cluster.py
     quorum/cli/main.py

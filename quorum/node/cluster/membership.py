@@ -81,6 +81,7 @@ class Membership:
         self.is_leaving = False
         """this process is about to stop"""
         self._looked_at: tuple[object, ...] = ()
+        self._was_member = member_directory.own is not None
 
     # ---- who is who
 
@@ -99,6 +100,11 @@ class Membership:
         if own is None:
             return "waiting"
         return "drained" if own.is_drained else "member"
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether this node was a member when it stopped, and the entries that it has applied since are older."""
+        return self._was_member and self.standing == "waiting"
 
     def follow(self) -> Changed | None:
         """Adopts the current catalog and the groups' configurations; None if nothing has changed."""

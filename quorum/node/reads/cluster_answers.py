@@ -57,7 +57,14 @@ class ClusterAnswers:
             for number, replica in self.replicas.items()
         }
         reason = "" if is_ready else self._reason_to_leave(now_ms)
-        return q.Health(self.membership.standing, is_ready, reason, leaderships)
+        directory = self.membership.member_directory
+        others = {
+            each.name: self.peers.is_reachable(each.id)
+            for each in directory.by_id.values()
+            if each.id != directory.me
+        }
+        standing, is_catching_up = self.membership.standing, self.membership.is_catching_up
+        return q.Health(standing, is_ready, reason, leaderships, is_catching_up, others)
 
     def _is_ready(self, now_ms: int) -> bool:
         """Whether this node can serve: it is a member that is not being drained, every group has a leader that is known

@@ -16,13 +16,15 @@ connection.
 
 Strangers are peers that have not yet proved the secret. At most MAX_STRANGERS connections are in the handshake at once,
 none for longer than HANDSHAKE_LIMIT_S, and each reads a fixed number of bytes. Their failures are counted, and logged
-at most once a second.
+at most once a second. A connection that is closed before it has sent a byte is a probe of this port, by `quorum doctor`
+or a load balancer: it is neither counted nor logged. Two members that dial each other at the same time are no warning.
 """
 
 from __future__ import annotations
 
 import errno
 import ipaddress
+import logging
 import os
 import selectors
 import socket
@@ -30,7 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -48,6 +50,7 @@ from quorum.replication.network.handshake import (
     Versions,
     encode_name,
 )
+from quorum.replication.network.tls import reason_of
 from quorum.replication.network.wire import (
     READ_BYTES,
     Channel,
@@ -60,6 +63,8 @@ from quorum.replication.network.wire import (
 )
 
 KIND_PING = 255
+TLS_RECORD = b"\x16\x03"
+"""The first bytes of a handshake of TLS. No hello begins like this."""
 PING_AFTER_S = 1.0
 IDLE_LIMIT_S = 5.0
 RESERVE_AFTER_S = 2.0
@@ -97,6 +102,8 @@ class _Connection:
     """One socket, from its first byte on."""
 
     socket: socket.socket
+    address: str
+    """of the other end"""
     channel: Channel
     queue: SendQueue
     is_dialer: bool
@@ -133,6 +140,10 @@ class _Dial:
     backoff_s: float = BACKOFF_MIN_S
     resolved: list[tuple[int, Any]] = field(default_factory=list)
     is_resolving: bool = False
+
+
+class _NotNeeded(HandshakeError):
+    """A peer dials this node, which dials it: it was down, or has just joined."""
 
 
 class PeerNetwork:
@@ -184,7 +195,8 @@ class PeerNetwork:
         self._configured = dict(members)
         self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < me}
         self._next_upkeep_s = float("-inf")
-        self._warned_s = float("-inf")
+        self._logged_s = {"warning": float("-inf"), "info": float("-inf")}
+        """when a refused peer was last logged at this level"""
         self._is_open = True
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -380,7 +392,7 @@ class PeerNetwork:
         if code not in (0, errno.EINPROGRESS):
             connection.close()
             return
-        made = self._adopt(connection, is_dialer=True)
+        made = self._adopt(connection, address, is_dialer=True)
         made.peer = peer
         made.is_connecting = True
         self._watch(made)
@@ -410,21 +422,28 @@ class PeerNetwork:
     def _accept(self) -> None:
         for _ in range(MAX_STRANGERS):
             try:
-                connection, _ = self._listener.accept()
+                connection, address = self._listener.accept()
             except OSError:  # none left, gone again, or no file descriptors: the next poll tries again
                 return
             callers = [each for each in self._strangers if not each.is_dialer]
             if len(callers) >= MAX_STRANGERS:
                 self._refuse(callers[0], "too many handshakes at once")
             connection.setblocking(False)
-            made = self._adopt(connection, is_dialer=False)
+            made = self._adopt(connection, address, is_dialer=False)
             made.want = HELLO_BYTES
 
-    def _adopt(self, connection: socket.socket, *, is_dialer: bool) -> _Connection:
+    def _adopt(self, connection: socket.socket, address: Any, *, is_dialer: bool) -> _Connection:
+        """address: of the other end, as `socket` has it."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channel = self._security.wrap(connection, is_dialer=is_dialer)
+        host, port = address[:2]
         made = _Connection(
-            connection, channel, SendQueue(channel), is_dialer, self._clock() + HANDSHAKE_LIMIT_S
+            connection,
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+            channel,
+            SendQueue(channel),
+            is_dialer,
+            self._clock() + HANDSHAKE_LIMIT_S,
         )
         self._strangers.append(made)
         self._selector.register(connection, made.mask, made)
@@ -475,19 +494,24 @@ class PeerNetwork:
         try:
             taken = connection.channel.recv_into(step)
         except OSError as error:
-            self._refuse(connection, str(error))
+            self._end_handshake(connection, reason_of(error))
             return
         if taken is None:
             return
         if not taken:
-            self._refuse(connection, "closed in the handshake")
+            self._end_handshake(connection, "closed in the handshake")
             return
         connection.received += step[:taken]
+        if connection.received.startswith(TLS_RECORD) and not connection.other_hello:
+            self._refuse(connection, "it speaks TLS, and this member does not (peers_certificate_file)")
+            return
         if len(connection.received) < connection.want:
             return
         data, connection.received = bytes(connection.received), bytearray()
         try:
             self._handshake_step(connection, data)
+        except _NotNeeded as error:
+            self._refuse(connection, str(error), level="info")
         except HandshakeError as error:
             self._refuse(connection, str(error))
 
@@ -507,8 +531,10 @@ class PeerNetwork:
         elif not connection.other_hello:
             other = identity.read(data)
             dial = self._dials.get(other.sender)
-            if other.sender == self.me or (dial is not None and not dial.is_reserve):
-                raise HandshakeError(f"{other.sender!r} does not dial this node")
+            if other.sender == self.me:
+                raise HandshakeError(f"{other.sender!r} is this node's own name")
+            if dial is not None and not dial.is_reserve:
+                raise _NotNeeded(f"{other.sender!r} does not dial this node, which dials it")
             if other.sender in self._gone:
                 raise HandshakeError(f"{other.sender!r} is no member any more")
             connection.peer, connection.other_hello = other.sender, data
@@ -572,7 +598,7 @@ class PeerNetwork:
             self.stats.bad_frames += 1
             problem = str(error)
         except OSError as error:
-            problem = str(error)
+            problem = reason_of(error)
         connection.heard_s = self._clock()
         for kind, frame in frames:
             if kind in connection.kinds:
@@ -592,9 +618,9 @@ class PeerNetwork:
             is_done = connection.queue.write()
         except OSError as error:
             if connection.is_up:
-                self._drop(connection, str(error))
+                self._drop(connection, reason_of(error))
             else:
-                self._refuse(connection, str(error))
+                self._end_handshake(connection, reason_of(error))
             return
         connection.sent_s = self._clock()
         channel = connection.channel
@@ -614,16 +640,34 @@ class PeerNetwork:
         if connection in self._strangers:
             self._strangers.remove(connection)
 
-    def _refuse(self, connection: _Connection, reason: str) -> None:
+    def _end_handshake(self, connection: _Connection, reason: str) -> None:
+        """The other end has closed the connection, or it is broken."""
+        is_silent = not (connection.received or connection.other_hello or connection.channel.is_begun)
+        if is_silent and not connection.is_dialer:
+            self._forget(connection)  # a probe
+            return
+        dial = self._dials.get(connection.peer or "") if connection.is_dialer else None
+        self._refuse(connection, reason, level="info" if dial is not None and dial.is_reserve else "warning")
+
+    def _refuse(
+        self, connection: _Connection, reason: str, *, level: Literal["warning", "info"] = "warning"
+    ) -> None:
+        """level: info if the other end, or this one, dials as well."""
         if connection.socket.fileno() < 0:
             return  # a failed write has ended it, in this step of the handshake
         self._forget(connection)
         self.stats.refused_handshakes += 1
         now = self._clock()
-        if now >= self._warned_s + WARN_EVERY_S:
-            self._warned_s = now
-            self._log.warning(
-                "peer refused", peer=connection.peer, reason=reason, refused=self.stats.refused_handshakes
+        if now >= self._logged_s[level] + WARN_EVERY_S:
+            self._logged_s[level] = now
+            named = {} if connection.peer is None else {"peer": connection.peer}
+            self._log.log(
+                logging.WARNING if level == "warning" else logging.INFO,
+                "peer refused",
+                **named,
+                address=connection.address,
+                reason=reason,
+                refused=self.stats.refused_handshakes,
             )
 
     def _drop(self, connection: _Connection, reason: str) -> None:

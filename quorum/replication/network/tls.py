@@ -40,6 +40,7 @@ class TlsChannel:
         self._has_whole_records = False
         """whether received bytes may have more records than were read"""
         self.is_ready = False
+        self.is_begun = False
 
     @property
     def has_buffered(self) -> bool:
@@ -90,6 +91,7 @@ class TlsChannel:
             return False
         if count:
             self._incoming.write(self._scratch[:count])
+            self.is_begun = True
             self._has_whole_records = True
         else:
             self._is_at_end = True
@@ -192,6 +194,10 @@ class TlsSecurity:
         self.renew()
         return self._content.end
 
+    def meet_itself(self) -> None:
+        """Do the handshake of two members that have these files. OSError if one of them would refuse the other one."""
+        shake_hands(*self._content.contexts)
+
     def renew(self) -> None:
         """Take the files if they have changed. If they are not right, the last right ones stay, and a line is logged.
         Any thread."""
@@ -229,3 +235,47 @@ class TlsSecurity:
         context.load_cert_chain(self.certificate, self.key, lambda: "")  # or OpenSSL asks on the terminal
         context.load_verify_locations(self.authority)
         return context
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = None) -> None:
+    """Do the handshake of TLS between both, in memory. host: that the client connects to. ssl.SSLError if one of them
+    refuses the other one."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    waiting = [
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while waiting:
+        end = waiting.pop(0)
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            waiting.append(end)
+
+
+def reason_of(error: OSError) -> str:
+    """Why a connection ended, in words for an operator."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        other = ", so it is of another authority" if error.verify_code in _OF_ANOTHER_AUTHORITY else ""
+        return f"its certificate is not accepted: {error.verify_message.rstrip('.')}{other}"
+    if not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    reason = error.reason or str(error)
+    if reason in _REASONS:
+        return _REASONS[reason]
+    words = reason.replace("_", " ").lower()
+    if "_ALERT_" in reason:
+        return f"it does not accept this member's certificate or TLS: {words.partition(' alert ')[2]}"
+    return f"no handshake of TLS: {words}"
+
+
+_OF_ANOTHER_AUTHORITY = (18, 19, 20, 21)
+"""OpenSSL's codes for a certificate whose issuer is not trusted."""
+_REASONS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
+    "UNSUPPORTED_PROTOCOL": "it does not speak TLS 1.3",
+    **dict.fromkeys(
+        ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"), "it does not speak TLS"
+    ),
+}
+"""By OpenSSL's names."""

@@ -39,6 +39,7 @@ class Channel(Protocol):
     is_ready: whether `send` may take bytes; before it, only what the other end sends helps.
     has_buffered: whether received bytes wait in the channel, of which the socket says nothing.
     has_unsent: whether bytes that `send` has taken wait for `flush`.
+    is_begun: whether the other end has sent bytes of which `recv` says nothing, as in the handshake of TLS.
     """
 
     @property
@@ -47,6 +48,8 @@ class Channel(Protocol):
     def has_buffered(self) -> bool: ...
     @property
     def has_unsent(self) -> bool: ...
+    @property
+    def is_begun(self) -> bool: ...
     def recv(self, count: int) -> bytes | None: ...
     def recv_into(self, buffer: bytearray | memoryview) -> int | None: ...
     def send(self, parts: list[Part]) -> int | None: ...
@@ -64,7 +67,7 @@ class Security(Protocol):
 class PlainChannel:
     """A socket without TLS."""
 
-    is_ready, has_buffered, has_unsent = True, False, False
+    is_ready, has_buffered, has_unsent, is_begun = True, False, False, False
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection

@@ -1,0 +1,121 @@
+"""What a member loads from the files that its configuration names: certificates, keys of tokens, the first
+administrator.
+
+A member loads all of it before it changes anything on its disk. `quorum doctor` loads it in the same way, so both
+refuse the same files with the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from quorum.api.access import FirstAdministrator
+from quorum.api.certificates import PEER_FILES, Certificates, read_checked
+from quorum.api.passwords import check_password, secret_of
+from quorum.catalog.users import check_user_name
+from quorum.config import NodeConfig
+from quorum.errors import ConfigError
+from quorum.replication.network.tls import TlsSecurity
+
+if TYPE_CHECKING:
+    from quorum.api.tokens import Tokens
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """certificates, security: for clients and for members; None for plain connections. tokens, administrator: None if
+    they are not configured."""
+
+    certificates: Certificates | None
+    security: TlsSecurity | None
+    tokens: Tokens | None
+    administrator: FirstAdministrator | None
+
+
+def load_files(config: NodeConfig) -> NamedFiles:
+    """Load everything. ConfigError for the first file that cannot be used."""
+    return NamedFiles(
+        client_certificates(config), peer_security(config), tokens_of(config), first_administrator(config)
+    )
+
+
+def wrong_files(config: NodeConfig) -> Iterator[str]:
+    """What `load_files` would refuse, all of it."""
+    for load in (client_certificates, peer_security, tokens_of, first_administrator):
+        try:
+            load(config)
+        except ConfigError as error:
+            yield str(error)
+
+
+def client_certificates(config: NodeConfig) -> Certificates | None:
+    """None for plain text. ConfigError if a file cannot be used."""
+    if config.tls_certificate_file is None or config.tls_key_file is None:
+        return None
+    return Certificates(config.tls_certificate_file, config.tls_key_file, config.tls_client_ca_file)
+
+
+def peer_security(config: NodeConfig) -> TlsSecurity | None:
+    """None for plain connections between members. ConfigError if a file cannot be used."""
+    files = _peer_files(config)
+    return None if files is None else _tls(files, lambda: TlsSecurity(*files))
+
+
+def prepare_peer_files(security: TlsSecurity, config: NodeConfig) -> Callable[[], bool]:
+    """Read the files of a configuration that names them. The result takes them (TlsSecurity.prepare). ConfigError if
+    one cannot be used."""
+    files = _peer_files(config)
+    assert files is not None
+    return _tls(files, lambda: security.prepare(*files))
+
+
+def _peer_files(config: NodeConfig) -> tuple[Path, Path, Path] | None:
+    certificate, key, authority = config.peers_certificate_file, config.peers_key_file, config.peers_ca_file
+    if certificate is None or key is None or authority is None:
+        return None
+    return certificate, key, authority
+
+
+def _tls(files: tuple[Path, Path, Path], load: Callable[[], T]) -> T:
+    read_checked(PEER_FILES, files)
+    try:
+        return load()
+    except OSError as error:  # what OpenSSL refuses besides, such as a key that is too short
+        raise ConfigError(f"{', '.join(PEER_FILES)}: {error}") from error
+
+
+def tokens_of(config: NodeConfig) -> Tokens | None:
+    """What checks tokens, None without `token_keys_file`. ConfigError if the keys cannot be read."""
+    if config.token_keys_file is None:
+        return None
+    from quorum.api.tokens import Tokens
+
+    try:
+        return Tokens(
+            config.token_keys_file,
+            config.token_algorithm,
+            config.token_audience,
+            config.token_user_claim,
+            issuer=config.token_issuer,
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"token_keys_file {config.token_keys_file}: {error}") from error
+
+
+def first_administrator(config: NodeConfig) -> FirstAdministrator | None:
+    """The user of `first_administrator_file`, None without it. ConfigError if the file is not right."""
+    found = config.read_first_administrator()
+    if found is None:
+        return None
+    name, password = found
+    try:
+        check_user_name(name)
+        check_password(password)
+    except ValueError as error:
+        raise ConfigError(f"first_administrator_file {config.first_administrator_file}: {error}") from error
+    return FirstAdministrator(name, secret_of(password))

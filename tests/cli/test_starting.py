@@ -1,0 +1,62 @@
+"""A member that starts, and one that cannot, as an operator sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorum.cli.local_cluster import HOST, LocalCluster, free_ports
+
+LIMIT_S = 120.0
+
+
+def started(cluster: LocalCluster) -> dict[str, str]:
+    """The line of the log about the start."""
+    [member] = cluster.members
+    lines = [json.loads(line) for line in member.output.read_text().splitlines()]
+    return next(line for line in lines if line["event"] == "started")
+
+
+def test_the_line_about_the_start_names_the_ports_and_those_with_tls(tmp_path: Path) -> None:
+    http = f"{HOST}:{free_ports(1)[0]}"
+    for secured, settings, expected in (
+        (False, {}, ("off", "off")),
+        (True, {"http_listen": http}, (http, "clients, peers, http")),
+    ):
+        cluster = LocalCluster(
+            tmp_path / str(secured), 1, secured=secured, settings={"log_format": "json", **settings}
+        )
+        with cluster:
+            cluster.start()
+            cluster.wait_ready()
+        line = started(cluster)
+        assert (line["http"], line["tls"]) == expected
+        assert (line["clients"], line["peers"]) == (cluster.members[0].client, cluster.members[0].peer)
+
+
+@pytest.mark.parametrize("port", ["clients", "peers", "HTTP"])
+def test_a_taken_port_is_one_line_and_no_traceback(tmp_path: Path, port: str) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        address = f"{HOST}:{taken.getsockname()[1]}"
+        cluster = LocalCluster(tmp_path / "c", 1, settings={"http_listen": address} if port == "HTTP" else {})
+        [member] = cluster.members
+        if port != "HTTP":
+            own = member.client if port == "clients" else member.peer
+            member.config.write_text(member.config.read_text().replace(own, address))
+        done = subprocess.run(
+            [sys.executable, "-m", "quorum", "node", "--config", str(member.config)],
+            env={key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")},
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
+            text=True,
+        )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "Address already in use" in line and address.rpartition(":")[2] in line
