@@ -13,7 +13,7 @@ import pytest
 
 from quorum.client.errors import NotFound, OutcomeUnknown, PublishUnknown, VoidDelivery
 from quorum.client.records import Redriven
-from quorum.client.redrive import MAX_PASSED, MAX_REASONS, ROUND_BYTES, redrive
+from quorum.client.redrive import MAX_PASSED, MAX_REASONS, ROUND_BYTES, Bounds, CannotTake, Redrive, redrive
 
 GRAVE = "grave"
 
@@ -212,6 +212,68 @@ def test_a_message_that_is_in_both_queues_is_reported_as_that() -> None:
 )
 def test_a_publish_without_an_answer_is_in_doubt(error: Exception) -> None:
     assert redriven(Grave([Letter(1, fails=error)])) == Redriven({}, {}, {"orders": 1})
+
+
+class Bare:
+    """A source without a client: as many messages as are asked for. Publishes of the ones in `stuck` never end."""
+
+    def __init__(self, count: int, stuck: tuple[int, ...] = ()) -> None:
+        self.ready = letters(count)
+        self.stuck = stuck
+        self.is_stuck = asyncio.Event()
+        self.settled: list[int] = []
+
+    async def take(self, count: int) -> tuple[list[Letter], int]:
+        taken, self.ready = self.ready[:count], self.ready[count:]
+        return taken, 10 * len(taken)
+
+    async def publish(self, letter: Letter, target: str, history: str | None) -> None:
+        if letter.sequence in self.stuck:
+            self.is_stuck.set()
+            await asyncio.Event().wait()
+
+    async def settle(self, letter: Letter) -> None:
+        self.settled.append(letter.sequence)
+
+
+def test_a_redrive_that_is_cancelled_says_what_it_has_moved_and_what_is_in_doubt() -> None:
+    async def run() -> None:
+        source = Bare(5, stuck=(2,))
+        moving = Redrive(source, GRAVE, Bounds(500, 1 << 20), None, 6)
+        running = asyncio.create_task(moving.run())
+        await source.is_stuck.wait()
+        while len(source.settled) < 4:
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert moving.result == Redriven({"orders": 4}, {}, {"orders": 1})
+
+    asyncio.run(run())
+
+
+def test_a_redrive_is_not_complete_if_it_has_taken_all_that_it_may() -> None:
+    for count, is_complete in ((19, True), (20, False), (30, False)):
+        source = Bare(count)
+        moving = Redrive(source, GRAVE, Bounds(500, 1 << 20, most_taken=20), None, 1_000)
+        asyncio.run(moving.run())
+        assert (moving.result.moved, moving.is_complete) == ({"orders": min(count, 20)}, is_complete)
+
+
+@pytest.mark.parametrize("taken", [0, 16])
+def test_a_source_that_ends_is_an_error_only_if_nothing_was_taken(taken: int) -> None:
+    class Ending(Bare):
+        async def take(self, count: int) -> tuple[list[Letter], int]:
+            if not self.ready:
+                raise CannotTake from NotFound("no such queue")
+            return await super().take(count)
+
+    moving = Redrive(Ending(taken), GRAVE, Bounds(500, 1 << 20), None, 1_000)
+    if taken:
+        asyncio.run(moving.run())
+        assert moving.result == Redriven({"orders": 16}, {}, {}, False)
+    else:
+        with pytest.raises(NotFound):
+            asyncio.run(moving.run())
 
 
 def history(*deaths: tuple[str, str]) -> str:

@@ -35,7 +35,7 @@ from quorum.replication.network.handshake import (
     Identity,
     Versions,
 )
-from quorum.replication.network.tls import TlsChannel, TlsSecurity
+from quorum.replication.network.tls import TlsChannel, TlsSecurity, end_of
 from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, Security, SendQueue, frame_header
 from support.repository import ROOT
 from support.wrong_certificates import issue
@@ -882,6 +882,16 @@ def test_a_wrong_file_for_members_is_refused_and_the_old_one_stays(made: Path, t
         file.write_bytes(right)
     assert not found.prepare(*files)()
     assert found.prepare(other / "a.pem", other / "a.key", other / "ca.pem")()
+
+
+def test_the_end_of_a_file_is_that_of_the_certificate_that_ends_first(made: Path, tmp_path: Path) -> None:
+    create(["a"], tmp_path / "short", 3)
+    short, own = (folder / "a.pem" for folder in (tmp_path / "short", made / "own"))
+    ends = [end_of(file.read_bytes()) for file in (short, own)]
+    assert ends[1] - ends[0] >= 26 * 86_400
+    assert end_of(own.read_bytes() + short.read_bytes()) == ends[0]
+    with pytest.raises(ValueError):
+        end_of(b"rubbish")
 
 
 # ---- versions
