@@ -103,6 +103,8 @@ class Patience:
     ) -> None:
         """given_s: the value of --timeout, if it was given. is_for_each_call: each call may take the whole limit,
         because the command makes many of them."""
+        from quorum import sync  # noqa: F401  the time for the import is not the cluster's
+
         if given_s is not None and math.isnan(given_s):
             raise CliError("--timeout nan is no number of seconds")
         self.limit_s = min(default_s if given_s is None else given_s, LONG_S)

@@ -490,7 +490,7 @@ def test_large_lines_go_in_several_batches(service: Service) -> None:
 
 
 def test_nobody_there_is_said_while_it_is_waited_for_and_at_the_end() -> None:
-    _, err = quorum("queues", "list", "--timeout", "4", url="quorum://127.0.0.1:1", status=1)
+    _, err = quorum("queues", "list", "--timeout", "8", url="quorum://127.0.0.1:1", status=1)
     first, last = err.splitlines()
     assert first == "no member of quorum://127.0.0.1:1 has answered yet; still trying"
     assert last.startswith("error: no member of quorum://127.0.0.1:1 can be reached: ")
@@ -515,23 +515,23 @@ def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(service: Service) 
     service.cluster.declare("held")
     service.cluster.holds_confirms = True
     try:
-        out, err = quorum("publish", "held", "a", "--timeout", "4", url=service.url, status=1)
+        out, err = quorum("publish", "held", "a", "--timeout", "8", url=service.url, status=1)
     finally:
         service.cluster.holds_confirms = False
         service.cluster._held_confirms.clear()
     first, last = err.splitlines()
     assert first.startswith("no message was confirmed for 3 s; still trying.")
-    assert last.startswith("error: no message was confirmed for 4 s; 0 were confirmed before.")
+    assert last.startswith("error: no message was confirmed for 8 s; 0 were confirmed before.")
     assert out == ""
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("publish", "stuck", "a"), "no message was confirmed for 1 s"),
-        (("publish", "stuck", "a", "--tx"), "gave up after 1 s: committing transaction"),
-        (("consume", "stuck"), "gave up after 1 s: attaching consumer"),
-        (("queues", "list"), "gave up after 1 s: listing queues: no answer came in time"),
+        (("publish", "stuck", "a"), "no message was confirmed for 3 s"),
+        (("publish", "stuck", "a", "--tx"), "gave up after 3 s: committing transaction"),
+        (("consume", "stuck"), "gave up after 3 s: attaching consumer"),
+        (("queues", "list"), "gave up after 3 s: listing queues: no answer came in time"),
     ],
 )
 def test_without_a_majority_a_command_gives_up_in_time_and_says_where_to_look(
@@ -541,7 +541,7 @@ def test_without_a_majority_a_command_gives_up_in_time_and_says_where_to_look(
     cluster.declare("stuck")
     cluster.holds_confirms = node.holds_commits = node.is_cut_off = node.has_no_majority = True
     try:
-        out, err = quorum(*arguments, "--timeout", "1", url=service.url, status=1)
+        out, err = quorum(*arguments, "--timeout", "3", url=service.url, status=1)
     finally:
         cluster.holds_confirms = node.holds_commits = node.is_cut_off = node.has_no_majority = False
         cluster._held_confirms.clear()
