@@ -444,11 +444,38 @@ def _findings(error: ValidationError) -> list[str]:
             found.append(f"unknown key {key}" + (f"; did you mean {close[0]}?" if close else ""))
         elif each["type"] == "missing":
             found.append(f"{key} is missing; it has no default")
+        elif wanted := WANTED.get(each["type"]):
+            allowed = wanted.format(**each.get("ctx", {}))
+            given = each["input"]
+            shown = str(given).lower() if isinstance(given, bool) else repr(given)
+            found.append(f"{key} is {shown}; allowed: {allowed}")
         else:
             text = each["msg"].removeprefix("Value error, ")
             value = "" if not key or "Value error" in each["msg"] else f" (it is {each['input']!r})"
             found.append(f"{key}: {text}{value}" if key else text)
     return found
+
+
+WHOLE, YES_OR_NO, TEXT = "a whole number", "true or false", "a text"
+WANTED = {
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "int_type": WHOLE,
+    "int_parsing": WHOLE,
+    "int_parsing_size": WHOLE,
+    "int_from_float": WHOLE,
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": YES_OR_NO,
+    "bool_parsing": YES_OR_NO,
+    "string_type": TEXT,
+    "path_type": "a path",
+    "tuple_type": "a list",
+}
+"""What is allowed, by the library's kind of finding. It has its own wording, which is written for programmers."""
 
 
 def reference() -> str:

@@ -21,3 +21,8 @@ class ConfigError(OperatorError):
 
 class ClusterError(OperatorError):
     """A local cluster that does not start, answer or stop as requested."""
+
+
+def how_to_install(extra: str) -> str:
+    """The command that brings an extra of the distribution."""
+    return f"pip install 'quorum-queue[{extra}]', or 'FILE.whl[{extra}]' if you have installed a wheel of your own"

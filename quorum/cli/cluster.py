@@ -20,11 +20,15 @@ from quorum.cli.console import (
     DEFAULT_DIRECTORY,
     CliError,
     JsonOption,
+    Patience,
+    TimeoutOption,
     UrlOption,
+    closing,
     connect,
     default_url,
     output,
     print_json,
+    print_table,
     require_linux,
 )
 from quorum.errors import ClusterError
@@ -275,6 +279,7 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
 def status(
     url: UrlOption = None,
     directory: Annotated[Path | None, typer.Option("--dir", help="a local cluster's directory")] = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show members and Raft groups as the answering node sees them. A member's answer is preferred to one of a node
@@ -285,9 +290,11 @@ def status(
         if url is not None:
             raise CliError("--url and --dir both name a cluster; give one of them")
         url = LocalCluster.open(directory).url
-    seen = members.ask_any(url or default_url())
+    patience = Patience(timeout)
+    seen = members.ask_any(url or default_url(), patience)
     if seen is None:
-        with connect(url) as client:  # waits for a member, and reports why none answers
+        # waits for a member, and reports why none answers
+        with closing(connect(url, patience), patience) as client:
             seen = client.cluster_status()
     if as_json:
         print_json(_plain(seen))
@@ -373,14 +380,16 @@ def _tables(seen: ClusterStatus) -> None:
         name = f"{each.id} for {each.replaces}" if each.replaces else each.name
         disk, sync = _disk(each.disk)
         table.add_row(name, each.client_address, reachable, str(each.known_version or "?"), disk, sync)
-    console.print(table)
+    print_table(table)
     if seen.standing == "removed":
         console.print(
             f"[red]{seen.answering_node} is not a member of the cluster any more[/red]; ask another one (--url)",
             highlight=False,
         )
     own = f"data of {seen.answering_node}"
-    groups = Table("group", "leader", "term", "committed", "applied", "version", "members", own)
+    groups = Table()
+    for heading in ("group", "leader", "term", "committed", "applied", "version", "members", own):
+        groups.add_column(heading, no_wrap=heading not in ("leader", "members", own))
     for group in seen.groups:
         leader = group.leader or "[red]none[/red]"
         name = "system" if group.group == 0 else str(group.group)
@@ -394,7 +403,7 @@ def _tables(seen: ClusterStatus) -> None:
             voters + learners,
         )
         groups.add_row(name, leader, *row, _condition(group))
-    console.print(groups)
+    print_table(groups)
     if versions := _versions(seen):
         console.print(versions)
     if seen.skipped_entries:

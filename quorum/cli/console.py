@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +17,12 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from quorum.client.values import FieldValue
     from quorum.sync import Client
 
+WHERE_TO_LOOK = "`quorum cluster status` shows which members and groups work"
 DEFAULT_DIRECTORY = Path("quorum-data")
 DEFAULT_URL = "quorum://127.0.0.1:7400"
 
@@ -27,16 +31,42 @@ OWN_PACKAGES = ("quorum", "fifo", "quorum_selectors")
 PATIENCE_S = 3.0
 """After this time without output a command reports what it waits for."""
 EXPLAIN_LIMIT_MS = 2_000
+CONNECT_S, TIMEOUT_S = 10.0, 30.0
+"""Without --timeout: the wait for a connection, and the wait for the cluster in all."""
+LEAST_MS = 500
+"""Least time of a call, so that a command can still end its session after its time is over."""
+LONG_S = 1e9
 WIDTH = 200
+NARROWEST = 6
+"""Characters of a column of texts, at least, before columns of numbers are folded."""
 MOST_NAMES = 10_000
 """Names of queues among which the nearest one is looked for, which takes some 0.3 s."""
+
+
+def without_log_of_grpc(url: str | None = None) -> str | None:
+    """Keep gRPC from writing its own log to stderr, unless the user's environment asks for it. It has to be called
+    before gRPC is imported, so each command with --url calls it when the option is read."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    return url
+
+
 UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url",
+        callback=without_log_of_grpc,
         envvar="QUORUM_URL",
         help="quorum://host:port,host:port; without it the local cluster in ./quorum-data, else "
         + DEFAULT_URL,
+    ),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=0.0,
+        help=f"seconds to wait for the cluster, at most; without it {CONNECT_S:g} for a connection and "
+        f"{TIMEOUT_S:g} in all",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
@@ -65,28 +95,81 @@ class CliError(Exception):
         self.status = status
 
 
-def connect(url: str | None) -> Client:
+class Patience:
+    """How long a command waits for the cluster."""
+
+    def __init__(
+        self, given_s: float | None = None, *, default_s: float = TIMEOUT_S, is_for_each_call: bool = False
+    ) -> None:
+        """given_s: the value of --timeout, if it was given. is_for_each_call: each call may take the whole limit,
+        because the command makes many of them."""
+        from quorum import sync  # noqa: F401  the time for the import is not the cluster's
+
+        if given_s is not None and math.isnan(given_s):
+            raise CliError("--timeout nan is no number of seconds")
+        self.limit_s = min(default_s if given_s is None else given_s, LONG_S)
+        self.is_for_each_call = is_for_each_call
+        self.cause = ""
+        """why the cluster does not answer, as far as it is known"""
+        self._connect_s = CONNECT_S if given_s is None else self.limit_s
+        self.renew()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The time of the block does not count, because the command waits for its user."""
+        paused_s = time.monotonic()
+        yield
+        self._began_s += time.monotonic() - paused_s
+
+    def renew(self) -> None:
+        """The cluster has answered: the time begins again."""
+        self._began_s = time.monotonic()
+
+    def left_s(self) -> float:
+        return max(0.0, self._began_s + self.limit_s - time.monotonic())
+
+    def left_ms(self) -> int:
+        """The limit of the next call."""
+        return max(LEAST_MS, int((self.limit_s if self.is_for_each_call else self.left_s()) * 1000))
+
+    def given_up(self, waited_for: str) -> CliError:
+        """The error of a command whose time is over."""
+        cause = f"{self.cause}; " if self.cause else ""
+        return CliError(f"gave up after {self.limit_s:g} s: {waited_for}; {cause}{WHERE_TO_LOOK}", 1)
+
+    def connect_ms(self) -> int:
+        return min(self.left_ms(), max(LEAST_MS, int(self._connect_s * 1000)))
+
+
+def connect(url: str | None, patience: Patience | None = None, *, has_session: bool = True) -> Client:
     """A connection to the service that `--url` names. Reports on stderr if it takes long."""
     from quorum import sync
     from quorum.client.endpoints import shown_url
     from quorum.client.errors import UnavailableError
 
+    patience = patience or Patience()
     chosen = url or default_url()
     shown = shown_url(chosen)
     try:
         with still_trying(f"no member of {shown} has answered yet"):
-            return sync.connect(chosen)
+            return sync.connect(
+                chosen,
+                timeout_ms=patience.left_ms,
+                connect_timeout_ms=patience.connect_ms(),
+                has_session=has_session,
+            )
     except UnavailableError as error:
         hint = "" if url else "; --url names another service, `quorum cluster up` starts one here"
         raise CliError(f"no member of {shown} can be reached: {error}{hint}", 1) from error
 
 
 @contextmanager
-def connected(url: str | None) -> Iterator[Client]:
-    """The same for a block. If it names a queue that does not exist, the error names the nearest one that does."""
+def connected(url: str | None, patience: Patience) -> Iterator[Client]:
+    """The same for a block. If it names a queue that does not exist, the error names the nearest one that does. If the
+    cluster does not answer in time, the error says where to look."""
     from quorum.client.errors import RefusedError
 
-    with connect(url) as client:
+    with closing(connect(url, patience), patience) as client:
         try:
             yield client
         except RefusedError as error:
@@ -95,6 +178,28 @@ def connected(url: str | None) -> Iterator[Client]:
             if not nearest:
                 raise
             raise CliError(f"{error}; did you mean {nearest!r}?", 1) from error
+
+
+@contextmanager
+def closing(client: Client, patience: Patience) -> Iterator[Client]:
+    """Close the client after the block. Nothing is waited for any more if the cluster has not answered in time."""
+    from quorum.client.client import CLOSE_TIMEOUT_MS
+    from quorum.client.errors import OutcomeUnknown, TimedOut, UnavailableError
+
+    is_given_up = False
+    try:
+        yield client
+    except (UnavailableError, OutcomeUnknown) as error:
+        is_given_up = True
+        if isinstance(error, TimedOut | OutcomeUnknown) or not patience.left_s():
+            patience.cause = patience.cause or explain(client, LEAST_MS)
+            raise patience.given_up(str(error)) from error
+        raise CliError(f"{error}; {WHERE_TO_LOOK}", 1) from error
+    except CliError:
+        is_given_up = True
+        raise
+    finally:
+        client.close(timeout_ms=0 if is_given_up else min(CLOSE_TIMEOUT_MS, patience.left_ms()))
 
 
 def _nearest_queue(client: Client, name: str) -> str:
@@ -111,18 +216,19 @@ def _nearest_queue(client: Client, name: str) -> str:
 
 
 @contextmanager
-def served(url: str | None) -> Iterator[Client]:
+def served(url: str | None, limit: float | Patience | None) -> Iterator[Client]:
     """The same, for commands that wait for nothing but the service. If the block takes longer than PATIENCE_S, and the
-    service cannot do its work, the cause is reported once."""
-    with connected(url) as client:
+    service cannot do its work, the cause is reported once. limit: the value of --timeout."""
+    patience = limit if isinstance(limit, Patience) else Patience(limit)
+    with connected(url, patience) as client:
         has_ended = threading.Event()
 
         def tell() -> None:
-            cause = explain(client)
-            if cause and not has_ended.is_set():
-                note(f"the service cannot answer yet. {cause}; still trying")
+            patience.cause = explain(client)
+            if patience.cause and not has_ended.is_set():
+                note(f"the service cannot answer yet. {patience.cause}; still trying")
 
-        notice = threading.Timer(PATIENCE_S, tell)
+        notice = threading.Timer(min(PATIENCE_S, patience.limit_s / 2), tell)
         notice.daemon = True
         notice.start()
         try:
@@ -151,12 +257,15 @@ def confirm(question: str) -> None:
         raise CliError("nothing was changed", 1)
 
 
-def explain(client: Client) -> str:
-    """A possible cause of a delay: groups without a leader, or no answer from the service. Empty if there is none."""
-    from quorum.client.errors import QuorumError
+def explain(client: Client, limit_ms: int = EXPLAIN_LIMIT_MS) -> str:
+    """A possible cause of a delay: groups without a leader, or no answer from the service. Empty if there is none, or
+    if the user may not know it."""
+    from quorum.client.errors import PermissionRefused, QuorumError
 
     try:
-        seen = client.cluster_status(timeout_ms=EXPLAIN_LIMIT_MS)
+        seen = client.cluster_status(timeout_ms=limit_ms)
+    except PermissionRefused:
+        return ""
     except QuorumError as error:
         return str(error)
     missing = [
@@ -229,11 +338,38 @@ def is_user_facing(error: Exception) -> bool:
 
 
 def output() -> Console:
-    """Where tables are printed. In a pipe or file they have room for 200 characters a line, so that nothing is cut;
-    COLUMNS sets another width."""
+    """Where lines and tables are printed. In a pipe or file there is room for 200 characters a line; COLUMNS sets
+    another width."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
+    return Console(width=None if has_width() else WIDTH)
+
+
+def has_width() -> bool:
+    """Whether lines have to fit into the width of a terminal, or into COLUMNS."""
+    return sys.stdout.isatty() or "COLUMNS" in os.environ
+
+
+def print_table(table: Table) -> None:
+    """Print a table, with no value cut. Columns with `no_wrap` keep their values on one line if the others then have
+    room for NARROWEST characters; otherwise values go on in the next line. In a pipe or file no value does."""
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    console = output()
+    kept = 1
+    for column in table.columns:
+        column.overflow = "fold"
+        texts = [column.header, *column.cells] if table.show_header else [*column.cells]
+        widest = max((Text.from_markup(str(each)).cell_len for each in texts), default=0)
+        kept += 3 + (widest if column.no_wrap else min(widest, NARROWEST))
+    if not has_width():
+        whole = Measurement.get(console, console.options.update(max_width=sys.maxsize), table)
+        console.width = max(WIDTH, whole.maximum)
+    elif kept > console.width:
+        for column in table.columns:
+            column.no_wrap = False
+    console.print(table)
 
 
 def printable(text: str) -> str:

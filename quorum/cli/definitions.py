@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, note, print_json, printable, served
+from quorum.cli.console import (
+    CliError,
+    JsonOption,
+    Patience,
+    TimeoutOption,
+    UrlOption,
+    note,
+    print_json,
+    printable,
+    served,
+)
 
 if TYPE_CHECKING:
     from quorum.client.definitions import DefinitionResult, ImportReport
@@ -27,11 +37,12 @@ def export(
         Path, typer.Argument(metavar="[FILE]", help="where to write them; - or nothing: standard output")
     ] = STANDARD,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Write the definitions of the cluster as JSON, sorted: equal definitions make an equal file."""
     from quorum.client.definition_files import text_of
 
-    with served(url) as client:
+    with served(url, timeout) as client:
         found = client.export_definitions()
     data = text_of(found).encode()
     if file == STANDARD:
@@ -53,6 +64,7 @@ def import_(
         str | None, typer.Option("--vhost", help="the virtual host of RabbitMQ that is read; / otherwise")
     ] = None,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add what the cluster does not have. Nothing that exists is changed or removed. Exit status 1 if something exists
@@ -60,7 +72,7 @@ def import_(
     from quorum.client.definition_files import DefinitionsError
 
     data = _read(file)
-    with served(url) as client:
+    with served(url, Patience(timeout, is_for_each_call=True)) as client:
         try:
             report = client.import_definitions(data, dry_run=dry_run, vhost=vhost)
         except DefinitionsError as error:

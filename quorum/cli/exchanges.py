@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, output, pairs, print_json, served
+from quorum.cli.console import (
+    CliError,
+    JsonOption,
+    TimeoutOption,
+    UrlOption,
+    pairs,
+    print_json,
+    print_table,
+    served,
+)
 from quorum.cli.queues import shown, shown_arguments
 
 if TYPE_CHECKING:
@@ -40,10 +49,11 @@ BindingArgumentOption = Annotated[
 def list_(
     prefix: Annotated[str, typer.Argument(help="only names that begin with this")] = "",
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List all exchanges by name."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         found = client.exchanges(prefix)
     if as_json:
         print_json([asdict(exchange) for exchange in found])
@@ -62,13 +72,15 @@ def list_(
             f"{exchange.bindings:,}",
             shown_arguments(exchange.arguments),
         )
-    output().print(table)
+    print_table(table)
 
 
 @app.command()
-def show(exchange: NameArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
+def show(
+    exchange: NameArgument, url: UrlOption = None, timeout: TimeoutOption = None, as_json: JsonOption = False
+) -> None:
     """Show one exchange with the bindings from it and to it."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         found, leaving, coming = client.describe_exchange(exchange)
     if as_json:
         print_json(
@@ -89,7 +101,7 @@ def show(exchange: NameArgument, url: UrlOption = None, as_json: JsonOption = Fa
         ("bindings", f"{len(leaving):,} from it, {len(coming):,} to it"),
     ]:
         table.add_row(name, value)
-    output().print(table)
+    print_table(table)
     if leaving or coming:
         _print_bindings([*leaving, *coming])
 
@@ -105,10 +117,11 @@ def declare(
         typer.Option("--argument", "-a", metavar="NAME=VALUE", help="alternate-exchange=NAME"),
     ] = None,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Declare an exchange; no error if it exists with the same type and arguments."""
     arguments = pairs(argument, "argument")
-    with served(url) as client:
+    with served(url, timeout) as client:
         created = client.declare_exchange(exchange, kind, arguments)
     print(f"{'created' if created else 'exists with this type and these arguments:'} {exchange}")
 
@@ -120,9 +133,10 @@ def delete(
         bool, typer.Option("--if-unused", help="only if no binding leads from the exchange")
     ] = False,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Delete an exchange and its bindings without confirmation."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         client.delete_exchange(exchange, if_unused=if_unused)
     print(f"deleted {exchange}")
 
@@ -135,10 +149,11 @@ def list_bindings(
     exchange: Annotated[str, typer.Argument(metavar="[EXCHANGE]", help="only bindings from this one")] = "",
     queue: Annotated[str, typer.Option("--queue", "-q", help="only bindings to this queue")] = "",
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List bindings in the order in which they were added."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         found = client.bindings(exchange, queue=queue)
     if as_json:
         print_json([asdict(binding) for binding in found])
@@ -155,11 +170,12 @@ def add(
     argument: BindingArgumentOption = None,
     to_exchange: ToExchangeOption = False,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Add a binding; no error if it exists."""
     arguments = _arguments(argument, selector)
     to = "exchange" if to_exchange else "queue"
-    with served(url) as client:
+    with served(url, timeout) as client:
         is_new = client.bind(exchange, destination, key, arguments, to=to)
     print(f"{'bound' if is_new else 'is bound already:'} {destination} to {exchange}")
 
@@ -173,11 +189,12 @@ def remove(
     argument: BindingArgumentOption = None,
     to_exchange: ToExchangeOption = False,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Remove the binding that was added with the same options."""
     arguments = _arguments(argument, selector)
     to = "exchange" if to_exchange else "queue"
-    with served(url) as client:
+    with served(url, timeout) as client:
         client.unbind(exchange, destination, key, arguments, to=to)
     print(f"removed the binding of {destination} to {exchange}")
 
@@ -205,4 +222,4 @@ def _print_bindings(found: list[BindingInfo]) -> None:
             shown(each.routing_key),
             shown_arguments(each.arguments),
         )
-    output().print(table)
+    print_table(table)

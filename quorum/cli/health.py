@@ -6,45 +6,74 @@ costs little.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import CliError
+from quorum.cli.console import CliError, without_log_of_grpc
+
+if TYPE_CHECKING:
+    from quorum.client.endpoints import Service
 
 ANSWER_LIMIT_S = 4.0
+DEFAULT_ADDRESS = "127.0.0.1:7400"
 
 
 def health(
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="a member's address for clients, or its URL")
-    ] = ("127.0.0.1:7400"),
+        str,
+        typer.Argument(
+            metavar="[HOST:PORT]",
+            envvar="QUORUM_URL",
+            help="a member's address for clients, or its URL, of which the first member is asked; without it "
+            "QUORUM_URL, else 127.0.0.1:7400",
+        ),
+    ] = DEFAULT_ADDRESS,
     answers: Annotated[
         bool,
         typer.Option(
             "--answers", help="only whether the member answers; a member without a majority answers, too"
         ),
     ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.0, help="seconds to wait for the answer, at most")
+    ] = ANSWER_LIMIT_S,
 ) -> None:
     """Tell whether a member serves clients. The status is 0 if it does, and 1 if not."""
+    without_log_of_grpc()
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+    service = None
+    shown = address
     if "://" in address:
         from quorum.client.endpoints import parse_url
 
         service = parse_url(address)
-        channel = service.open_blocking_channel(service.endpoints[0])
+        shown = service.endpoints[0]
+        channel = service.open_blocking_channel(shown)
     else:
         channel = grpc.insecure_channel(address)
     with channel:
         try:
             found = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(), timeout=ANSWER_LIMIT_S
+                health_pb2.HealthCheckRequest(), timeout=timeout
             )
         except grpc.RpcError as error:
-            raise CliError(f"{address} does not answer: {error.details()}", 1) from error
+            raise CliError(f"{shown} does not answer: {_cause(error, service, shown)}", 1) from error
     serves = found.status == health_pb2.HealthCheckResponse.SERVING
     print("serves clients" if serves else "answers, and does not serve clients")
     if not serves and not answers:
         raise typer.Exit(1)
+
+
+def _cause(error: Any, service: Service | None, address: str) -> str:
+    """Why there is no answer. service: None for one without TLS."""
+    from quorum.client import tls
+    from quorum.client.endpoints import Service
+
+    try:
+        found, _ = tls.problem_now(service or Service((address,)), address)
+    except ValueError:  # it is no host:port
+        found = ""
+    return found or str(error.details())

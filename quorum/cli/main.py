@@ -35,7 +35,7 @@ from quorum.cli import (
     users,
 )
 from quorum.cli.console import CliError, is_user_facing, print_error, require_linux
-from quorum.errors import DEFECT, ConfigError
+from quorum.errors import DEFECT, ConfigError, how_to_install
 
 app = typer.Typer(
     name="quorum",
@@ -224,7 +224,7 @@ EXTRAS = {
 
 def _tell(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").split(".")[0])):
-        print_error(f"this command needs {error.name}: pip install 'quorum-queue[{extra}]'")
+        print_error(f"this command needs {error.name}: {how_to_install(extra)}")
         return 1
     if isinstance(error, CliError):
         print_error(str(error))

@@ -4,13 +4,14 @@ times."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorum.addresses import host_port
-from quorum.cli.console import CliError, UrlOption, connect, default_url
+from quorum.cli.console import CliError, Patience, TimeoutOption, UrlOption, closing, connect, default_url
 
 if TYPE_CHECKING:
     from quorum.client.endpoints import Service
@@ -37,26 +38,32 @@ WaitOption = Annotated[
 ]
 
 
-def add(address: AddressArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
+def add(
+    address: AddressArgument, url: UrlOption = None, timeout: TimeoutOption = None, wait: WaitOption = WAIT_S
+) -> None:
     """Add a running node as a member: it is fed all data, then votes."""
-    _join(address, None, url, wait)
+    _join(address, None, url, wait, Patience(timeout))
 
 
 def replace(
-    name: NameArgument, address: AddressArgument, url: UrlOption = None, wait: WaitOption = WAIT_S
+    name: NameArgument,
+    address: AddressArgument,
+    url: UrlOption = None,
+    timeout: TimeoutOption = None,
+    wait: WaitOption = WAIT_S,
 ) -> None:
     """Put a running node of the same name in the place of a member that has lost its data directory."""
-    _join(address, name, url, wait)
+    _join(address, name, url, wait, Patience(timeout))
 
 
-def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> None:
-    new = _ask_new_node(url, address)
+def _join(address: str, replaced: str | None, url: str | None, wait_s: int, patience: Patience) -> None:
+    new = _ask_new_node(url, address, patience)
     if replaced is not None and new.name != replaced:
         raise CliError(
             f"the node at {address} is called {new.name!r}, not {replaced!r}; a node can replace only a member of "
             f"its own name. Otherwise: quorum cluster add {address}, then quorum cluster remove {replaced}"
         )
-    with _administer(url) as client:
+    with _administer(url, patience) as client:
         client.add_member(new, replace=replaced is not None)
 
         def has_joined(seen: ClusterStatus) -> bool:
@@ -66,10 +73,10 @@ def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> N
                 list(group.members) == names and not group.learners and group.settled for group in seen.groups
             )
 
-        _await(client, wait_s, has_joined, f"{new.name} is a voter of every group", _progress)
+        _await(client, patience, wait_s, has_joined, f"{new.name} is a voter of every group", _progress)
 
 
-def ask(service: Service, address: str) -> ClusterStatus | None:
+def ask(service: Service, address: str, limit_s: float = ASK_LIMIT_S) -> ClusterStatus | None:
     """The cluster's status from one node of a service; None if it does not answer. The call uses no session, because
     a drained node, or one that is not a member, opens none."""
     import grpc
@@ -80,51 +87,61 @@ def ask(service: Service, address: str) -> ClusterStatus | None:
     with service.open_blocking_channel(address) as channel:
         stub = admin_pb2_grpc.AdminStub(channel)
         try:
-            return ClusterStatus.of(stub.ClusterStatus(admin_pb2.ClusterStatusRequest(), timeout=ASK_LIMIT_S))
+            return ClusterStatus.of(stub.ClusterStatus(admin_pb2.ClusterStatusRequest(), timeout=limit_s))
         except grpc.RpcError:
             return None
 
 
-def ask_any(url: str) -> ClusterStatus | None:
+def _asked(service: Service, patience: Patience) -> Iterator[tuple[str, ClusterStatus]]:
+    """The addresses of the nodes that answer, one after the other, and what each says. Silent nodes take at most half
+    of the time."""
+    limit_s = min(ASK_LIMIT_S, patience.left_s() / 2 / len(service.endpoints))
+    for address in service.endpoints:
+        seen = ask(service, address, limit_s)
+        if seen is not None:
+            yield address, seen
+
+
+def ask_any(url: str, patience: Patience) -> ClusterStatus | None:
     """The status from the first of these nodes that answers as a member. If no member answers: from another node, such
     as one that was removed and does not know it."""
     from quorum.client.endpoints import parse_url
 
     other: ClusterStatus | None = None
-    service = parse_url(url)
-    for address in service.endpoints:
-        seen = ask(service, address)
-        if seen is not None and seen.standing in MEMBERS:
+    for _, seen in _asked(parse_url(url), patience):
+        if seen.standing in MEMBERS:
             return seen
         other = other or seen
     return other
 
 
-def _administer(url: str | None) -> Client:
+@contextmanager
+def _administer(url: str | None, patience: Patience) -> Iterator[Client]:
     """A client for the calls of administration. A drained member serves no sessions; if no other member answers, the
     commands go to it without one."""
-    from quorum import sync
     from quorum.client.endpoints import parse_url
 
     drained = ""
     service = parse_url(url or default_url())
-    for address in service.endpoints:
-        seen = ask(service, address)
-        if seen is not None and seen.standing == "member":
-            return connect(url)
-        if seen is not None and seen.standing == "drained":
+    for address, seen in _asked(service, patience):
+        if seen.standing == "member":
+            drained = ""
+            break
+        if seen.standing == "drained":
             drained = drained or address
-    return sync.connect(service.url_of(drained), has_session=False) if drained else connect(url)
+    chosen = service.url_of(drained) if drained else url
+    with closing(connect(chosen, patience, has_session=not drained), patience) as client:
+        yield client
 
 
-def _ask_new_node(url: str | None, address: str) -> MemberInfo:
+def _ask_new_node(url: str | None, address: str, patience: Patience) -> MemberInfo:
     from quorum.client.endpoints import parse_url
 
     try:
         host_port(address)
     except ValueError as error:
         raise CliError(str(error)) from None
-    seen = ask(parse_url(url or default_url()), address)
+    seen = ask(parse_url(url or default_url()), address, min(ASK_LIMIT_S, patience.left_s() / 2))
     if seen is None:
         raise CliError(
             f"no node answers at {address}; give the node's client address, such as node-4.example:7400", 1
@@ -134,9 +151,12 @@ def _ask_new_node(url: str | None, address: str) -> MemberInfo:
     return seen.own
 
 
-def remove(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
+def remove(
+    name: NameArgument, url: UrlOption = None, timeout: TimeoutOption = None, wait: WaitOption = WAIT_S
+) -> None:
     """Remove a member from every group for good. It need not run."""
-    with _administer(url) as client:
+    patience = Patience(timeout)
+    with _administer(url, patience) as client:
         found = next((each for each in client.cluster_status().members if name in (each.name, each.id)), None)
         client.remove_member(name)
         gone = {name, found.id if found is not None else name}
@@ -146,25 +166,28 @@ def remove(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S)
                 gone & {*group.members, *group.learners} or not group.settled for group in seen.groups
             )
 
-        _await(client, wait_s=wait, done=has_left, what=f"{name} has left every group", progress=_progress)
+        _await(client, patience, wait, has_left, f"{name} has left every group", _progress)
 
 
-def drain(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
+def drain(
+    name: NameArgument, url: UrlOption = None, timeout: TimeoutOption = None, wait: WaitOption = WAIT_S
+) -> None:
     """Drain a member, for work on its machine: until undrain it serves no sessions, and leads a group only if no
     other member can."""
-    with _administer(url) as client:
+    patience = Patience(timeout)
+    with _administer(url, patience) as client:
         client.drain_member(name)
 
         def leads_nothing(seen: ClusterStatus) -> bool:
             return all(group.leader not in ("", name) for group in seen.groups)
 
-        _await(client, wait, leads_nothing, f"{name} leads nothing", _leaders)
+        _await(client, patience, wait, leads_nothing, f"{name} leads nothing", _leaders)
 
 
-def undrain(name: NameArgument, url: UrlOption = None) -> None:
+def undrain(name: NameArgument, url: UrlOption = None, timeout: TimeoutOption = None) -> None:
     """Let a drained member work again. Within half a minute the cluster gives it groups to lead; `rebalance` does
     so at once."""
-    with _administer(url) as client:
+    with _administer(url, Patience(timeout)) as client:
         client.drain_member(name, drained=False)
     print(f"{name} works again")
 
@@ -173,16 +196,17 @@ def transfer(
     group: Annotated[int, typer.Argument(min=0, help="a group's number; 0 is the system group")],
     name: NameArgument,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Transfer the leadership of a group to a member."""
-    with _administer(url) as client:
+    with _administer(url, Patience(timeout)) as client:
         client.transfer_leadership(group, name)
     print(f"{name} leads group {group}")
 
 
-def rebalance(url: UrlOption = None) -> None:
+def rebalance(url: UrlOption = None, timeout: TimeoutOption = None) -> None:
     """Spread the groups' leaders evenly over the members."""
-    with _administer(url) as client:
+    with _administer(url, Patience(timeout)) as client:
         moved = client.rebalance_leaders()
     for group, leader in sorted(moved.items()):
         print(f"{leader} leads group {group}")
@@ -202,12 +226,14 @@ def lease_times(
         ),
     ] = None,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
     wait: WaitOption = WAIT_S,
 ) -> None:
     """Show or change the cluster's lease times. A longer lease is granted only when every member, as a new leader,
     would wait for it to end.
     """
-    with _administer(url) as client:
+    patience = Patience(timeout)
+    with _administer(url, patience) as client:
         now = client.cluster_status().lease_times
         if now is None:
             raise CliError("the cluster has no lease times yet; its members are still meeting", 1)
@@ -227,7 +253,7 @@ def lease_times(
             )
 
         what = "every member uses lease_ms {} and leader_fallback_ms {}".format(*wanted)
-        _await(client, wait, is_settled, what, _silent_members)
+        _await(client, patience, wait, is_settled, what, _silent_members)
 
 
 def _times(times: LeaseTimes) -> str:
@@ -243,6 +269,7 @@ def _silent_members(seen: ClusterStatus) -> str:
 
 def _await(
     client: Client,
+    patience: Patience,
     wait_s: int,
     done: Callable[[ClusterStatus], bool],
     what: str,
@@ -254,6 +281,7 @@ def _await(
         return
     deadline = time.monotonic() + wait_s
     while True:
+        patience.renew()
         seen = client.cluster_status()
         if done(seen):
             print(what)

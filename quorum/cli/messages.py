@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorum.cli.console import (
+    EXPLAIN_LIMIT_MS,
+    LONG_S,
     PATIENCE_S,
+    TIMEOUT_S,
+    WHERE_TO_LOOK,
     CliError,
     FilterApplicationOption,
     FilterPropertyOption,
+    Patience,
     SelectorOption,
+    TimeoutOption,
     UrlOption,
     connected,
     explain,
@@ -50,8 +56,11 @@ MAX_ROUTED = 4_096
 PART_BYTES = 1 << 20
 """Bytes of the bodies of one batch, unless a single message is larger."""
 MAX_KEPT = 65_536
+FIRST_MESSAGE_MS = 1_000
+"""Least wait for the first message, if the attaching took long."""
 LAST_SEQUENCE = (1 << 64) - 1
-LONG_S = 1e9
+CONFIRM_S = 60.0
+"""Without --timeout: the wait for a confirm."""
 
 
 def publish(
@@ -92,8 +101,11 @@ def publish(
         bool, typer.Option("--tx", help="all messages in one transaction: all are published, or none")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1.0, help="give up after this many seconds without a confirm")
-    ] = 60.0,
+        float | None,
+        typer.Option(
+            min=0.0, help=f"give up after this many seconds without a confirm; without it {CONFIRM_S:g}"
+        ),
+    ] = None,
     url: UrlOption = None,
 ) -> None:
     """Publish arguments, or stdin: one message a line, or JSON lines. Ends when all messages are confirmed."""
@@ -128,10 +140,8 @@ def publish(
 
     def send(client: Client, part: list[Message]) -> concurrent.futures.Future[int]:
         if exchange is None:
-            return client.send_batch(queue or "", part, immediate=immediate, timeout_ms=_ms(timeout))
-        return client.send_batch_to(
-            exchange, key, part, mandatory=mandatory, immediate=immediate, timeout_ms=_ms(timeout)
-        )
+            return client.send_batch(queue or "", part, immediate=immediate)
+        return client.send_batch_to(exchange, key, part, mandatory=mandatory, immediate=immediate)
 
     def add(transaction: Transaction, part: list[Message]) -> None:
         if exchange is None:
@@ -140,10 +150,11 @@ def publish(
             transaction.publish_batch_to(exchange, key, part, mandatory=mandatory, immediate=immediate)
 
     most = batch if exchange is None else min(batch, MAX_ROUTED)
+    patience = Patience(timeout, default_s=CONFIRM_S)
     if tx:
-        count = _publish_together(url, add, messages, most, timeout)
+        count = _publish_together(url, add, messages, most, patience)
     else:
-        count = _publish_all(url, send, messages, most, timeout)
+        count = _publish_all(url, send, messages, most, patience)
     place = queue if exchange is None else f"exchange {exchange}"
     print(f"published {count:,} message{'' if count == 1 else 's'} to {place}")
 
@@ -178,17 +189,21 @@ def _read_json_lines(
 
 
 def _publish_all(
-    url: str | None, send: Send, messages: Iterable[Message], size: int, timeout_s: float
+    url: str | None, send: Send, messages: Iterable[Message], size: int, patience: Patience
 ) -> int:
     """send: sends a part and returns the future of its confirm."""
     confirmed = 0
-    with connected(url) as client:
+    with connected(url, patience) as client:
         waiting: deque[concurrent.futures.Future[int]] = deque()
 
         def confirm_one() -> int:
-            return confirmed + _confirm(client, waiting.popleft(), confirmed, timeout_s)
+            found = _confirm(client, waiting.popleft(), confirmed, patience)
+            patience.renew()
+            return confirmed + found
 
-        for part in _parts(messages, size):
+        for part in _read(_parts(messages, size), patience):
+            while waiting and waiting[0].done():
+                confirmed = confirm_one()
             waiting.append(send(client, part))
             if len(waiting) >= UNDER_WAY:
                 confirmed = confirm_one()
@@ -198,38 +213,54 @@ def _publish_all(
 
 
 def _publish_together(
-    url: str | None, add: Add, messages: Iterable[Message], size: int, timeout_s: float
+    url: str | None, add: Add, messages: Iterable[Message], size: int, patience: Patience
 ) -> int:
     """The same in one transaction, which is rolled back if the messages cannot be read to their end."""
     count = 0
-    with connected(url) as client, client.transaction(timeout_ms=_ms(timeout_s)) as transaction:
-        for part in _parts(messages, size):
+    with (
+        connected(url, patience) as client,
+        client.transaction(timeout_ms=patience.left_ms()) as transaction,
+    ):
+        for part in _read(_parts(messages, size), patience):
             add(transaction, part)
             count += len(part)
     return count
 
 
+def _read(parts: Iterator[list[Message]], patience: Patience) -> Iterator[list[Message]]:
+    """The parts. The time in which they are read does not count."""
+    while True:
+        with patience.paused():
+            part = next(parts, None)
+        if part is None:
+            return
+        yield part
+
+
 def _confirm(
-    client: Client, confirmation: concurrent.futures.Future[int], confirmed: int, timeout_s: float
+    client: Client, confirmation: concurrent.futures.Future[int], confirmed: int, patience: Patience
 ) -> int:
-    """Wait for the oldest batch and return its number of messages. Reports why it waits; gives up after timeout_s."""
-    first = min(PATIENCE_S, timeout_s)
-    for limit_s in (first, timeout_s - first):
-        done, _ = concurrent.futures.wait([confirmation], limit_s)
-        if done:
-            return confirmation.result()
-        if limit_s == first:
-            note(f"no message was confirmed for {first:g} s; still trying. {explain(client)}".rstrip())
-    raise CliError(
-        f"no message was confirmed for {timeout_s:g} s; {confirmed:,} were confirmed before. The outcome of messages "
-        f"sent since is unknown. {explain(client)}".rstrip(),
-        1,
-    )
+    """Wait for the oldest batch and return its number of messages. Reports why it waits, and gives up in the end."""
+    limit_s = patience.limit_s
+    explain_s = min(EXPLAIN_LIMIT_MS / 1000, limit_s / 5)
 
+    def is_done(before_end_s: float, most_s: float = LONG_S) -> bool:
+        wait_s = min(most_s, max(0.0, patience.left_s() - before_end_s))
+        return bool(concurrent.futures.wait([confirmation], wait_s).done)
 
-def _ms(seconds: float) -> int:
-    """Seconds as milliseconds, limited to some years."""
-    return int(min(seconds, LONG_S) * 1000)
+    if not is_done(explain_s, PATIENCE_S):
+        if patience.left_s() > explain_s:
+            cause = explain(client, int(explain_s * 1000))
+            note(f"no message was confirmed for {PATIENCE_S:g} s; still trying. {cause}".rstrip())
+        if not is_done(explain_s):
+            cause = explain(client, int(explain_s * 1000))
+            if not is_done(0.0):
+                raise CliError(
+                    f"no message was confirmed for {limit_s:g} s; {confirmed:,} were confirmed before. The outcome "
+                    f"of messages sent since is unknown. {cause + '; ' if cause else ''}{WHERE_TO_LOOK}",
+                    1,
+                )
+    return confirmation.result()
 
 
 def _parts(messages: Iterable[Message], size: int) -> Iterator[list[Message]]:
@@ -255,7 +286,12 @@ def consume(
         int | None, typer.Option("--count", "-n", min=1, help="end after this many messages")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0.0, help="end after this many seconds without a message")
+        float | None,
+        typer.Option(
+            min=0.0,
+            help=f"end after this many seconds without a message; also the limit of the wait for the cluster, "
+            f"without it {TIMEOUT_S:g} s",
+        ),
     ] = None,
     json_lines: JsonLinesOption = False,
     positions: PositionsOption = False,
@@ -280,20 +316,25 @@ def consume(
         )
     if keep:
         prefetch = count or prefetch
-    with served(url) as client:
+    patience = Patience(timeout)
+    with served(url, patience) as client:
         held = prefetch if count is None else min(prefetch, count)
         with client.consume(queue, selector, filters, prefetch=held, priority=priority) as consumer:
-            _write_all(consumer, count, timeout, json_lines or positions, positions, keep)
+            patience.is_for_each_call = timeout is None
+            _write_all(consumer, count, patience, json_lines or positions, positions, keep)
 
 
 def _write_all(
-    consumer: Consumer, count: int | None, timeout_s: float | None, as_json: bool, positions: bool, keep: bool
+    consumer: Consumer, count: int | None, patience: Patience, as_json: bool, positions: bool, keep: bool
 ) -> None:
     left = count
+    first_ms = min(FIRST_MESSAGE_MS, int(patience.limit_s * 1000))
     while left is None or left > 0:
-        delivery = consumer.next_delivery(None if timeout_s is None else _ms(timeout_s))
+        limit_ms = max(first_ms, int(patience.left_s() * 1000))
+        delivery = consumer.next_delivery(None if patience.is_for_each_call else limit_ms)
         if delivery is None:
             return
+        patience.renew()
         messages = [
             delivery[ordinal]
             for ordinal in range(min(delivery.count, delivery.count if left is None else left))
@@ -323,12 +364,13 @@ def browse(
         bool, typer.Option("--delayed", help="the delayed messages instead of the ready ones")
     ] = False,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Write ready or delayed messages to stdout in order, without removing them."""
     filters = filter_argument(property_, application_property)
     if selector is not None and filters is not None:
         raise CliError("give a selector or a property filter, not both")
-    with served(url) as client:
+    with served(url, Patience(timeout, is_for_each_call=True)) as client:
         found = client.browse(queue, selector, start, count, property_filter=filters, delayed=delayed)
         for message in found:
             _write(message, json_lines or positions, positions)

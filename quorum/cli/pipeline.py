@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, note, output, print_json
+from quorum.cli.console import CliError, JsonOption, note, print_json, print_table
 from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _show(report: Report) -> None:
         )
         cells = [f"{each:,}" if each else "" for each in line.counts.values()]
         table.add_row(line.queue, line.producer, *cells, broken)
-    output().print(table)
+    print_table(table)
     if len(report.lines) > SHOWN_LINES:
         print(f"and {len(report.lines) - SHOWN_LINES:,} producers more (--json shows all)")
     for kind, shown in report.culprits.items():

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli.console import JsonOption, UrlOption, output, pairs, print_json, served
+from quorum.cli.console import (
+    JsonOption,
+    TimeoutOption,
+    UrlOption,
+    pairs,
+    print_json,
+    print_table,
+    served,
+)
 from quorum.cli.queues import shown, shown_arguments
 
 app = typer.Typer(
@@ -18,9 +26,9 @@ NameArgument = Annotated[str, typer.Argument(metavar="POLICY", help="the policy'
 
 
 @app.command("list")
-def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
+def list_(url: UrlOption = None, timeout: TimeoutOption = None, as_json: JsonOption = False) -> None:
     """List all policies by name."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         found = client.policies()
     if as_json:
         print_json([asdict(policy) for policy in found])
@@ -39,7 +47,7 @@ def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
             str(policy.priority),
             shown_arguments(policy.arguments),
         )
-    output().print(table)
+    print_table(table)
 
 
 @app.command("set")
@@ -57,17 +65,18 @@ def set_(
     ] = None,
     priority: Annotated[int, typer.Option(help="the matching policy with the highest priority applies")] = 0,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Make or change a policy; ends when all queues are configured accordingly."""
     arguments = pairs(argument, "argument")
-    with served(url) as client:
+    with served(url, timeout) as client:
         changed = client.set_policy(policy, pattern, arguments, priority)
     print(f"{'set' if changed else 'is so already:'} {policy}")
 
 
 @app.command()
-def delete(policy: NameArgument, url: UrlOption = None) -> None:
+def delete(policy: NameArgument, url: UrlOption = None, timeout: TimeoutOption = None) -> None:
     """Delete a policy; ends when all queues are configured without it."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         client.delete_policy(policy)
     print(f"deleted {policy}")

@@ -10,12 +10,14 @@ import typer
 
 from quorum.cli.console import (
     JsonOption,
+    Patience,
+    TimeoutOption,
     UrlOption,
     YesOption,
     confirm,
-    output,
     pairs,
     print_json,
+    print_table,
     printable,
     served,
 )
@@ -33,10 +35,11 @@ NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's 
 def list_(
     prefix: Annotated[str, typer.Argument(help="only names that begin with this")] = "",
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List all queues by name."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         found = client.queues(prefix)
     if as_json:
         print_json([_plain(queue) for queue in found])
@@ -51,13 +54,15 @@ def list_(
     for queue in found:
         counts = (f"{each:,}" for each in (queue.ready, queue.checked_out, queue.total, queue.consumers))
         table.add_row(shown(queue.name), str(queue.group), queue.leader or "none", *counts)
-    output().print(table)
+    print_table(table)
 
 
 @app.command()
-def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
+def show(
+    queue: NameArgument, url: UrlOption = None, timeout: TimeoutOption = None, as_json: JsonOption = False
+) -> None:
     """Show one queue and its consumers."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         found = client.describe(queue)
     if as_json:
         print_json(
@@ -70,7 +75,6 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         return
     from rich.table import Table
 
-    console = output()
     table = Table(show_header=False)
     info = found.queue
     for name, value in [
@@ -93,7 +97,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         *_places(found.storage),
     ]:
         table.add_row(name, value)
-    console.print(table)
+    print_table(table)
     if found.consumers:
         consumers = Table("consumer", "node", "selects", "priority", "state", "credit", "checked out")
         for each in found.consumers:
@@ -107,7 +111,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
                 f"{each.checked_out:,}",
             )
             consumers.add_row(*row)
-        console.print(consumers)
+        print_table(consumers)
 
 
 @app.command()
@@ -120,20 +124,26 @@ def declare(
         ),
     ] = None,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Declare a queue; no error if it exists with the same arguments."""
     arguments = pairs(argument, "argument")
-    with served(url) as client:
+    with served(url, timeout) as client:
         created = client.declare(queue, arguments)
     print(f"{'created' if created else 'exists with these arguments:'} {queue}")
 
 
 @app.command()
-def delete(queue: NameArgument, yes: YesOption = False, url: UrlOption = None) -> None:
+def delete(
+    queue: NameArgument, yes: YesOption = False, url: UrlOption = None, timeout: TimeoutOption = None
+) -> None:
     """Delete a queue and its messages."""
-    with served(url) as client:
+    patience = Patience(timeout)
+    with served(url, patience) as client:
         if not yes:
-            confirm(f"Delete {queue} with {_messages(client.describe(queue).queue.total)}?")
+            count = client.describe(queue).queue.total
+            with patience.paused():
+                confirm(f"Delete {queue} with {_messages(count)}?")
         count = client.delete(queue)
     print(f"deleted {queue} and {_messages(count)}")
 
@@ -146,13 +156,16 @@ def purge(
     ] = False,
     yes: YesOption = False,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Remove the messages that are ready, delayed, or wait for a dead-letter target; checked-out messages stay."""
-    with served(url) as client:
+    patience = Patience(timeout)
+    with served(url, patience) as client:
         if not yes:
             found = client.describe(queue).queue
             count = found.dead if dead else found.ready + found.delayed + found.dead
-            confirm(f"Remove {_messages(count)} from {queue}?")
+            with patience.paused():
+                confirm(f"Remove {_messages(count)} from {queue}?")
         count = client.purge(queue, dead_only=dead)
     print(f"purged {_messages(count)} from {queue}")
 
@@ -170,10 +183,11 @@ def redrive(
         str | None, typer.Option("--only", metavar="QUEUE", help="only messages that died in this queue")
     ] = None,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Move the messages of a dead-letter queue back to the queues where they died."""
-    with served(url) as client:
+    with served(url, Patience(timeout, is_for_each_call=True)) as client:
         found = client.redrive(queue, selector, limit=limit, only=only)
     show_redriven(queue, found, as_json=as_json)
 

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, default_url, output, print_json, still_trying
+from quorum.cli.console import (
+    CliError,
+    JsonOption,
+    Patience,
+    TimeoutOption,
+    UrlOption,
+    default_url,
+    output,
+    print_json,
+    print_table,
+    still_trying,
+)
 from quorum.cli.queues import plain_filter, selected, shown
 
 if TYPE_CHECKING:
@@ -26,18 +37,34 @@ SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", hel
 
 
 @contextmanager
-def _client(url: str | None) -> Iterator[BulkClient]:
+def _client(url: str | None, timeout_s: float | None = None) -> Iterator[BulkClient]:
     from quorum.client.bulk import BulkClient
+    from quorum.client.endpoints import shown_url
+    from quorum.client.errors import TlsError, UnavailableError
 
     chosen = url or default_url()
-    with BulkClient(chosen) as client, still_trying(f"{chosen} has not answered yet"):
-        yield client
+    patience = Patience(timeout_s)
+    with (
+        BulkClient(chosen, timeout_ms=patience.left_ms) as client,
+        still_trying(f"{shown_url(chosen)} has not answered yet"),
+    ):
+        try:
+            yield client
+        except TlsError:
+            raise
+        except UnavailableError as error:
+            raise patience.given_up(str(error)) from error
 
 
 @app.command("list")
-def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
+def list_(
+    queue: QueueArgument,
+    url: UrlOption = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the subscriptions of a queue: their progress, their outstanding messages, and their timeouts."""
-    with _client(url) as client:
+    with _client(url, timeout) as client:
         found = client.subscriptions(queue)
         ready = client.queue_info(queue).ready
     if as_json:
@@ -61,7 +88,7 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
             THEN[subscription.on_expiry],
         )
     console = output()
-    console.print(table)
+    print_table(table)
     for subscription in found:
         console.print(
             f"{shown(subscription.subscription)} selects {shown(selected(subscription.selector, subscription.filter))}"
@@ -69,9 +96,14 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
 
 
 @app.command()
-def delete(queue: QueueArgument, subscription: SubscriptionArgument, url: UrlOption = None) -> None:
+def delete(
+    queue: QueueArgument,
+    subscription: SubscriptionArgument,
+    url: UrlOption = None,
+    timeout: TimeoutOption = None,
+) -> None:
     """Delete a subscription; its outstanding messages are returned to the queue."""
-    with _client(url) as client:
+    with _client(url, timeout) as client:
         names = [each.subscription for each in client.subscriptions(queue)]
         if subscription not in names:
             raise CliError(

@@ -11,6 +11,7 @@ import typer
 from quorum.cli.console import (
     CliError,
     JsonOption,
+    TimeoutOption,
     UrlOption,
     YesOption,
     confirm,
@@ -34,12 +35,13 @@ def list_(
         int, typer.Option("--group", "-g", min=0, help="only of this Raft group; 0: of all groups")
     ] = 0,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the transactions that are open, prepared, or committed but not finished in all groups.
 
     A prepared one is in doubt: its group waits for the decision of another group."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         found = client.transactions(group)
     if as_json:
         print_json([_as_json(each) for each in found])
@@ -73,6 +75,7 @@ def resolve(
     ] = False,
     yes: YesOption = False,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """End the part of a transaction that is in doubt.
 
@@ -92,7 +95,7 @@ def resolve(
             "deciding group has decided otherwise, the transaction counts in some groups and not in others, for ever. "
             "Go on?"
         )
-    with served(url) as client:
+    with served(url, timeout) as client:
         found = client.resolve_transaction(group, name, number, outcome)
     done = "committed" if found.committed else "rolled back"
     print(f"{done}, {'by hand' if found.by_hand else 'as the deciding group says'}")

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, output, print_json, served
+from quorum.cli.console import (
+    CliError,
+    JsonOption,
+    TimeoutOption,
+    UrlOption,
+    print_json,
+    print_table,
+    served,
+)
 from quorum.cli.queues import shown
 
 app = typer.Typer(help="Users who may log in.", no_args_is_help=True)
@@ -19,9 +27,9 @@ UserArgument = Annotated[str, typer.Argument(metavar="USER", help="the user's na
 
 @app.command("list")
 @permissions.command("list")
-def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
+def list_(url: UrlOption = None, timeout: TimeoutOption = None, as_json: JsonOption = False) -> None:
     """List all users by name, with their permissions."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         found = client.users()
     if as_json:
         print_json([asdict(user) for user in found])
@@ -37,7 +45,7 @@ def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
         table.add_row(
             shown(user.name), cluster, *patterns, "password" if user.has_password else "certificate"
         )
-    output().print(table)
+    print_table(table)
 
 
 @app.command()
@@ -52,6 +60,7 @@ def add(
         bool, typer.Option("--no-password", help="the user logs in with a certificate only")
     ] = False,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Make a user, or change its password and what it may do with the cluster. Its permissions stay."""
     if no_password and password_stdin:
@@ -61,15 +70,15 @@ def add(
         password = sys.stdin.readline().rstrip("\n")
     elif not no_password:
         password = typer.prompt(f"password of {user}", hide_input=True, confirmation_prompt=True)
-    with served(url) as client:
+    with served(url, timeout) as client:
         changed = client.set_user(user, password, administers=administer, monitors=monitor)
     print(f"{'set' if changed else 'is so already:'} {user}")
 
 
 @app.command()
-def delete(user: UserArgument, url: UrlOption = None) -> None:
+def delete(user: UserArgument, url: UrlOption = None, timeout: TimeoutOption = None) -> None:
     """Delete a user, and end its sessions."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         client.delete_user(user)
     print(f"deleted {user}")
 
@@ -81,9 +90,10 @@ def set_(
     write: Annotated[str, typer.Option(metavar="PATTERN", help="may publish to these")] = "",
     read: Annotated[str, typer.Option(metavar="PATTERN", help="may consume, browse and purge these")] = "",
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Replace a user's permissions. Each is a pattern that matches whole names of queues and exchanges, '*' for any
     characters; without it there is none."""
-    with served(url) as client:
+    with served(url, timeout) as client:
         changed = client.set_permissions(user, configure, write, read)
     print(f"{'set' if changed else 'is so already:'} {user}")

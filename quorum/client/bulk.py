@@ -8,7 +8,7 @@ of messages resumes at its position. proto/quorum/v1/bulk.proto defines the call
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Self
 
@@ -38,8 +38,9 @@ _EXPIRY = {number: name for name, number in EXPIRIES.items()}
 class BulkClient:
     """`with BulkClient("quorum://host:7400,host:7400") as client`. Closing it is optional."""
 
-    def __init__(self, url: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
-        """timeout_ms: limit of a call with all its repeats; of a stream, limit from one block to the next."""
+    def __init__(self, url: str, *, timeout_ms: int | Callable[[], int] = DEFAULT_TIMEOUT_MS) -> None:
+        """timeout_ms: limit of a call with all its repeats; of a stream, limit from one block to the next. Or a
+        function that returns it for each call."""
         self._channels = BulkChannels(url, timeout_ms)
 
     def close(self) -> None:

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import grpc
 
 from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, Channels, parse_url
-from quorum.client.errors import ClosedError, TimedOut, UnavailableError, from_rpc_error
+from quorum.client.errors import ClosedError, TimedOut, TlsError, UnavailableError, from_rpc_error
+from quorum.client.tls import problem_now
 from quorum.v1 import bulk_pb2_grpc
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ MOST_PAUSE_S = 1.0
 class BulkChannels:
     """Endpoints and the channels to them. A copy, also in another process, opens its own channels."""
 
-    def __init__(self, url: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(self, url: str, timeout_ms: int | Callable[[], int] = DEFAULT_TIMEOUT_MS) -> None:
         self._url = url
         self._timeout_ms = timeout_ms
         self._service = parse_url(url)
@@ -38,6 +39,8 @@ class BulkChannels:
         self._first = self._endpoints[0]
         """the endpoint that answered last"""
         self._is_closed = False
+        self.has_answered = False
+        """A node has answered, so TLS works."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self._url, "timeout_ms": self._timeout_ms}
@@ -64,8 +67,14 @@ class BulkChannels:
         """Each endpoint once: the preferred one, the one that answered last, the others."""
         return tuple(dict.fromkeys((*((prefer,) if prefer else ()), self._first, *self._endpoints)))
 
+    def tls_problem(self, endpoint: str) -> str:
+        """What is certainly wrong about TLS with an endpoint; empty if nothing is."""
+        found, is_certain = ("", False) if self.has_answered else problem_now(self._service, endpoint)
+        return found if is_certain else ""
+
     def tries(self, doing: str, extra_ms: int = 0, prefer: str = "") -> Tries:
-        return Tries(self, doing, self._timeout_ms + extra_ms, self._in_turn(prefer))
+        timeout_ms = self._timeout_ms() if callable(self._timeout_ms) else self._timeout_ms
+        return Tries(self, doing, timeout_ms + extra_ms, self._in_turn(prefer))
 
     def call(self, method: str, request: Any, doing: str, *, extra_ms: int = 0, prefer: str = "") -> Any:
         """Make a call that may be repeated. `request` may be a list of requests, for a stream. extra_ms: time that the
@@ -79,6 +88,7 @@ class BulkChannels:
             except grpc.RpcError as error:
                 tries.failed(error)
             else:
+                self.has_answered = True
                 if not prefer:
                     self._first = with_node.endpoint
                 return answer
@@ -105,6 +115,7 @@ class Tries:
         self._tried = 0
         self._problem: UnavailableError | None = None
         """the latest answer of a node"""
+        self._tls_problems: dict[str, str] = {}
         self._share_s = timeout_ms / 1000 / len(endpoints)
         self._pause_s = FIRST_PAUSE_S
 
@@ -121,6 +132,7 @@ class Tries:
         """Restart the deadline and the pause, because the stream delivered something."""
         self._deadline = time.monotonic() + self._timeout_ms / 1000
         self._pause_s = FIRST_PAUSE_S
+        self._channels.has_answered = True
 
     def failed(self, error: grpc.RpcError) -> None:
         """Wait until the next try may begin. Raises the error if it is final or the deadline is too close."""
@@ -129,6 +141,8 @@ class Tries:
             raise problem from None
         if not isinstance(problem, TimedOut):
             self._problem = problem
+            if not problem.reason:
+                self._look_at_tls()
         elif time.monotonic() + FIRST_PAUSE_S >= self._deadline:
             raise problem if self._problem is None else self._given_up(self._problem) from None
         self._tried += 1
@@ -138,6 +152,16 @@ class Tries:
             if time.monotonic() + pause >= self._deadline:
                 raise self._given_up(problem) from None
             time.sleep(pause)
+
+    def _look_at_tls(self) -> None:
+        """Raise TlsError if TLS is certainly the cause at every endpoint."""
+        endpoint = self._endpoints[self._tried % len(self._endpoints)]
+        if found := self._channels.tls_problem(endpoint):
+            self._tls_problems[endpoint] = found
+            if len(self._tls_problems) == len(self._endpoints):
+                raise TlsError(f"{self._doing}: {found}") from None
+        else:
+            self._tls_problems.pop(endpoint, None)
 
     def _given_up(self, problem: UnavailableError) -> TimedOut:
         return TimedOut(f"{problem}; no node was available for {self._timeout_ms} ms", reason=problem.reason)

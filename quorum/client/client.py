@@ -14,10 +14,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import grpc
 
+from quorum.client import tls
 from quorum.client.answers import Answer
 from quorum.client.batch import Batch, Message, prepare
 from quorum.client.consumer import MAX_COUNT, Consumer, ConsumerOptions
@@ -118,7 +120,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         self,
         url: str,
         *,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout_ms: int | Callable[[], int] = DEFAULT_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         silence_ms: int = SILENCE_MS,
         near_leader: bool = True,
@@ -126,17 +128,19 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         channels: OpenChannel | None = None,
         clock_s: Callable[[], float] = boottime_s,
     ) -> None:
-        """has_session: False for a client with only the calls of administration, which a drained member serves, too.
-        channels: opens a channel to an endpoint; None: as the URL says. clock_s: a monotonic clock, in seconds."""
+        """timeout_ms: a number, or a function that returns the limit of a call that begins now. has_session: False for
+        a client with only the calls of administration, which a drained member serves, too. channels: opens a channel to
+        an endpoint; None: as the URL says. clock_s: a monotonic clock, in seconds."""
         service = parse_url(url)
         self._endpoints = service.endpoints
-        self._timeout_ms = timeout_ms
+        self._default_ms = timeout_ms if callable(timeout_ms) else lambda: timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._silence_ms = silence_ms
         self._near_leader = near_leader
         self._has_session = has_session
         self._open_channel = channels or service.open_channel
         self._clock_s = clock_s
+        self._find_tls_problem = None if channels else partial(tls.problem, service)
         self._session: Session | None = None
         self._channels = Channels(service, self._open_channel)
         self._is_closed = False
@@ -149,10 +153,11 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
             session = Session(
                 self._endpoints,
                 self._silence_ms,
-                self._timeout_ms,
+                self._default_ms,
                 self._open_channel,
                 self._clock_s,
                 self._find_leader if self._near_leader else None,
+                self._find_tls_problem,
             )
             try:
                 await session.open(self._connect_timeout_ms)
@@ -450,11 +455,14 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
             request.property_filter.CopyFrom(_property_filter(property_filter))
         left = limit
         limit_ms = self._limit(timeout_ms)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_ms / 1000
+        why = ""
         for attempt in range(2 * len(self._endpoints) + 1):
             call = queue_pb2_grpc.QueueStub(self._channel(attempt)).Browse(request, wait_for_ready=False)
             try:
                 while True:
-                    async with asyncio.timeout(limit_ms / 1000):
+                    async with asyncio.timeout_at(deadline):
                         response = await call.read()
                     if response is grpc.aio.EOF:
                         return
@@ -464,12 +472,14 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
                         yield BrowsedMessage(wire)
                         if limit and left <= 0:
                             return
+                    deadline = loop.time() + limit_ms / 1000
             except TimeoutError:
-                raise TimedOut(f"browsing {queue!r}: no answer for {limit_ms} ms") from None
+                raise TimedOut(f"browsing {queue!r}: no answer for {limit_ms} ms{why}") from None
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, f"browsing {queue!r}")
                 if not isinstance(error, UnavailableError) or attempt == 2 * len(self._endpoints):
                     raise error from problem
+                why = f"; last error: {error}"
             finally:
                 call.cancel()
             if limit:
@@ -670,7 +680,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         return channel
 
     def _limit(self, timeout_ms: int | None) -> int:
-        return self._timeout_ms if timeout_ms is None else timeout_ms
+        return self._default_ms() if timeout_ms is None else timeout_ms
 
     def _require_not_closed(self) -> None:
         if self._is_closed:

@@ -41,7 +41,8 @@ class Link(Protocol):
     """The part of the session that a holder needs: sending, and answers to requests. timeout_ms: limit of the wait for
     an answer."""
 
-    timeout_ms: int
+    @property
+    def timeout_ms(self) -> int: ...
 
     def dirty(self, holder: Holder) -> None: ...
 

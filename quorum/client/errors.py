@@ -11,6 +11,7 @@
     │   └── PermissionRefused   not authenticated, or not allowed
     ├── UnavailableError    the network or cluster: the service cannot be reached or cannot decide now; try again
     │   ├── ConnectionLost      the stream ended before the request was answered
+    │   ├── TlsError            the client and the members cannot agree about TLS; change the URL or certificates
     │   └── TimedOut            the deadline passed; the outcome is unknown
     │       └── PublishUnknown      of a publish; `confirmation` can be awaited again
     ├── OutcomeUnknown      the network or cluster: a publish was not answered for 23 hours and is given up, or the
@@ -91,6 +92,11 @@ class UnavailableError(QuorumError):
 
 class ConnectionLost(UnavailableError):
     """The stream ended before the request was answered."""
+
+
+class TlsError(UnavailableError):
+    """One end uses TLS and the other does not, or one does not accept the certificate of the other. Trying again helps
+    only when the URL or the certificates are changed."""
 
 
 class TimedOut(UnavailableError):
@@ -185,4 +191,6 @@ def from_rpc_error(error: grpc.aio.AioRpcError | grpc.RpcError, doing: str) -> Q
                 return ServiceError(f"{doing}: unreadable status details ({problem})")
             return from_status(status, doing)
     kind = _BY_CODE.get(error.code(), ServiceError)
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return kind(f"{doing}: no answer came in time")
     return kind(f"{doing}: {error.details() or error.code().name.lower()}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from quorum.client.errors import NotFound, UsageError
@@ -39,9 +39,10 @@ class ExchangeCalls:
     ) -> None:
         """Delete the exchange with its bindings. if_unused: RefusedError if bindings lead from it. A repeat never
         deletes another exchange that was declared under this name meanwhile."""
-        found = await self._exchange(name, "deleting", timeout_ms)
+        left_ms = self._time_left(timeout_ms)
+        found = await self._exchange(name, "deleting", left_ms())
         request = admin_pb2.DeleteExchangeRequest(exchange=name, id=found.id, if_unused=if_unused)
-        await self._admin("DeleteExchange", request, timeout_ms)
+        await self._admin("DeleteExchange", request, left_ms())
 
     async def exchanges(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[ExchangeInfo]:
         """The exchanges whose names begin with the prefix, by name."""
@@ -51,9 +52,10 @@ class ExchangeCalls:
         self, name: str, *, timeout_ms: int | None = None
     ) -> tuple[ExchangeInfo, list[BindingInfo], list[BindingInfo]]:
         """An exchange, the bindings from it, and those to it."""
-        found = await self._exchange(name, "asking for", timeout_ms)
-        leaving = await self.bindings(name, timeout_ms=timeout_ms)
-        return found, leaving, await self.bindings(exchange=name, timeout_ms=timeout_ms)
+        left_ms = self._time_left(timeout_ms)
+        found = await self._exchange(name, "asking for", left_ms())
+        leaving = await self.bindings(name, timeout_ms=left_ms())
+        return found, leaving, await self.bindings(exchange=name, timeout_ms=left_ms())
 
     async def bind(
         self,
@@ -95,8 +97,9 @@ class ExchangeCalls:
         names: all bindings."""
         request = admin_pb2.ListBindingsRequest(source=source, queue=queue, exchange=exchange)
         found: list[BindingInfo] = []
+        left_ms = self._time_left(timeout_ms)
         while True:
-            response = await self._admin("ListBindings", request, timeout_ms)
+            response = await self._admin("ListBindings", request, left_ms())
             found += [BindingInfo.of(each) for each in response.bindings]
             if not response.next_after:
                 return found
@@ -112,14 +115,18 @@ class ExchangeCalls:
         """limit: 0 for all."""
         request = admin_pb2.ListExchangesRequest(prefix=prefix, limit=limit or LISTED)
         found: list[ExchangeInfo] = []
+        left_ms = self._time_left(timeout_ms)
         while True:
-            response = await self._admin("ListExchanges", request, timeout_ms)
+            response = await self._admin("ListExchanges", request, left_ms())
             found += [ExchangeInfo.of(each) for each in response.exchanges]
             if limit or not response.next_after:
                 return found
             request.after = response.next_after
 
     async def _admin(self, method: str, request: Any, timeout_ms: int | None) -> Any:
+        raise NotImplementedError
+
+    def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:
         raise NotImplementedError
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -35,6 +35,8 @@ from quorum.client.errors import (
     RefusedError,
     ServiceError,
     TimedOut,
+    TlsError,
+    UnavailableError,
     UnreadableFile,
     from_rpc_error,
 )
@@ -49,7 +51,7 @@ from quorum.v1 import queue_pb2, queue_pb2_grpc
 OPEN_TIMEOUT_S = 3.0
 PAUSE_FIRST_S, PAUSE_LIMIT_S = 0.02, 0.5
 WATCH_S = 0.25
-CLOSE_FLUSH_S = 1.0
+CLOSE_FLUSH_S = 0.5
 REFUSALS_BEFORE_GIVING_UP = 3
 HEALTHY_S = 10.0
 """What a stream resends is refused at once. A stream that has lasted so long was not refused for that."""
@@ -58,6 +60,10 @@ HEALTHY_S = 10.0
 PRODUCER_FORGOTTEN = ("EXPIRED", "SESSION_EXPIRED", "PRODUCER_EXPIRED")
 # Refusals of a stream that a new epoch resolves.
 CURED_BY_EPOCH = ("FENCED", "SESSION_FENCED", "GAP", "NOT_REGISTERED")
+
+
+FindTlsProblem = Callable[[str], Awaitable[tuple[str, bool]]]
+"""What is wrong about TLS with an endpoint, and whether that is certain; empty if nothing is known."""
 
 
 class _Moves(ConnectionLost):
@@ -72,15 +78,17 @@ class Session:
         self,
         endpoints: tuple[str, ...],
         silence_ms: int,
-        timeout_ms: int,
+        default_ms: Callable[[], int],
         channels: OpenChannel,
         clock_s: Callable[[], float] = boottime_s,
         find_leader: FindLeader | None = None,
+        find_tls_problem: FindTlsProblem | None = None,
     ) -> None:
-        """find_leader: None if the session does not move to the leader."""
+        """default_ms: returns the limit of a wait for which the caller names none. find_leader: None if the session
+        does not move to the leader. find_tls_problem: None if nobody looks for such a problem."""
         self.endpoint = endpoints[0]
         self.reconnect_count = 0
-        self._stream = StreamState(timeout_ms)
+        self._stream = StreamState(default_ms)
         self.placement = Placement(self._stream, endpoints, find_leader)
         self.publisher = Publisher(self._stream.outbox.wake, clock_s)
         self.attachments = Attachments(self._stream, self.placement)
@@ -89,6 +97,9 @@ class Session:
         self._endpoints = endpoints
         self._open_channel = channels
         self._silence_s = silence_ms / 1000
+        self._find_tls_problem = find_tls_problem
+        self._tls_problems: dict[str, TlsError] = {}
+        """of endpoints, before the first stream"""
         self._is_reconnecting = False
         """A stream was lost, and none has been opened since."""
         self._received = 0
@@ -119,7 +130,8 @@ class Session:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._stream.wait()
         except TimeoutError:
-            why = self._stream.last_error or f"no answer from {', '.join(self._endpoints)}"
+            problem = next(iter(self._tls_problems.values()), None)
+            why = problem or self._stream.last_error or f"no answer from {', '.join(self._endpoints)}"
             raise TimedOut(f"no session within {timeout_ms} ms; last error: {why}") from None
 
     async def close(self, timeout_ms: int) -> None:
@@ -175,12 +187,15 @@ class Session:
         pause = PAUSE_FIRST_S
         while not self._is_closing:
             decided = self.publisher.decided_batches
-            error = await self._one_stream(self.placement.endpoint)
+            endpoint = self.placement.endpoint
+            error = await self._one_stream(endpoint)
             if self._is_closing:
                 return
             if isinstance(error, _Moves):
                 self._stream.moved(error)
                 continue
+            if not self._stream.node:
+                error = await self._explained(endpoint, error)
             was_up = self._stream.is_up
             self._is_reconnecting |= was_up
             self._lost(error)
@@ -233,6 +248,18 @@ class Session:
             self._call = None
             if channel is not None:
                 await channel.close()
+
+    async def _explained(self, endpoint: str, error: QuorumError) -> QuorumError:
+        """The error of an endpoint where no stream could be opened; TlsError if TLS is certainly the cause."""
+        self._tls_problems.pop(endpoint, None)
+        is_unknown = isinstance(error, UnavailableError) and not error.reason
+        if self._find_tls_problem is None or not is_unknown or isinstance(error, TimedOut):
+            return error
+        problem, is_certain = await self._find_tls_problem(endpoint)
+        if not is_certain:
+            return UnavailableError(f"{error}; {problem}") if problem else error
+        self._tls_problems[endpoint] = TlsError(problem)
+        return self._tls_problems[endpoint]
 
     async def _open_stream(self, call: Any) -> Any:
         producer_id, epoch = self._stream.name
@@ -363,6 +390,8 @@ class Session:
         """Whether another stream may succeed after this error."""
         if isinstance(error, UnreadableFile):
             return False
+        if isinstance(error, TlsError):  # as long as another endpoint may serve
+            return len(self._tls_problems) < len(set(self._endpoints))
         if error.reason in PRODUCER_FORGOTTEN:
             self.publisher.begin_again(error)
             self._stream.begin_again()
@@ -382,7 +411,7 @@ class Session:
         self.placement.stay()
 
     async def _half_close(self) -> None:
-        """Half-close the stream after everything is written, and wait up to CLOSE_FLUSH_S for the service."""
+        """Half-close the stream after everything is written, and wait for the service, up to CLOSE_FLUSH_S in all."""
         task, call = self._task, self._call
         assert task is not None
         try:
@@ -390,6 +419,6 @@ class Session:
                 while not self._stream.outbox.is_flushed:
                     await asyncio.sleep(0.001)
                 await call.done_writing()
-            await asyncio.wait({task}, timeout=CLOSE_FLUSH_S)
+                await asyncio.wait({task})
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.InternalError):
             return  # the stream has ended: before, or (InternalError) during done_writing

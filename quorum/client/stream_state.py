@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from quorum.client.delivery import Holder
@@ -18,10 +19,10 @@ from quorum.client.requests import Requests
 
 
 class StreamState:
-    """Implements delivery.Link. timeout_ms: limit of the wait for an answer, where a caller names none."""
+    """Implements delivery.Link. default_ms: returns the limit of a wait for which the caller names none."""
 
-    def __init__(self, timeout_ms: int) -> None:
-        self.timeout_ms = timeout_ms
+    def __init__(self, default_ms: Callable[[], int]) -> None:
+        self._default_ms = default_ms
         self.node = ""
         """the node that served the last stream; empty before the first one"""
         self.requests = Requests()
@@ -37,6 +38,11 @@ class StreamState:
         self._failed = asyncio.Event()
 
     # ---- for the parts
+
+    @property
+    def timeout_ms(self) -> int:
+        """Limit of the wait for an answer that begins now, where a caller names none."""
+        return self._default_ms()
 
     @property
     def is_up(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from quorum.client.errors import UsageError
@@ -23,8 +24,9 @@ class TransactionCalls:
         _check("group", group, MAX_GROUP)
         request = admin_pb2.ListTransactionsRequest(group=group)
         found: list[TransactionInfo] = []
+        left_ms = self._time_left(timeout_ms)
         while True:
-            response = await self._admin("ListTransactions", request, timeout_ms)
+            response = await self._admin("ListTransactions", request, left_ms())
             found += [TransactionInfo.of(each) for each in response.transactions]
             if not response.has_more:
                 return found
@@ -58,6 +60,9 @@ class TransactionCalls:
         return ResolvedTransaction(response.committed, response.by_hand)
 
     async def _admin(self, method: str, request: Any, timeout_ms: int | None) -> Any:
+        raise NotImplementedError
+
+    def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:
         raise NotImplementedError
 
 

@@ -19,12 +19,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from quorum.errors import how_to_install
 from quorum.spark.errors import SetupError
 
 OLDEST_VERSION = 17
 """Oldest Java version that Spark 4 runs on."""
 LEFT_OUT = ("--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED")
-INSTALL = "install it with: pip install 'quorum-queue[spark]'"
+INSTALL = f"install it with: {how_to_install('spark')}"
 VERSION_LIMIT_S = 60.0
 
 

@@ -24,12 +24,16 @@ from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
 from quorum.cli.certificates import create
 from quorum.cli.local_cluster import free_ports
+from quorum.client.bulk import BulkClient
 from quorum.client.endpoints import parse_url
-from quorum.client.errors import UnavailableError, UsageError
+from quorum.client.errors import NotFound, TimedOut, TlsError, UnavailableError, UsageError
 from quorum.errors import ConfigError
 from quorum.replication.network.tls import TlsSecurity
 from support.served_member import serving
 from support.wrong_certificates import HOST, issue
+
+PATIENT_MS = 60_000
+"""A client that waits so long has found out what is wrong by itself, or there would be a TimedOut."""
 
 
 @pytest.fixture
@@ -70,14 +74,50 @@ def test_a_client_with_the_authority_publishes_and_reads(made: Path) -> None:
 def test_clients_without_tls_or_with_another_authority_reach_nothing(made: Path) -> None:
     async def run() -> None:
         async with secured(made) as address:
-            for url in (
-                f"quorum://{address}",
-                f"quorums://{address}",
-                f"quorums://{address}/?ca_file={made.parent}/other/ca.pem",
+            other = made.parent / "other" / "ca.pem"
+            for url, said in (
+                (f"quorum://{address}", f"{address} speaks TLS, .* use quorums://{address}/\\?ca_file="),
+                (f"quorums://{address}", "not accepted: .*the URL has to name the authority .* \\?ca_file="),
+                (f"quorums://{address}/?ca_file={other}", f"not accepted: .*{other} .* is not the authority"),
+                (f"quorums://{address}/?ca_file={made}/ca.key", "files that the URL names cannot be used"),
             ):
-                with pytest.raises(UnavailableError):
-                    async with quorum.connect(url, connect_timeout_ms=1_500):
-                        pass
+                with pytest.raises(TlsError, match=said):
+                    await quorum.connect(url, connect_timeout_ms=PATIENT_MS)
+        async with serving() as (plain, _):
+            address = plain.removeprefix("quorum://")
+            with pytest.raises(TlsError, match=f"{address} does not speak TLS, .* use quorum://{address}"):
+                await quorum.connect(
+                    f"quorums://{address}/?ca_file={made}/ca.pem", connect_timeout_ms=PATIENT_MS
+                )
+
+    asyncio.run(run())
+
+
+def test_an_end_without_a_word_is_no_problem_of_tls(made: Path) -> None:
+    """A member that is just restarting may end a connection so, and is waited for."""
+
+    async def run() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), HOST, 0)
+        address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
+        for url in (f"quorum://{address}", f"quorums://{address}/?ca_file={made}/ca.pem"):
+            with pytest.raises(TimedOut):
+                await quorum.connect(url, connect_timeout_ms=1_000)
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_calls_outside_a_session_find_what_is_wrong_too(made: Path) -> None:
+    def call(url: str) -> None:
+        with BulkClient(url, timeout_ms=PATIENT_MS) as client:
+            client.queue_info("orders")
+
+    async def run() -> None:
+        async with secured(made) as address:
+            with pytest.raises(TlsError, match="speaks TLS"):
+                await asyncio.to_thread(call, f"quorum://{address}")
+            with pytest.raises(NotFound):
+                await asyncio.to_thread(call, f"quorums://{address}/?ca_file={made}/ca.pem")
 
     asyncio.run(run())
 
@@ -89,7 +129,7 @@ def test_a_client_certificate_is_demanded_where_authorities_of_clients_are_set(m
             await works(f"{ca}&certificate_file={made}/client.pem&key_file={made}/client.key")
             other = made.parent / "other"
             for url in (ca, f"{ca}&certificate_file={other}/client.pem&key_file={other}/client.key"):
-                with pytest.raises(UnavailableError):
+                with pytest.raises(TimedOut, match="as if it refused the client's certificate"):
                     async with quorum.connect(url, connect_timeout_ms=1_500):
                         pass
 
@@ -177,34 +217,44 @@ def test_an_error_names_no_key(made: Path) -> None:
 
 async def is_served(address: str, files: str, expected: bool = True) -> bool:
     """expected: a refusal is waited for in full, because clients try again until their time is over."""
-    limit_ms = 60_000 if expected else 2_000
+    limit_ms = PATIENT_MS if expected else 2_000
     try:
         async with quorum.connect(f"quorums://{address}/?{files}", connect_timeout_ms=limit_ms):
             return True
+    except TlsError:
+        raise
     except UnavailableError:
         return False
 
 
 @pytest.mark.parametrize(
-    ("wrong", "serves"),
+    ("wrong", "said"),
     [
-        ({}, True),
-        ({"first_day": -3, "last_day": -1}, False),
-        ({"first_day": 1, "last_day": 3}, False),
-        ({"host": "node-1.example"}, False),
-        ({"host": "127.0.0.2"}, False),
-        ({"for_server": False}, False),
+        ({}, ""),
+        ({"first_day": -3, "last_day": -1}, "certificate has expired"),
+        ({"first_day": 1, "last_day": 3}, "certificate is not yet valid"),
+        ({"host": "node-1.example"}, "IP address mismatch, certificate is not valid for '127.0.0.1'"),
+        ({"host": "127.0.0.2"}, "IP address mismatch, certificate is not valid for '127.0.0.1'"),
+        ({"for_server": False}, "unsuitable certificate purpose"),
     ],
     ids=["right", "expired", "not yet valid", "another name", "another address", "of a client"],
 )
 def test_a_client_refuses_a_member_whose_certificate_is_wrong(
-    made: Path, wrong: dict[str, Any], serves: bool
+    made: Path, wrong: dict[str, Any], said: str
 ) -> None:
     async def run() -> None:
         found = Certificates(*issue(made, made / "wrong", **wrong))
         async with serving(credentials=found.credentials()) as (url, _):
             address = url.removeprefix("quorum://")
-            assert await is_served(address, f"ca_file={made}/ca.pem", serves) == serves
+            files = f"ca_file={made}/ca.pem"
+            if not said:
+                assert await is_served(address, files)
+                return
+            with pytest.raises(TlsError, match=f"certificate of {address} is not accepted: {said}"):
+                await is_served(address, files)
+            async with secured(made) as right:  # a member with a right certificate serves all the same
+                assert await is_served(f"{address},{right}", files)
+                assert await is_served(f"{right},{address}", files)
 
     asyncio.run(run())
 

@@ -11,10 +11,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from quorum.cli.console import CliError, pairs, scalar
+from quorum.cli.main import app
 from quorum.cli.serve import allow_open_files
 from quorum.v1 import admin_pb2
 from support.fake_server import FakeCluster, FakeNode
@@ -367,7 +370,7 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
     for command in (("queues", "list"), ("subscriptions", "list", "q"), ("cluster", "status")):
         _, err = quorum(*command, "--url", "quorum://user:secret@127.0.0.1:0", status=2)
         assert err == "error: endpoint '127.0.0.1:0' in 'quorum://127.0.0.1:0'; wanted: host:port,host:port\n"
-    _, err = quorum("queues", "list", "--url", "quorum://user:secret@127.0.0.1:1", status=1)
+    _, err = quorum("queues", "list", "--timeout", "1", "--url", "quorum://user:secret@127.0.0.1:1", status=1)
     assert "secret" not in err
     assert "no member of quorum://user@127.0.0.1:1 can be reached" in err
 
@@ -487,25 +490,80 @@ def test_large_lines_go_in_several_batches(service: Service) -> None:
 
 
 def test_nobody_there_is_said_while_it_is_waited_for_and_at_the_end() -> None:
-    _, err = quorum("queues", "list", url="quorum://127.0.0.1:1", status=1)
+    _, err = quorum("queues", "list", "--timeout", "8", url="quorum://127.0.0.1:1", status=1)
     first, last = err.splitlines()
     assert first == "no member of quorum://127.0.0.1:1 has answered yet; still trying"
     assert last.startswith("error: no member of quorum://127.0.0.1:1 can be reached: ")
     assert "Connection refused" in last
 
 
+def test_a_wrong_scheme_is_told_in_one_line_without_the_log_of_grpc(service: Service, tmp_path: Path) -> None:
+    address = service.node.address
+    _, err = quorum("queues", "list", "--timeout", "60", url=f"quorums://{address}", status=1)
+    assert err == (
+        f"error: no member of quorums://{address} can be reached: {address} does not speak TLS, and the URL is with "
+        f"TLS; use quorum://{address}\n"
+    )
+    _, err = quorum("health", url=f"quorums://user:secret@{address}", status=1)
+    assert err == (
+        f"error: {address} does not answer: {address} does not speak TLS, and the URL is with TLS; "
+        f"use quorum://{address}\n"
+    )
+
+
 def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(service: Service) -> None:
     service.cluster.declare("held")
     service.cluster.holds_confirms = True
     try:
-        out, err = quorum("publish", "held", "a", "--timeout", "4", url=service.url, status=1)
+        out, err = quorum("publish", "held", "a", "--timeout", "8", url=service.url, status=1)
     finally:
         service.cluster.holds_confirms = False
         service.cluster._held_confirms.clear()
     first, last = err.splitlines()
     assert first.startswith("no message was confirmed for 3 s; still trying.")
-    assert last.startswith("error: no message was confirmed for 4 s; 0 were confirmed before.")
+    assert last.startswith("error: no message was confirmed for 8 s; 0 were confirmed before.")
     assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("publish", "stuck", "a"), "no message was confirmed for 3 s"),
+        (("publish", "stuck", "a", "--tx"), "gave up after 3 s: committing transaction"),
+        (("consume", "stuck"), "gave up after 3 s: attaching consumer"),
+        (("queues", "list"), "gave up after 3 s: listing queues: no answer came in time"),
+    ],
+)
+def test_without_a_majority_a_command_gives_up_in_time_and_says_where_to_look(
+    service: Service, arguments: tuple[str, ...], said: str
+) -> None:
+    cluster, node = service.cluster, service.node
+    cluster.declare("stuck")
+    cluster.holds_confirms = node.holds_commits = node.is_cut_off = node.has_no_majority = True
+    try:
+        out, err = quorum(*arguments, "--timeout", "3", url=service.url, status=1)
+    finally:
+        cluster.holds_confirms = node.holds_commits = node.is_cut_off = node.has_no_majority = False
+        cluster._held_confirms.clear()
+    assert out == ""
+    last = err.splitlines()[-1]
+    assert last.startswith(f"error: {said}")
+    assert "groups without a leader: 1; " in last
+    assert last.endswith("; `quorum cluster status` shows which members and groups work")
+
+
+def test_every_command_of_a_cluster_has_a_time_limit() -> None:
+    def without(command: Any, name: str) -> Iterator[str]:
+        for each, found in getattr(command, "commands", {}).items():
+            yield from without(found, f"{name} {each}")
+        options = {option for each in command.params for option in each.opts}
+        if "--url" in options and "--timeout" not in options:
+            yield name
+
+    long_runs = {
+        f"quorum pipeline {each}" for each in ("run", "verify", "archive", "selectivity", "deadletters")
+    }
+    assert set(without(get_command(app), "quorum")) <= long_runs
 
 
 def test_a_member_may_open_as_many_files_as_the_system_lets_it() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
-from quorum.cli import console, subscriptions
+from quorum.cli import cluster, console, subscriptions
 from quorum.cli.console import note, print_error, still_trying
 from quorum.cli.queues import shown
+from quorum.client.errors import PermissionRefused, QuorumError, TimedOut
+from quorum.client.records import ClusterStatus
+from quorum.v1 import admin_pb2
 
 OBEYED = "g\x1b]0;title\x07\x1b[2J\x1b]52;c;cm0=\x07\x7f\x9b1m\u202e\u2028\nroot# [red]"
 
@@ -28,6 +32,45 @@ def test_a_table_shows_a_name_and_no_terminal_obeys_it() -> None:
     assert r"g\x1b]0;title\x07\x1b[2J" in text
     assert r"\u202e\u2028\nroot# [red]" in text
     assert all(line.isprintable() for line in text.splitlines())
+
+
+def status_of(*, index: int, leader: str) -> ClusterStatus:
+    found = admin_pb2.ClusterStatusResponse(answering_node="node-1")
+    found.members.add(name="node-1", client_address="127.0.0.1:7400", reachable=True)
+    found.groups.add(
+        group=1,
+        leader=leader,
+        term=12,
+        commit_index=index,
+        applied_index=index,
+        members=["node-1", "node-2", leader],
+    )
+    return ClusterStatus.of(found)
+
+
+@pytest.mark.parametrize(
+    ("columns", "index"), [("80", 123_456_789), ("80", 10**15), ("40", 123_456_789), ("", 10**15)]
+)
+def test_no_table_cuts_a_value(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str, index: int
+) -> None:
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    else:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    leader = "node-" + "3" * (3 if columns else 300)
+    cluster._tables(status_of(index=index, leader=leader))
+    lines = capsys.readouterr().out.splitlines()
+    assert "…" not in "".join(lines)
+    if columns:
+        assert max(map(len, lines)) <= int(columns)
+    if (columns != "40" and index < 10**12) or not columns:
+        assert all(any(word in line for line in lines) for word in ("committed", str(index)))
+    rows = [line.split("│")[1:-1] for line in lines if line.startswith("│")]
+    texts = {
+        "".join(cells).replace(" ", "") for cells in zip(*(row for row in rows if len(row) == 8), strict=True)
+    }
+    assert {str(index), leader} <= texts, "what is folded is whole"
 
 
 def test_errors_and_notes_keep_their_lines_and_nothing_else_that_a_terminal_obeys(
@@ -55,6 +98,60 @@ def test_a_command_that_waits_says_what_for(
         assert capsys.readouterr().err == "quorum://127.0.0.1:1 has not answered yet; still trying\n"
 
 
+class Closed:
+    """A client that records how it was closed."""
+
+    timeout_ms = -1
+
+    def close(self, *, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+
+
+def test_nothing_is_waited_for_at_the_end_of_a_command_whose_time_is_over() -> None:
+    client: Any = Closed()
+    assert not hasattr(client, "cluster_status"), "the cause is known, and not asked for again"
+    with console.closing(client, console.Patience(2.0)):
+        pass
+    assert console.LEAST_MS <= client.timeout_ms <= 2_000
+    patience = console.Patience(0.0)
+    patience.cause = "no leader"
+    with (
+        pytest.raises(
+            console.CliError, match=r"^gave up after 0 s: asking; no leader; `quorum cluster status`"
+        ),
+        console.closing(client, patience),
+    ):
+        raise TimedOut("asking")
+    assert client.timeout_ms == 0
+
+
+def test_a_user_who_may_not_see_the_cluster_s_status_is_not_told_that_it_is_the_cause() -> None:
+    class Refused:
+        def __init__(self, error: QuorumError) -> None:
+            self._error = error
+
+        def cluster_status(self, timeout_ms: int) -> None:
+            raise self._error
+
+    refused: Any = Refused(PermissionRefused("not permitted"))
+    silent: Any = Refused(TimedOut("no answer"))
+    assert (console.explain(refused), console.explain(silent)) == ("", "no answer")
+
+
+def test_the_time_of_a_command_is_shared_by_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    patience, usual = console.Patience(5.0), console.Patience()
+    each = console.Patience(5.0, is_for_each_call=True)
+    assert (patience.connect_ms(), usual.connect_ms(), usual.left_ms()) == (5_000, 10_000, 30_000)
+    now_s += 3
+    assert (patience.connect_ms(), patience.left_ms(), each.left_ms()) == (2_000, 2_000, 5_000)
+    now_s += 3
+    assert (patience.left_ms(), patience.left_s()) == (console.LEAST_MS, 0.0), "a session is still ended"
+    patience.renew()
+    assert patience.left_ms() == 5_000
+
+
 @pytest.mark.parametrize(
     ("cause", "said"),
     [
@@ -75,9 +172,9 @@ def test_a_command_that_gets_no_answer_says_why(
             assert after_s == console.PATIENCE_S
 
     monkeypatch.setattr(threading, "Timer", Timer)
-    monkeypatch.setattr(console, "connect", contextlib.nullcontext)
+    monkeypatch.setattr(console, "connect", lambda url, patience: Closed())
     monkeypatch.setattr(console, "explain", lambda client: cause)
-    with console.served("quorum://127.0.0.1:1"):
+    with console.served("quorum://127.0.0.1:1", None):
         assert capsys.readouterr().err == said
 
 

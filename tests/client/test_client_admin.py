@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from itertools import count
+from typing import Any
 
 import pytest
 
 import quorum
 from quorum.client.client import DOING, Client
-from quorum.client.errors import ClosedError, NotFound, UnavailableError, UsageError
+from quorum.client.errors import ClosedError, NotFound, TimedOut, UnavailableError, UsageError
+from quorum.client.exchanges import ExchangeCalls
 from quorum.v1 import admin_pb2
 from support.fake_server_harness import World, on_cluster
 
@@ -194,3 +198,34 @@ async def test_a_client_without_a_session_administers_and_does_nothing_else(worl
         assert not any(node.streams for node in world.nodes)
     with pytest.raises(ClosedError):
         await client.declare("never")
+
+
+@on_cluster(2)
+async def test_all_tries_of_a_browse_share_its_time_limit(world: World) -> None:
+    """The second node says nothing until the time is over. What the first one has said is told."""
+    first, second = world.nodes
+    async with quorum.connect(world.url) as client:
+        first.unavailable_calls, second.has_no_majority = 1, True
+        with pytest.raises(TimedOut, match="no answer for 300 ms; last error: browsing 'q': not now"):
+            _ = [message async for message in client.browse("q", timeout_ms=300)]
+
+
+def test_all_calls_for_one_answer_share_its_time_limit() -> None:
+    limits: list[int] = []
+
+    class Exchanges(ExchangeCalls):
+        """Each call takes 1 ms."""
+
+        def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:
+            left = count(timeout_ms or 0, -1)
+            return lambda: next(left)
+
+        async def _admin(self, method: str, request: Any, timeout_ms: int | None) -> Any:
+            assert timeout_ms is not None
+            limits.append(timeout_ms)
+            if method == "ListBindings":
+                return admin_pb2.ListBindingsResponse(next_after=0 if request.after else 7)
+            return admin_pb2.ListExchangesResponse(exchanges=[admin_pb2.ExchangeInfo(name="e")])
+
+    asyncio.run(Exchanges().describe_exchange("e", timeout_ms=100))
+    assert limits == [100, 99, 98, 98, 97]

@@ -30,7 +30,7 @@ def test_every_request_of_many_settlements_is_taken_by_the_service(consumers: in
     shape = request_limits.request_shape(queue_pb2.SessionRequest.DESCRIPTOR, SMALLEST)
 
     async def scenario() -> None:
-        session = Session(("host:1",), 3_000, 3_000, parse_url("quorum://host:1").open_channel)
+        session = Session(("host:1",), 3_000, lambda: 3_000, parse_url("quorum://host:1").open_channel)
         for number in range(consumers):
             consumer = Consumer(
                 session.attachments, "q", f"consumer-{number}", ConsumerOptions(prefetch=2 * settled)

