@@ -361,7 +361,8 @@ def _versions(seen: ClusterStatus) -> str:
     behind = [each.name for each in seen.members if each.known_version < newest]
     if newest <= used:
         return ""
-    reason = f"until {', '.join(behind)} knows it" if behind else "and is about to switch"
+    know = "knows" if len(behind) == 1 else "know"
+    reason = f"until {', '.join(behind)} {know} it" if behind else "and is about to switch"
     return f"the cluster uses machine version {used} of {newest}, {reason}"
 
 

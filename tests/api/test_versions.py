@@ -75,3 +75,6 @@ def test_the_status_names_members_that_are_too_old() -> None:
     groups = [admin_pb2.GroupInfo(group=0, version=BASE), admin_pb2.GroupInfo(group=1, version=NEW)]
     seen = ClusterStatus.of(admin_pb2.ClusterStatusResponse(members=members, groups=groups))
     assert _versions(seen) == f"n2: too old for machine version {NEW}; start a newer release there"
+    groups = [admin_pb2.GroupInfo(group=0, version=BASE), admin_pb2.GroupInfo(group=1, version=BASE)]
+    seen = ClusterStatus.of(admin_pb2.ClusterStatusResponse(members=members, groups=groups))
+    assert _versions(seen) == f"the cluster uses machine version {BASE} of {NEW}, until n2, n3 know it"

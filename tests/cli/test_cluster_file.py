@@ -28,6 +28,7 @@ GOOD = {"client": "127.0.0.1:1", "peer": "127.0.0.1:2"}
             {"members": {"a": GOOD | {"peer": "x"}}},
             "peer of member a: 'x' is not an address; wanted: host:port",
         ),
+        ({"members": {"a": GOOD | {"http": None}}}, "http of member a is missing; wanted: host:port"),
         ({"members": {"../../x": GOOD}}, "'../../x' is not a name; allowed: 1..64"),
         ({"members": {"": GOOD}}, "'' is not a name; allowed: 1..64"),
         ({"members": {"a": GOOD}, "settings": 5}, "settings is a number; wanted: an object"),

@@ -45,4 +45,5 @@ def test_there_is_no_python_that_cannot_be_pasted() -> None:
 def test_a_printed_program_runs(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with served_in_a_thread() as url:
+        monkeypatch.setenv("QUORUM_URL", url)
         exec(compile(program.replace(PRINTED_URL, url), "<page>", "exec"), {"__name__": "__main__"})
