@@ -88,7 +88,7 @@ def test_members_come_go_and_lose_their_disks_while_everything_fails() -> None:
     amid: set[str] = set()
     wanted = {f"members {each}" for each in ("added", "removed", "replaced", "mended")}
     tried = 0
-    for seed in range(24, 200):
+    for seed in range(44, 200):  # the first two show all of it
         if random.Random(f"{seed} members").random() >= CHANGES_PART or seed % 4 == 1:
             continue
         tried += 1
