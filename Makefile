@@ -36,7 +36,7 @@ PROTOS := $(patsubst proto/%,%,$(sort $(wildcard proto/quorum/v1/*.proto)))
 
 help:
 	@echo "make check     style, types, layout of the rooms, generated code up to date"
-	@echo "make test      all tests, a few rounds of each crash and damage test"
+	@echo "make test      all other tests, a few rounds of each crash and damage test"
 	@echo "make simulate  the whole cluster in one thread, from seeds, with everything failing (SEEDS=1000 FIRST_SEED=1);"
 	@echo "               CANARIES=1: the broken builds that it must notice"
 	@echo "make campaign  many rounds of kills, power cuts, partitions, failing disks and damage of real processes"
@@ -75,13 +75,13 @@ check: $(TOOLS) $(PROTO)/.installed
 	$(PY) -m pytest tests/layout
 
 # Tests that start processes and JVMs wait most of the time, so they run beside the others; what they say is shown at the
-# end.
+# end. Those of the layout are a part of `make check`.
 WAITING = tests/spark tests/bench tests/cli tests/demo tests/processes
 test: $(TOOLS)
 ifeq ($(ARGS),)
 	@$(PY) -m pytest $(WAITING) > $(VENV)/waiting-tests.log 2>&1 & waiting=$$!; \
 	echo "$(WAITING) run beside the others, into $(VENV)/waiting-tests.log"; \
-	$(PY) -m pytest tests $(addprefix --ignore ,$(WAITING)); others=$$?; \
+	$(PY) -m pytest tests $(addprefix --ignore ,tests/layout $(WAITING)); others=$$?; \
 	wait $$waiting; waiting=$$?; echo; echo "$(WAITING):"; cat $(VENV)/waiting-tests.log; \
 	exit $$((others | waiting))
 else

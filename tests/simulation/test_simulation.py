@@ -66,12 +66,17 @@ def run_module(module: str, *arguments: str, hash_seed: str = "0") -> str:
     return done.stdout
 
 
-def test_nothing_is_lost_doubled_reordered_or_stuck() -> None:
-    said: list[str] = []
-    status = runner.simulate(1, SEEDS, runner.cores(), said.append)
-    assert status == 0, "\n".join(said)
+@pytest.fixture(scope="module")
+def first_seeds() -> list[str]:
+    """The lines that are printed of them. Two processes run them, so the last ones run behind others."""
+    jobs = min(2, runner.cores())
+    return simulate("--first", "1", "--seeds", f"{SEEDS}", "--jobs", f"{jobs}", hash_seed="1").splitlines()
+
+
+def test_nothing_is_lost_doubled_reordered_or_stuck(first_seeds: list[str]) -> None:
     wanted = rf"{SEEDS} seeds, none broken; [\d,]{{5,}} messages confirmed, \d{{2,}}"
-    assert re.match(wanted, said[-1]), said[-1]
+    assert re.match(wanted, first_seeds[-1]), first_seeds
+    assert not [line for line in first_seeds if line.startswith("an empty proof")], first_seeds
 
 
 CHANGING_SEEDS = 12
@@ -83,7 +88,7 @@ def test_members_come_go_and_lose_their_disks_while_everything_fails() -> None:
     amid: set[str] = set()
     wanted = {f"members {each}" for each in ("added", "removed", "replaced", "mended")}
     tried = 0
-    for seed in range(24, 200):
+    for seed in range(44, 200):  # the first two show all of it
         if random.Random(f"{seed} members").random() >= CHANGES_PART or seed % 4 == 1:
             continue
         tried += 1
@@ -204,13 +209,13 @@ def test_a_member_whose_state_has_rotted_gets_another_one() -> None:
         made.bury()
 
 
-def test_a_seed_repeats_byte_for_byte() -> None:
+def test_a_seed_repeats_byte_for_byte(first_seeds: list[str]) -> None:
     """In another process, under another hash seed, and whatever ran there before."""
-    alone = simulate("--first", "4", "--seeds", "1", "--jobs", "1", hash_seed="1")
-    behind = simulate("--first", "3", "--seeds", "2", "--jobs", "1", hash_seed="4711")
-    line = next(line for line in alone.splitlines() if line.startswith("seed 4: digest "))
-    assert line in behind.splitlines()
-    assert len({line.split(",")[0].split()[-1] for line in behind.splitlines() if "digest" in line}) == 2
+    alone = simulate("--first", f"{SEEDS}", "--seeds", "1", "--jobs", "1", hash_seed="4711")
+    line = next(line for line in alone.splitlines() if line.startswith(f"seed {SEEDS}: digest "))
+    assert line in first_seeds
+    digests = {line.split(",")[0].split()[-1] for line in first_seeds if ": digest " in line}
+    assert len(digests) == SEEDS
 
 
 @pytest.mark.parametrize("canary", [each for each in CANARIES if each.is_quick], ids=lambda each: each.name)

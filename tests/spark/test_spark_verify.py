@@ -16,6 +16,7 @@ from quorum.histories.records import COLUMNS, Record
 from quorum.histories.report import KINDS, Report
 from quorum.spark.history_input import TYPES, condition
 from quorum.spark.verify import verify
+from support.examples import examples
 from support.history_cases import CASES, broken, done, in_queue, sent
 from support.history_records import BAD, GOOD
 from support.random_histories import some_history
@@ -83,7 +84,7 @@ def test_messages_are_counted_by_queue_and_producer(spark: SparkSession, tmp_pat
     assert report.operations == 10 + 3 + 2 + 11 + 10 + 1
 
 
-@settings(max_examples=2)
+@settings(max_examples=examples(4))
 @given(seed=st.integers(0, 1 << 32))
 def test_random_histories_are_judged_as_plain_python_judges_them(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int
