@@ -127,7 +127,9 @@ def run(config: NodeConfig, disk: Disk | None = None, source: Source | None = No
 def _record_start(config: NodeConfig, log: Log, files: Files) -> ProcessStart:
     start = _with_room(
         log,
-        lambda: record_start(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files),
+        lambda: record_start(
+            config.data_dir, config.name, founding_of(config), int(time.time() * 1000), files
+        ),
     )
     incarnation = start.node_state.incarnation
     _with_room(log, lambda: claim_log(config.data_dir / LOG, incarnation, files))
@@ -152,7 +154,7 @@ async def _serve(
     config: NodeConfig, named: NamedFiles, log: Log, start: ProcessStart, disk: Disk, source: Source | None
 ) -> int:
     logger = structlog.get_logger().bind(node=config.name)
-    founding, node_state = _founding(config), start.node_state
+    founding, node_state = founding_of(config), start.node_state
 
     def known(peer: str) -> bytes:
         return member.incarnation_bytes(peer)
@@ -304,6 +306,7 @@ async def _hand_over(hub: Hub) -> None:
                 await asyncio.sleep(TRANSFER_POLL_S)
 
 
-def _founding(config: NodeConfig) -> Founding:
+def founding_of(config: NodeConfig) -> Founding:
+    """The settings with which this member's cluster began."""
     members = () if config.join else tuple(sorted(config.members))
     return Founding(config.cluster, config.queue_groups, members)

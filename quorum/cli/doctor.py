@@ -106,9 +106,31 @@ def _files(file: Path, config: NodeConfig) -> Finding:
     from quorum.api.named_files import wrong_files
 
     wrong = [*wrong_files(config), *(wrong_audit_file(config.audit_file) if config.audit_file else ())]
+    wrong += _wrong_data(config)
     if wrong:
         return Finding("bad", "configuration", "; ".join(wrong))
     return Finding("ok", "configuration", f"{file}, member {config.name} of {', '.join(config.members)}")
+
+
+def _wrong_data(config: NodeConfig) -> Iterator[str]:
+    """Why the member would not start on its data directory, if there is one."""
+    from quorum.api.process import founding_of
+    from quorum.log.files import RealFiles
+    from quorum.node.identity.identity import IdentityError, check_identity
+    from quorum.node.identity.log_owner import check_owner
+    from quorum.node.maintenance.backup import refuse_backup
+    from quorum.node.maintenance.lost_log import LOG
+
+    if not config.data_dir.is_dir():
+        return
+    try:
+        refuse_backup(config.data_dir)
+        check_identity(config.data_dir, config.name, founding_of(config), RealFiles())
+        check_owner(config.data_dir, config.data_dir / LOG, RealFiles())
+    except (ConfigError, IdentityError) as error:
+        yield str(error)
+    except OSError as error:
+        yield f"data_dir {config.data_dir} cannot be read: {error.strerror}"
 
 
 def _client_certificates(config: NodeConfig) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from quorum.cli.certificates import create
 from quorum.config import load
 from quorum.errors import ConfigError
 from quorum.log.log import LOCK
+from quorum.node.identity.identity import Founding, record_start
 from support.wrong_certificates import issue
 
 CONFIG = """
@@ -235,6 +237,20 @@ def test_an_audit_file_that_cannot_be_used_is_bad(config: Path) -> None:
     (config.parent / "audit.jsonl").rmdir()
     assert by_name(config)["configuration"].level == "ok"
     assert not (config.parent / "audit.jsonl").exists(), "doctor makes no file"
+
+
+def test_a_data_directory_of_another_member_is_bad(config: Path) -> None:
+    data = config.parent / "data"
+    data.mkdir()
+    for name, members in (("a", ("a", "b")), ("c", ("a", "b", "c")), ("a", ("a", "b", "c"))):
+        record_start(data, name, Founding("quorum", 3, members), 0)
+        found = by_name(config)["configuration"]
+        if (name, members) == ("a", ("a", "b")):
+            assert found.level == "ok"
+        else:
+            assert found.level == "bad" and ("belongs to" in found.text or "began as" in found.text)
+        shutil.rmtree(data)
+        data.mkdir()
 
 
 # ---- ports

@@ -146,6 +146,22 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
         raise IdentityError(f"{path} cannot be read: {error!r}") from error
 
 
+def check_identity(directory: Path, name: str, founding: Founding, files: Files) -> Identity | None:
+    """As `read_identity`. Raises IdentityError also if the directory is not one of this node."""
+    known = read_identity(directory, files)
+    if known is None:
+        return None
+    begun = known.founding
+    if known.name != name or begun.cluster != founding.cluster:
+        raise IdentityError(
+            f"{directory} belongs to node {known.name!r} of cluster {begun.cluster!r}, "
+            f"this is node {name!r} of cluster {founding.cluster!r}; give each node a directory of its own"
+        )
+    if begun != founding:
+        raise IdentityError(f"{directory} began as {begun}; it cannot continue as {founding}")
+    return known
+
+
 def record_start(
     directory: Path,
     name: str,
@@ -158,16 +174,9 @@ def record_start(
     files = files or RealFiles()
     boot = 0
     node_state = NodeState(random_bytes(INCARNATION_BYTES).hex(), is_established=len(founding.members) <= 1)
-    known = read_identity(directory, files)
+    known = check_identity(directory, name, founding, files)
     if known is not None:
-        boot, begun, node_state = known.boot, known.founding, known.node_state
-        if known.name != name or begun.cluster != founding.cluster:
-            raise IdentityError(
-                f"{directory} belongs to node {known.name!r} of cluster {begun.cluster!r}, "
-                f"this is node {name!r} of cluster {founding.cluster!r}; give each node a directory of its own"
-            )
-        if begun != founding:
-            raise IdentityError(f"{directory} began as {begun}; it cannot continue as {founding}")
+        boot, node_state = known.boot, known.node_state
     boot = max(boot + BOOT_STEP, wall_ms)
 
     def save() -> None:
