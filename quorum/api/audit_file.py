@@ -87,6 +87,7 @@ def wrong_audit_file(file: Path) -> list[str]:
     """Why a member could not use this audit file; empty if it could. Nothing is written: a member may use it now."""
     try:
         _last_hash(file)
+        file.parent.stat()
         if not os.access(file if file.exists() else file.parent, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:

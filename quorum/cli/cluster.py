@@ -99,7 +99,8 @@ def up(
 ) -> None:
     """Start members and show their output until Ctrl-C; with --detach, leave them running."""
     require_linux()
-    from quorum.cli.local_cluster import STATE_FILE, LocalCluster
+    from quorum.cli.cluster_file import STATE_FILE
+    from quorum.cli.local_cluster import LocalCluster
 
     prefixer: Prefixer | None = None
 

@@ -11,6 +11,8 @@ from typing import Any
 from quorum.addresses import check_name, host_port
 from quorum.errors import ClusterError
 
+STATE_FILE = "cluster.json"
+
 
 @dataclass(frozen=True, slots=True)
 class Addresses:

@@ -287,11 +287,13 @@ def require_linux() -> None:
 
 def default_url() -> str:
     """The local cluster's URL if there is one in the current directory."""
-    from quorum.cli.local_cluster import STATE_FILE, LocalCluster
+    from quorum.cli.cluster_file import STATE_FILE
 
-    if (DEFAULT_DIRECTORY / STATE_FILE).exists():
-        return LocalCluster.open(DEFAULT_DIRECTORY).url
-    return DEFAULT_URL
+    if not (DEFAULT_DIRECTORY / STATE_FILE).exists():
+        return DEFAULT_URL
+    from quorum.cli.local_cluster import LocalCluster  # needs what a member needs
+
+    return LocalCluster.open(DEFAULT_DIRECTORY).url
 
 
 def pairs(given: Iterable[str] | None, what: str) -> dict[str, FieldValue]:

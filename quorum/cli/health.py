@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quorum.addresses import host_port
 from quorum.cli.console import CliError, without_log_of_grpc
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ def health(
         shown = service.endpoints[0]
         channel = service.open_blocking_channel(shown)
     else:
+        try:
+            host_port(address)
+        except ValueError as error:
+            raise CliError(str(error)) from error
         channel = grpc.insecure_channel(address)
     with channel:
         try:

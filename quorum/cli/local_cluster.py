@@ -35,8 +35,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
-from quorum.addresses import MAX_MEMBERS
-from quorum.cli.cluster_file import read_cluster_file
+from quorum.addresses import MAX_MEMBERS, host_port
+from quorum.cli.cluster_file import STATE_FILE, read_cluster_file
+from quorum.cli.listeners import listeners
 from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.errors import ClusterError
 from quorum.log.files import RealFiles
@@ -57,7 +58,6 @@ OUTSIDE = ("waiting", "removed")
 """Standings of a node that is not a member of the cluster."""
 OUTSIDE_S = 2.0
 """Seconds for which a starting node may report such a standing, until it has read its log."""
-STATE_FILE = "cluster.json"
 ADMINISTRATOR = "administrator"
 
 Progress = Callable[[str], None]
@@ -526,19 +526,23 @@ class LocalCluster:
         """The cluster's status from this member, or from the first one that answers; None if none answers."""
         import grpc
 
+        for each in self._members if name is None else (name,):
+            try:
+                return self._status_of(each, with_state_hash=with_state_hash)
+            except grpc.RpcError:
+                continue
+        return None
+
+    def _status_of(self, name: str, *, with_state_hash: bool = False) -> ClusterStatusResponse:
+        """grpc.RpcError if the member does not answer, or refuses."""
         from quorum.v1 import admin_pb2, admin_pb2_grpc
 
-        for each in self._members if name is None else (name,):
-            with self._channel(each) as channel:
-                try:
-                    response: ClusterStatusResponse = admin_pb2_grpc.AdminStub(channel).ClusterStatus(
-                        admin_pb2.ClusterStatusRequest(with_state_hash=with_state_hash),
-                        timeout=CALL_LIMIT_S,
-                    )
-                    return response
-                except grpc.RpcError:
-                    continue
-        return None
+        with self._channel(name) as channel:
+            request = admin_pb2.ClusterStatusRequest(with_state_hash=with_state_hash)
+            response: ClusterStatusResponse = admin_pb2_grpc.AdminStub(channel).ClusterStatus(
+                request, timeout=CALL_LIMIT_S
+            )
+            return response
 
     def leader_of(self, group: int) -> str | None:
         """The group's leader, of the highest term among the answers of all members; None if none is known."""
@@ -627,15 +631,29 @@ class LocalCluster:
         return found
 
     def _is_ready(self, name: str) -> bool:
+        import grpc
+
         if not self.is_serving(name):
             return False
-        status = self.status(name)
+        try:
+            status = self._status_of(name)
+        except grpc.RpcError as error:
+            wants_user = error.code() in (
+                grpc.StatusCode.UNAUTHENTICATED,
+                grpc.StatusCode.PERMISSION_DENIED,
+            )
+            return wants_user and self._listens(name)  # it says no more without a user who may monitor
         return (
-            status is not None
-            and (status.own.name, status.own.incarnation) == (name, self._incarnation(name))
+            (status.own.name, status.own.incarnation) == (name, self._incarnation(name))
             and len(status.groups) > 0
             and all(group.leader for group in status.groups)
         )
+
+    def _listens(self, name: str) -> bool:
+        """Whether it is this member, and no other one, that has its port for clients."""
+        process = self.process(name)
+        port = host_port(self.member(name).client)[1]
+        return process is not None and process.pid in [each.pid for each in listeners(port)]
 
     def _incarnation(self, name: str) -> str | None:
         """Incarnation of the member's data directory; None if there is none, or it cannot be read."""

@@ -239,7 +239,11 @@ def _without_login(url: str) -> tuple[str, str, str]:
     login, at, hosts = where.rpartition("@")
     if not at:
         user = os.environ.get(USER_VARIABLE, "")
-        return url, user, os.environ.get(PASSWORD_VARIABLE, "") if user else ""
+        if user and PASSWORD_VARIABLE not in os.environ:
+            raise UsageError(
+                f"{USER_VARIABLE} is set, and {PASSWORD_VARIABLE} is not; wanted: both or neither"
+            )
+        return url, user, os.environ[PASSWORD_VARIABLE] if user else ""
     user, colon, password = login.partition(":")
     if not user or not colon:
         raise UsageError("the address has '@' without a user and a password; wanted: user:password@host:port")

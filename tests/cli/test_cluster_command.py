@@ -155,6 +155,7 @@ def test_a_member_killed_and_started_again_catches_up(tmp_path: Path) -> None:
         assert cluster.cpu_seconds() > 0.0
         address = cluster.member("node-1").client
         assert quorum("health", address, cwd=tmp_path) == "serves clients\n"
+        assert "wanted: host:port" in quorum("health", "127.0.0.1", cwd=tmp_path, status=2)
         for name in ("node-2", "node-3"):
             cluster.kill(name)
         while "answers, and does not serve" not in quorum("health", "--answers", address, cwd=tmp_path):

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,15 @@ def test_a_client_and_its_command_need_no_extra() -> None:
     for arguments in (("--help",), ("publish", "--help"), ("queues", "list", "--help")):
         done = command(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [("queues", "list"), ("publish", "orders", "x"), ("cluster", "status")])
+def test_a_client_s_command_looks_for_the_default_member(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("QUORUM_URL", raising=False)
+    assert "this command needs" not in command(*words, "--timeout", "0").stderr
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from quorum import sync
+from quorum.cli import local_cluster
 from quorum.cli.local_cluster import HOST, LocalCluster, free_ports
+from quorum.errors import ClusterError
 
 LIMIT_S = 120.0
 
@@ -59,4 +62,21 @@ def test_a_taken_port_is_one_line_and_no_traceback(tmp_path: Path, port: str) ->
         )
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert "Address already in use" in line and address.rpartition(":")[2] in line
+    assert "Address already in use" in line and address in line
+    assert port != "peers" or line.startswith("error: cannot listen for members on")
+
+
+def test_a_cluster_with_users_starts_again_without_a_log_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("QUORUM_USER", "QUORUM_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    with LocalCluster(tmp_path / "c", 1) as cluster:
+        with sync.connect(cluster.url) as client:
+            client.set_user("admin", "of the admin", administers=True)
+        [name] = cluster.names
+        cluster.restart(name)
+        assert cluster.status(name) is None  # who asks has to log in
+        monkeypatch.setattr(local_cluster, "listeners", lambda port: [])
+        with pytest.raises(ClusterError, match="does not serve"):  # another process may have its port
+            cluster.wait_ready([name], 1.0)

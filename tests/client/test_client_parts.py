@@ -222,6 +222,9 @@ def test_a_url_may_name_a_user_and_so_may_the_environment(monkeypatch: pytest.Mo
     monkeypatch.setenv("QUORUM_PASSWORD", "of eve")
     assert (parse_url("quorum://a").user, parse_url("quorum://a").password) == ("eve", "of eve")
     assert parse_url("quorum://ann:x@a").user == "ann"
+    monkeypatch.delenv("QUORUM_PASSWORD")
+    with pytest.raises(UsageError, match="QUORUM_USER is set, and QUORUM_PASSWORD is not"):
+        parse_url("quorum://a")
     assert shown_url("quorum://ann:x@a:1/?ca_file=c") == "quorum://ann@a:1/?ca_file=c"
 
 

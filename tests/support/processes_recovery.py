@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import quorum
-from quorum.cli.local_cluster import STATE_FILE, LocalCluster
+from quorum.cli.cluster_file import STATE_FILE
+from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.members import ask
 from quorum.client import Message
 from quorum.client.endpoints import parse_url

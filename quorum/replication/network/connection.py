@@ -682,8 +682,15 @@ class PeerNetwork:
 
 
 def _listen(address: Address) -> socket.socket:
+    """OSError says which port it is."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return socket.create_server(address, family=family, backlog=64)
+    try:
+        return socket.create_server(address, family=family, backlog=64)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(
+            error.errno, f"cannot listen for members on {address[0]}:{address[1]}: {why}"
+        ) from error
 
 
 def _drain(descriptor: int) -> None:
