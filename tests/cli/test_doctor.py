@@ -15,6 +15,7 @@ import pytest
 from quorum.api.process import run
 from quorum.cli import doctor
 from quorum.cli.certificates import create
+from quorum.cli.local_cluster import free_ports
 from quorum.config import load
 from quorum.errors import ConfigError
 from quorum.log.log import LOCK
@@ -287,10 +288,12 @@ def test_a_port_that_another_process_has_is_bad_and_one_of_the_member_is_not(con
 
 
 def test_an_address_of_another_machine_is_bad(config: Path) -> None:
-    config.write_text('listen = "192.0.2.1:7400"\n' + config.read_text())
+    own = f"127.0.0.1:{free_ports(1)[0]}"
+    text = config.read_text().replace("127.0.0.1:7401", own)
+    config.write_text('listen = "192.0.2.1:7400"\n' + text)
     found = by_name(config)
     assert (found["port for clients"].level, found["port for members"].level) == ("bad", "ok")
-    config.write_text(config.read_text().replace('"127.0.0.1:7401"', '"0.0.0.0:7401"'))
+    config.write_text(config.read_text().replace(f'"{own}"', '"0.0.0.0:7401"'))
     assert "members.a.peer is 0.0.0.0:7401" in by_name(config)["addresses"].text
 
 

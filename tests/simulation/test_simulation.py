@@ -423,6 +423,7 @@ UNREACHED = """
     quorum/client/definitions.py
     quorum/client/rabbitmq_definitions.py
     quorum/client/redrive.py
+    quorum/client/tls.py
     quorum/client/transaction_calls.py
     quorum/client/users.py
     quorum/demo/extract.py
@@ -430,6 +431,7 @@ UNREACHED = """
     quorum/demo/one_flight.py
     quorum/demo/plan.py
     quorum/demo/run.py
+    quorum/errors.py
     quorum/histories/files.py
     quorum/log/inspection.py
     quorum/log/reserve.py
