@@ -249,6 +249,25 @@ def start(
         print(f"{name} serves: {cluster.url_of(name, logs_in=False)}")
 
 
+@app.command("stop")
+def stop_members(
+    names: Annotated[list[str], typer.Argument(metavar="NODE...", help="members that run")],
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+) -> None:
+    """Stop members of a local cluster, and return when their processes have ended."""
+    from quorum.cli.local_cluster import LocalCluster
+
+    cluster = LocalCluster.open(directory)
+    down = [name for name in names if cluster.process(name) is None]
+    if down:
+        raise CliError(f"{', '.join(down)}: no process that these commands have started", 1)
+    killed = cluster.stop(names)
+    for name in names:
+        print(f"stopped {name}")
+    if killed:
+        raise CliError(f"{', '.join(killed)} did not stop and had to be killed", 1)
+
+
 @app.command()
 def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
     """Start one more node of a local cluster and add it as a member; it keeps running after this command."""

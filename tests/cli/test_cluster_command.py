@@ -156,8 +156,10 @@ def test_a_member_killed_and_started_again_catches_up(tmp_path: Path) -> None:
         address = cluster.member("node-1").client
         assert quorum("health", address, cwd=tmp_path) == "serves clients\n"
         assert "wanted: host:port" in quorum("health", "127.0.0.1", cwd=tmp_path, status=2)
-        for name in ("node-2", "node-3"):
-            cluster.kill(name)
+        cluster.kill("node-2")
+        stopping = ("cluster", "stop", "node-3", "--dir", str(tmp_path / "c"))
+        assert quorum(*stopping, cwd=tmp_path) == "stopped node-3\n"
+        assert "node-3: no process" in quorum(*stopping, cwd=tmp_path, status=1)
         while "answers, and does not serve" not in quorum("health", "--answers", address, cwd=tmp_path):
             assert time.monotonic() < deadline
         quorum("health", address, cwd=tmp_path, status=1)
