@@ -25,6 +25,7 @@ from quorum.api.audit_file import AuditFile
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
+from quorum.api.listening import check_ports
 from quorum.api.named_files import NamedFiles, load_files
 from quorum.api.reloading import Reloader, Source
 from quorum.api.server import Server
@@ -89,6 +90,8 @@ def run(config: NodeConfig, disk: Disk | None = None, source: Source | None = No
         return 2
     refuse_backup(config.data_dir)
     named = load_files(config)  # before any file is changed
+    if not (config.data_dir / IDENTITY).exists():
+        check_ports(config)  # a directory that is founded fixes the name, the cluster and its members
     if source is not None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the configuration is in use
     sys.setswitchinterval(SWITCH_INTERVAL_S)

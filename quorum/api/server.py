@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -17,6 +16,7 @@ from quorum.api.connections import LOOK_S, close_excess, close_peers, max_connec
 from quorum.api.grpc_server import GrpcServer
 from quorum.api.health import Health
 from quorum.api.hub import Hub
+from quorum.api.listening import why_not
 from quorum.api.queue_service import QueueService
 from quorum.config import NodeConfig
 from quorum.errors import OperatorError
@@ -40,20 +40,6 @@ SERVICES = (
     bulk_pb2.DESCRIPTOR.services_by_name["Bulk"].full_name,
     admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
 )
-
-
-def _why_not(address: str) -> str:
-    """Return the operating system's reason why this address cannot be used for listening. gRPC does not report it."""
-    host, _, port = address.rpartition(":")
-    try:
-        family, kind, number, _, where = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_STREAM
-        )[0]
-        with socket.socket(family, kind, number) as probe:
-            probe.bind(where)
-    except OSError as error:
-        return error.strerror or str(error)
-    return "gRPC could not, just now"
 
 
 class Server:
@@ -101,7 +87,9 @@ class Server:
                 else self._server.add_secure_port(address, certificates.credentials())
             )
         except RuntimeError as error:
-            raise OperatorError(f"cannot listen for clients on {address}: {_why_not(address)}") from error
+            reason = why_not(address)  # gRPC does not report it
+            why = "gRPC could not, just now" if reason is None else reason.strerror or str(reason)
+            raise OperatorError(f"cannot listen for clients on {address}: {why}") from error
         await self._server.start()
         self._watching = asyncio.create_task(self._watch(port))
         return port

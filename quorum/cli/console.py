@@ -388,8 +388,9 @@ def note(message: str) -> None:
 
 
 def print_error(message: str) -> None:
-    """Write a message to stderr, with each line marked as an error."""
+    """Write a message to stderr, with each line marked as an error, once: lines of a member's output may be marked
+    already."""
     is_coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     mark = "\x1b[31merror:\x1b[0m" if is_coloured else "error:"
     for line in message.split("\n"):
-        print(f"{mark} {printable(line)}", file=sys.stderr, flush=True)
+        print(f"{mark} {printable(line.removeprefix('error: '))}", file=sys.stderr, flush=True)

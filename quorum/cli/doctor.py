@@ -236,27 +236,21 @@ def _ports(config: NodeConfig) -> Iterator[Finding]:
 
 
 def _port(config: NodeConfig, what: str, address: str) -> Finding:
+    from quorum.api.listening import why_not
     from quorum.log.log import LOCK
     from quorum.node.maintenance.lost_log import LOG
 
-    host, port = host_port(address)
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-    except OSError as error:
-        text = f"{address}: {error.strerror or error}"
-        if error.errno != errno.EADDRINUSE:
-            return Finding("bad", what, text)
-        found = listeners(port)
-        if str((config.data_dir / LOG / LOCK).resolve()) in {file for each in found for file in each.files}:
-            return Finding("ok", what, f"{address}, on which the running member listens")
-        by = ", ".join(f"{each.command}, process {each.pid}" for each in found) or "a process of another user"
-        return Finding("bad", what, f"{text} ({by})")
-    return Finding("ok", what, f"{address} is free")
+    error = why_not(address)
+    if error is None:
+        return Finding("ok", what, f"{address} is free")
+    text = f"{address}: {error.strerror or error}"
+    if error.errno != errno.EADDRINUSE:
+        return Finding("bad", what, text)
+    found = listeners(host_port(address)[1])
+    if str((config.data_dir / LOG / LOCK).resolve()) in {file for each in found for file in each.files}:
+        return Finding("ok", what, f"{address}, on which the running member listens")
+    by = ", ".join(f"{each.command}, process {each.pid}" for each in found) or "a process of another user"
+    return Finding("bad", what, f"{text} ({by})")
 
 
 def _packages() -> Finding:

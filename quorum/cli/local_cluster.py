@@ -671,9 +671,12 @@ class LocalCluster:
         return service.open_blocking_channel(service.endpoints[0])
 
     def last_output(self, name: str, lines: int = 15) -> str:
-        """The last lines of the member's output."""
+        """The last lines of the member's output; only those since its start, if this object has started it."""
+        process = self._processes.get(name)
         try:
-            text = self.member(name).output.read_text(encoding="utf-8", errors="replace")
+            with self.member(name).output.open("rb") as file:
+                file.seek(0 if process is None else process.output_start)
+                text = file.read().decode("utf-8", "replace")
         except OSError:
             return "(no output)"
         return "\n".join(text.splitlines()[-lines:]) or "(no output)"

@@ -106,6 +106,8 @@ class MemberProcess:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
         environment["PYTHONUNBUFFERED"] = "1"
         environment.update(variables or {})
+        self.output_start = output.stat().st_size if output.exists() else 0
+        """the place in the file where the output of this process begins, in bytes"""
         with output.open("ab") as file:
             self._process = subprocess.Popen(
                 command,

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from quorum import sync
+from quorum.api.listening import check_ports
 from quorum.cli import local_cluster
+from quorum.cli.console import print_error
 from quorum.cli.local_cluster import HOST, LocalCluster, free_ports
-from quorum.errors import ClusterError
+from quorum.config import load
+from quorum.errors import ClusterError, OperatorError
 
 LIMIT_S = 120.0
 
@@ -61,9 +64,43 @@ def test_a_taken_port_is_one_line_and_no_traceback(tmp_path: Path, port: str) ->
             text=True,
         )
     assert done.returncode == 1
+    assert not member.data.exists(), "nothing is founded, so the configuration can still be changed"
     [line] = done.stderr.splitlines()
     assert "Address already in use" in line and address in line
     assert port != "peers" or line.startswith("error: cannot listen for members on")
+
+
+def test_all_taken_ports_are_told(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
+        client, http = (f"{HOST}:{each.getsockname()[1]}" for each in (one, other))
+        cluster = LocalCluster(tmp_path / "c", 1, settings={"listen": client, "http_listen": http})
+        config = load(cluster.members[0].config)
+        with pytest.raises(OperatorError) as caught:
+            check_ports(config)
+    used = "Address already in use"
+    assert str(caught.value).splitlines() == [
+        f"cannot listen for clients on {client}: {used}",
+        f"cannot listen for HTTP on {http}: {used}",
+    ]
+    check_ports(config)
+
+
+def test_only_the_output_of_this_start_is_told_and_marked_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = LocalCluster(tmp_path / "c", 1)
+    [member] = cluster.members
+    member.output.write_text("error: of an earlier start\n")
+    member.config.write_text("name = 1\n")
+    cluster.start()
+    with pytest.raises(ClusterError) as caught:
+        cluster.wait_ready()
+    cluster.stop()
+    assert "name is 1; allowed: a text" in str(caught.value)
+    assert "of an earlier start" not in str(caught.value)
+    print_error(str(caught.value))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 1 and all(line.count("error:") == 1 for line in lines)
 
 
 def test_a_cluster_with_users_starts_again_without_a_log_in(

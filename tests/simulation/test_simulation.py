@@ -357,6 +357,7 @@ UNREACHED = """
     quorum/api/http/page_files.py
     quorum/api/http/server.py
     quorum/api/http/sums.py
+    quorum/api/listening.py
     quorum/api/named_files.py
     quorum/api/passwords.py
     quorum/api/process.py
