@@ -10,14 +10,24 @@ itself, because other processes can read flags and environments. docs/configurat
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -30,6 +40,9 @@ from quorum.addresses import MAX_MEMBERS, check_name, host_port
 from quorum.errors import ConfigError
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.network.handshake import MIN_SECRET_BYTES
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 MIB = 1 << 20
 MAX_BYTES = 1 << 60
@@ -66,6 +79,9 @@ class MemberAddresses(BaseModel):
 
     peer: Address = Field(description="host:port for the other members (the usual port is 7401)")
     client: Address = Field(description="host:port for clients (the usual port is 7400)")
+
+
+Members = Mapping[str, MemberAddresses]
 
 
 class NodeConfig(BaseSettings):
@@ -269,54 +285,9 @@ class NodeConfig(BaseSettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> NodeConfig:
-        if self.name not in self.members:
-            raise ValueError(
-                f"name is {self.name!r}, which is not among members: {', '.join(sorted(self.members))}"
-            )
-        if self.join and len(self.members) > 1:
-            raise ValueError(f"join is set; members may then have only {self.name!r}, with its own addresses")
-        if self.join and len(self.name) > MAX_JOINING_NAME:
-            raise ValueError(f"join is set; name has at most {MAX_JOINING_NAME} characters then")
-        addresses = [address for each in self.members.values() for address in (each.peer, each.client)]
-        twice = sorted({address for address in addresses if addresses.count(address) > 1})
-        if twice:
-            raise ValueError(f"members: the address {twice[0]} is given twice")
-        own = {"client" if self.listen is None else "listen": self.client_address}
-        own |= {"peer": self.members[self.name].peer}
-        if self.http_listen is not None and (clash := _same_port(self.http_listen, own)):
-            raise ValueError(f"http_listen is {self.http_listen}; {clash} has this port already")
-        if self.election_timeout_min_ms >= self.election_timeout_max_ms:
-            raise ValueError(
-                f"election_timeout_min_ms is {self.election_timeout_min_ms}; it has to be below "
-                f"election_timeout_max_ms, which is {self.election_timeout_max_ms}"
-            )
-        if 3 * self.heartbeat_ms > self.election_timeout_min_ms:
-            raise ValueError(
-                f"heartbeat_ms is {self.heartbeat_ms}; at most a third of election_timeout_min_ms is allowed, "
-                f"{self.election_timeout_min_ms // 3}"
-            )
-        if self.leader_fallback_ms < self.election_timeout_max_ms:
-            raise ValueError(
-                f"leader_fallback_ms is {self.leader_fallback_ms}; at least election_timeout_max_ms is needed, "
-                f"{self.election_timeout_max_ms}"
-            )
-        if self.max_log_bytes is not None and self.max_log_bytes <= self.disk_free_limit_bytes:
-            raise ValueError(
-                f"max_log_bytes is {self.max_log_bytes}; above disk_free_limit_bytes is allowed, "
-                f"{self.disk_free_limit_bytes}"
-            )
-        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
-            raise ValueError("tls_certificate_file and tls_key_file belong together")
-        peers = (self.peers_certificate_file, self.peers_key_file, self.peers_ca_file)
-        if None in peers and any(peers):
-            raise ValueError("peers_certificate_file, peers_key_file and peers_ca_file belong together")
-        if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
-            raise ValueError("tls_client_ca_file is of no use without tls_certificate_file and tls_key_file")
-        if self.session_window_bytes > self.node_window_bytes:
-            raise ValueError(
-                f"session_window_bytes is {self.session_window_bytes}; at most node_window_bytes is allowed, "
-                f"{self.node_window_bytes}"
-            )
+        wrong = [*_misfits({key: getattr(self, key) for key in NodeConfig.model_fields})]
+        if wrong:
+            raise ValueError("\n".join(wrong))
         return self
 
     @property
@@ -362,16 +333,6 @@ class NodeConfig(BaseSettings):
         )
 
 
-def _same_port(address: str, others: Mapping[str, str]) -> str:
-    """Which of these addresses, by key, cannot be listened on beside this one; empty if all can."""
-    host, port = host_port(address)
-    for key, other in others.items():
-        at, number = host_port(other)
-        if number == port and (host == at or {host, at} & {"0.0.0.0", "::"}):
-            return f"{key} ({other})"
-    return ""
-
-
 def _private(path: Path, setting: str) -> bytes:
     """The content of a file that only its owner can read, without white space around it. Raises ConfigError."""
     try:
@@ -390,12 +351,36 @@ def _private(path: Path, setting: str) -> bytes:
     return content
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A configuration, as far as it can be used. config: None if it could not be read. A key of `unusable` has its
+    default there, or is missing if it has none. wrong: all findings, each a line."""
+
+    config: NodeConfig | None
+    wrong: tuple[str, ...] = ()
+    unusable: frozenset[str] = frozenset()
+
+    def has(self, *keys: str) -> bool:
+        """Whether all of these keys can be used."""
+        return self.config is not None and self.unusable.isdisjoint(keys)
+
+
 def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:
     """Load and check a configuration.
 
     file: a TOML file, or None for no file. flags: key -> value from the command line; keys with the value None are
     ignored. Raises ConfigError with all findings, one a line.
     """
+    examined = examine(file, flags)
+    if examined.config is None or examined.wrong:
+        raise ConfigError("\n".join(examined.wrong))
+    return examined.config
+
+
+def examine(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Examined:
+    """As `load`, with the findings in the result. What does not fit together is found among the keys that are right by
+    themselves."""
+    given: dict[str, Any] = {}
 
     class Loaded(NodeConfig):
         @classmethod
@@ -410,21 +395,49 @@ def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> No
             sources = (init_settings, env_settings)
             return sources if file is None else (*sources, TomlConfigSettingsSource(settings_cls, file))
 
+        @model_validator(mode="before")
+        @classmethod
+        def _keep(cls, values: dict[str, Any]) -> dict[str, Any]:
+            """Keep what the sources say together."""
+            given.update(values)
+            return values
+
     origin = "the configuration" if file is None else str(file)
     if file is not None and not file.is_file():
-        raise ConfigError(f"there is no configuration file {file}")
+        return Examined(None, (f"there is no configuration file {file}",))
     try:
-        return Loaded(**{key: value for key, value in (flags or {}).items() if value is not None})
+        return Examined(Loaded(**{key: value for key, value in (flags or {}).items() if value is not None}))
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{origin}: {finding}" for finding in _findings(error))) from error
+        return _usable(origin, given, [each for each in error.errors(include_url=False) if each["loc"]])
     except SettingsError as error:
-        raise ConfigError(_not_json(error)) from error
+        return Examined(None, (_not_json(error),))
     except (
         OSError,
         ValueError,
         RecursionError,
     ) as error:  # ValueError: not TOML, not text, a number of many digits
-        raise ConfigError(f"{origin} cannot be read: {error}") from error
+        return Examined(None, (f"{origin} cannot be read: {error}",))
+
+
+def _usable(origin: str, given: Mapping[str, Any], errors: list[ErrorDetails]) -> Examined:
+    """What is left of a configuration with findings. given: its values as the sources have them. errors: those of
+    single keys."""
+    unusable = {str(each["loc"][0]) for each in errors}
+    fields: dict[str, Any] = {
+        key: (field.annotation, field)
+        for key, field in NodeConfig.model_fields.items()
+        if key not in unusable
+    }
+    right = create_model("Right", __config__=ConfigDict(validate_default=True), **fields)
+    values = dict(right.model_validate({key: value for key, value in given.items() if key in fields}))
+    wrong = [*_findings(errors), *_misfits(values)]
+    if fields.keys() >= {"name", "members"} and values["name"] not in values["members"]:
+        unusable.add("name")
+    return Examined(
+        NodeConfig.model_construct(**values),
+        tuple(f"{origin}: {each}" for each in wrong),
+        frozenset(unusable),
+    )
 
 
 def _not_json(error: SettingsError) -> str:
@@ -434,26 +447,137 @@ def _not_json(error: SettingsError) -> str:
     return f"{ENV_PREFIX}{key.upper()} is not {wanted[key]}: {error.__cause__ or error}"
 
 
-def _findings(error: ValidationError) -> list[str]:
-    found = []
-    for each in error.errors(include_url=False):
+def _findings(errors: Iterable[ErrorDetails]) -> Iterator[str]:
+    for each in errors:
         key = ".".join(str(part) for part in each["loc"])
         if each["type"] == "extra_forbidden":
             known = MemberAddresses.model_fields if len(each["loc"]) > 1 else NodeConfig.model_fields
             close = difflib.get_close_matches(str(each["loc"][-1]), list(known), n=1)
-            found.append(f"unknown key {key}" + (f"; did you mean {close[0]}?" if close else ""))
+            yield f"unknown key {key}" + (f"; did you mean {close[0]}?" if close else "")
         elif each["type"] == "missing":
-            found.append(f"{key} is missing; it has no default")
+            yield f"{key} is missing; it has no default"
         elif wanted := WANTED.get(each["type"]):
             allowed = wanted.format(**each.get("ctx", {}))
             given = each["input"]
             shown = str(given).lower() if isinstance(given, bool) else repr(given)
-            found.append(f"{key} is {shown}; allowed: {allowed}")
+            yield f"{key} is {shown}; allowed: {allowed}"
         else:
             text = each["msg"].removeprefix("Value error, ")
             value = "" if not key or "Value error" in each["msg"] else f" (it is {each['input']!r})"
-            found.append(f"{key}: {text}{value}" if key else text)
-    return found
+            yield f"{key}: {text}{value}" if key else text
+
+
+def _misfits(values: Mapping[str, Any]) -> Iterator[str]:
+    """What does not fit together. values: by key; a relation is left out if one of its keys is absent."""
+    for relation in _RELATIONS:
+        keys = inspect.signature(relation).parameters
+        if values.keys() >= keys.keys():
+            yield from relation(**{key: values[key] for key in keys})
+
+
+# The parameters of a relation are the keys that it compares.
+
+
+def _own_name(name: str, members: Members) -> Iterator[str]:
+    if name not in members:
+        yield f"name is {name!r}, which is not among members: {', '.join(sorted(members))}"
+
+
+def _joining(name: str, members: Members, join: bool) -> Iterator[str]:
+    if join and len(members) > 1:
+        yield f"join is set; members may then have only {name!r}, with its own addresses"
+    if join and len(name) > MAX_JOINING_NAME:
+        yield f"join is set; name has at most {MAX_JOINING_NAME} characters then"
+
+
+def _addresses(members: Members) -> Iterator[str]:
+    addresses = [address for each in members.values() for address in (each.peer, each.client)]
+    for address in sorted({address for address in addresses if addresses.count(address) > 1}):
+        yield f"members: the address {address} is given twice"
+
+
+def _http_port(name: str, members: Members, listen: str | None, http_listen: str | None) -> Iterator[str]:
+    """None of the member's other addresses can be listened on beside `http_listen`."""
+    if http_listen is None or name not in members:
+        return
+    own = members[name]
+    host, port = host_port(http_listen)
+    for key, other in (("client" if listen is None else "listen", listen or own.client), ("peer", own.peer)):
+        at, number = host_port(other)
+        if number == port and (host == at or {host, at} & {"0.0.0.0", "::"}):
+            yield f"http_listen is {http_listen}; {key} ({other}) has this port already"
+            return
+
+
+def _elections(election_timeout_min_ms: int, election_timeout_max_ms: int) -> Iterator[str]:
+    if election_timeout_min_ms >= election_timeout_max_ms:
+        yield (
+            f"election_timeout_min_ms is {election_timeout_min_ms}; it has to be below election_timeout_max_ms, "
+            f"which is {election_timeout_max_ms}"
+        )
+
+
+def _heartbeats(heartbeat_ms: int, election_timeout_min_ms: int) -> Iterator[str]:
+    if 3 * heartbeat_ms > election_timeout_min_ms:
+        yield (
+            f"heartbeat_ms is {heartbeat_ms}; at most a third of election_timeout_min_ms is allowed, "
+            f"{election_timeout_min_ms // 3}"
+        )
+
+
+def _fallback(leader_fallback_ms: int, election_timeout_max_ms: int) -> Iterator[str]:
+    if leader_fallback_ms < election_timeout_max_ms:
+        yield (
+            f"leader_fallback_ms is {leader_fallback_ms}; at least election_timeout_max_ms is needed, "
+            f"{election_timeout_max_ms}"
+        )
+
+
+def _log_size(max_log_bytes: int | None, disk_free_limit_bytes: int) -> Iterator[str]:
+    if max_log_bytes is not None and max_log_bytes <= disk_free_limit_bytes:
+        yield f"max_log_bytes is {max_log_bytes}; above disk_free_limit_bytes is allowed, {disk_free_limit_bytes}"
+
+
+def _client_key(tls_certificate_file: Path | None, tls_key_file: Path | None) -> Iterator[str]:
+    if (tls_certificate_file is None) != (tls_key_file is None):
+        yield "tls_certificate_file and tls_key_file belong together"
+
+
+def _peer_files(
+    peers_certificate_file: Path | None, peers_key_file: Path | None, peers_ca_file: Path | None
+) -> Iterator[str]:
+    peers = (peers_certificate_file, peers_key_file, peers_ca_file)
+    if None in peers and any(peers):
+        yield "peers_certificate_file, peers_key_file and peers_ca_file belong together"
+
+
+def _client_authority(tls_client_ca_file: Path | None, tls_certificate_file: Path | None) -> Iterator[str]:
+    if tls_client_ca_file is not None and tls_certificate_file is None:
+        yield "tls_client_ca_file is of no use without tls_certificate_file and tls_key_file"
+
+
+def _windows(session_window_bytes: int, node_window_bytes: int) -> Iterator[str]:
+    if session_window_bytes > node_window_bytes:
+        yield (
+            f"session_window_bytes is {session_window_bytes}; at most node_window_bytes is allowed, "
+            f"{node_window_bytes}"
+        )
+
+
+_RELATIONS: tuple[Callable[..., Iterator[str]], ...] = (
+    _own_name,
+    _joining,
+    _addresses,
+    _http_port,
+    _elections,
+    _heartbeats,
+    _fallback,
+    _log_size,
+    _client_key,
+    _peer_files,
+    _client_authority,
+    _windows,
+)
 
 
 WHOLE, YES_OR_NO, TEXT = "a whole number", "true or false", "a text"

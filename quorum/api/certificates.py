@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import structlog
@@ -22,6 +23,7 @@ PEER_FILES = ("peers_certificate_file", "peers_key_file", "peers_ca_file")
 OUT_OF_DATE = (9, 10)
 """OpenSSL's codes for a certificate that is not valid yet, or no more."""
 
+T = TypeVar("T")
 Seen = tuple[tuple[int, int, int], ...]
 """Of each file: its inode, size and time of change."""
 
@@ -110,12 +112,7 @@ class Certificates:
         return (self.certificate, self.key, *more)
 
     def _look(self) -> Seen:
-        found = []
-        for key, file in zip(CLIENT_FILES, self._files(), strict=False):
-            try:
-                found.append(file.stat())
-            except OSError as error:
-                raise _unreadable(key, file, error) from error
+        found = _of_each(CLIENT_FILES, self._files(), Path.stat)
         return tuple([(each.st_ino, each.st_size, each.st_mtime_ns) for each in found])
 
     def _read(self) -> tuple[bytes, ...]:
@@ -177,44 +174,48 @@ def no_password() -> str:
 
 def read_checked(keys: tuple[str, str, str], files: Sequence[Path]) -> tuple[bytes, ...]:
     """The contents of a certificate's file, of its key's, and of one with authorities, if it is given. keys: of the
-    configuration. ConfigError if a file cannot be read, or has something else: gRPC would accept no connection, and
-    would not say why."""
+    configuration. ConfigError, with a line for each finding, if a file cannot be read, or has something else: gRPC
+    would accept no connection, and would not say why."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
     def raw(public: object) -> bytes:
         return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined,no-any-return]
 
-    found = []
-    for key, file in zip(keys, files, strict=False):
-        try:
-            found.append(file.read_bytes())
-        except OSError as error:
-            raise _unreadable(key, file, error) from error
+    found = _of_each(keys, files, Path.read_bytes)
     certificate, secret, *authorities = found
+    wrong = []
+    public = own_public = None
     try:
-        first = x509.load_pem_x509_certificates(certificate)[0]
+        public = raw(x509.load_pem_x509_certificates(certificate)[0].public_key())
     except (ValueError, IndexError):
-        raise ConfigError(f"{keys[0]} {files[0]} is no PEM file of certificates") from None
+        wrong.append(f"{keys[0]} {files[0]} is no PEM file of certificates")
     try:
-        private = load_pem_private_key(secret, password=None)
+        own_public = raw(load_pem_private_key(secret, password=None).public_key())
     except ValueError:
-        raise ConfigError(f"{keys[1]} {files[1]} is no PEM file of a private key") from None
+        wrong.append(f"{keys[1]} {files[1]} is no PEM file of a private key")
     except TypeError:
-        raise ConfigError(
-            f"{keys[1]} {files[1]} is encrypted; a member needs a key without a password"
-        ) from None
-    if raw(first.public_key()) != raw(private.public_key()):
-        raise ConfigError(
-            f"{keys[1]} {files[1]} is not the key of the first certificate in {keys[0]} {files[0]}"
-        )
+        wrong.append(f"{keys[1]} {files[1]} is encrypted; a member needs a key without a password")
+    if public is not None and own_public is not None and public != own_public:
+        wrong.append(f"{keys[1]} {files[1]} is not the key of the first certificate in {keys[0]} {files[0]}")
     for each in authorities:
         try:
             x509.load_pem_x509_certificates(each)
         except ValueError:
-            raise ConfigError(f"{keys[2]} {files[2]} is no PEM file of certificates") from None
+            wrong.append(f"{keys[2]} {files[2]} is no PEM file of certificates")
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    return found
+
+
+def _of_each(keys: Sequence[str], files: Sequence[Path], read: Callable[[Path], T]) -> tuple[T, ...]:
+    """What `read` returns for each file. ConfigError with a line for each file that cannot be read."""
+    found, wrong = [], []
+    for key, file in zip(keys, files, strict=False):
+        try:
+            found.append(read(file))
+        except OSError as error:
+            wrong.append(f"{key} {file} cannot be read: {error.strerror}")
+    if wrong:
+        raise ConfigError("\n".join(wrong))
     return tuple(found)
-
-
-def _unreadable(key: str, file: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{key} {file} cannot be read: {error.strerror}")

@@ -1,4 +1,4 @@
-"""What a member loads from the files that its configuration names: certificates, keys of tokens, the first
+"""What a member loads from the files that its configuration names: secret, certificates, keys of tokens, the first
 administrator.
 
 A member loads all of it before it changes anything on its disk. `quorum doctor` loads it in the same way, so both
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from quorum.api.access import FirstAdministrator
-from quorum.api.certificates import PEER_FILES, Certificates, read_checked
+from quorum.api.audit_file import wrong_audit_file
+from quorum.api.certificates import CLIENT_FILES, PEER_FILES, Certificates, read_checked
 from quorum.api.passwords import check_password, secret_of
 from quorum.catalog.users import check_user_name
-from quorum.config import NodeConfig
+from quorum.config import Examined, NodeConfig
 from quorum.errors import ConfigError
 from quorum.replication.network.tls import TlsSecurity
 
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
     from quorum.api.tokens import Tokens
 
 T = TypeVar("T")
+TOKEN_KEYS = ("token_keys_file", "token_algorithm", "token_audience", "token_issuer", "token_user_claim")
+"""Keys of the configuration about tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFiles:
-    """certificates, security: for clients and for members; None for plain connections. tokens, administrator: None if
-    they are not configured."""
+    """secret: of the members. certificates, security: for clients and for members; None for plain connections. tokens,
+    administrator: None if they are not configured."""
 
+    secret: bytes
     certificates: Certificates | None
     security: TlsSecurity | None
     tokens: Tokens | None
@@ -38,19 +42,39 @@ class NamedFiles:
 
 
 def load_files(config: NodeConfig) -> NamedFiles:
-    """Load everything. ConfigError for the first file that cannot be used."""
-    return NamedFiles(
-        client_certificates(config), peer_security(config), tokens_of(config), first_administrator(config)
-    )
+    """Load everything. ConfigError with a line for each finding, also about `audit_file`, if a file cannot be used."""
+    wrong: list[str] = []
 
-
-def wrong_files(config: NodeConfig) -> Iterator[str]:
-    """What `load_files` would refuse, all of it."""
-    for load in (client_certificates, peer_security, tokens_of, first_administrator):
+    def loaded(load: Callable[[NodeConfig], T]) -> T | None:
         try:
-            load(config)
+            return load(config)
         except ConfigError as error:
-            yield str(error)
+            wrong.append(str(error))
+            return None
+
+    secret = loaded(NodeConfig.read_secret)
+    certificates, security = loaded(client_certificates), loaded(peer_security)
+    tokens, administrator = loaded(tokens_of), loaded(first_administrator)
+    loaded(check_audit_file)
+    if wrong or secret is None:
+        raise ConfigError("\n".join(wrong))
+    return NamedFiles(secret, certificates, security, tokens, administrator)
+
+
+def wrong_files(examined: Examined) -> Iterator[str]:
+    """What `load_files` would refuse, a line for each finding, of the files whose keys can be used."""
+    for _, keys, check in FILE_CHECKS:
+        if examined.config is not None and examined.has(*keys):
+            try:
+                check(examined.config)
+            except ConfigError as error:
+                yield from str(error).split("\n")
+
+
+def check_audit_file(config: NodeConfig) -> None:
+    """ConfigError if the file cannot be used. Nothing is written."""
+    if config.audit_file is not None and (wrong := wrong_audit_file(config.audit_file)):
+        raise ConfigError("\n".join(wrong))
 
 
 def client_certificates(config: NodeConfig) -> Certificates | None:
@@ -119,3 +143,14 @@ def first_administrator(config: NodeConfig) -> FirstAdministrator | None:
     except ValueError as error:
         raise ConfigError(f"first_administrator_file {config.first_administrator_file}: {error}") from error
     return FirstAdministrator(name, secret_of(password))
+
+
+FILE_CHECKS: tuple[tuple[str, tuple[str, ...], Callable[[NodeConfig], object]], ...] = (
+    ("secret", ("secret_file",), NodeConfig.read_secret),
+    ("files for clients", CLIENT_FILES, client_certificates),
+    ("files for members", PEER_FILES, peer_security),
+    ("keys of tokens", TOKEN_KEYS, tokens_of),
+    ("first administrator", ("first_administrator_file",), first_administrator),
+    ("audit file", ("audit_file",), check_audit_file),
+)
+"""What is checked, the keys that it needs, and the check, which raises ConfigError."""

@@ -169,7 +169,7 @@ async def _serve(
             (start.id if name == config.name else name): host_port(each.peer)
             for name, each in config.members.items()
         },
-        config.read_secret(),
+        named.secret,
         f"cluster {config.cluster!r}, queue_groups {config.queue_groups}",
         founding=""
         if config.join

@@ -18,7 +18,7 @@ import structlog
 
 from quorum.api.access import Access
 from quorum.api.certificates import CLIENT_FILES, PEER_FILES, Certificates
-from quorum.api.named_files import prepare_peer_files, tokens_of
+from quorum.api.named_files import TOKEN_KEYS, prepare_peer_files, tokens_of
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError
 from quorum.replication.network.tls import TlsSecurity
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from quorum.api.tokens import Tokens
 
 LEVELS = ("debug", "info", "warning", "error")
-TOKEN_KEYS = ("token_keys_file", "token_algorithm", "token_audience", "token_issuer", "token_user_claim")
 RELOADED = ("log_level", "allow_without_users", *TOKEN_KEYS)
 """The paths of CLIENT_FILES and PEER_FILES are taken as well, if the same ones of their group are set as before: TLS,
 and a demand for certificates of clients, begin and end only with the process."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 import errno
+import importlib.util
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -28,14 +30,18 @@ from quorum.errors import ConfigError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-    from quorum.config import NodeConfig
+    from quorum.config import Examined, NodeConfig
 
 DISTRIBUTION = "quorum-queue"
+DATA_KEYS = ("data_dir", "name", "cluster", "queue_groups", "members", "join")
+"""The keys of a data directory, and of what it is compared with."""
 SYNCS, SYNC_BYTES = 100, 4096
 SLOW_SYNC_MS = 20.0
 """99th percentile of syncs, above which publishes take noticeably longer."""
 WANTED_FILES = 65_536
 CONNECT_S = 2.0
+PURPOSES = {"": "a client", "server": "a member", "bulk": "bulk calls", "spark": "Spark"}
+"""What each extra of the distribution is for; the empty one is always there."""
 RENEW_DAYS = 30
 """Days before its end that a certificate is worth a warning; the last third of its life if that is less."""
 ANY_ADDRESS = ("0.0.0.0", "::")
@@ -61,8 +67,8 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Check this machine for a member: packages, limits, and with a configuration its files, certificates, ports, disk
-    and addresses.
+    """Check this machine: the packages for clients, members, bulk calls and Spark, limits, and with a member's
+    configuration its files, certificates, ports, disk and addresses.
 
     The status is 1 if something is bad."""
     require_linux()
@@ -77,39 +83,77 @@ def doctor(
 def findings(file: Path | None) -> Iterator[Finding]:
     """What was found, as it is found. file: the member's configuration; None for none."""
     yield Finding("ok", "system", f"Python {platform.python_version()}, Linux {platform.release()}")
-    yield _packages()
+    yield from _packages(is_for_member=file is not None)
     yield _open_files()
     if file is None:
         return
-    from quorum.config import load
-
-    try:
-        config = load(file)
-        config.read_secret()
-    except ConfigError as error:
-        yield Finding("bad", "configuration", str(error).replace("\n", "; "))
+    if _lacking("server")[0]:
+        yield Finding("warn", "not checked", f"{file} and all that it names (install the packages first)")
         return
-    yield _files(file, config)
-    yield from _client_certificates(config)
-    yield from _peer_certificates(config)
-    yield from _ports(config)
-    yield from _disk(config)
-    for name, each in config.members.items():
-        if name != config.name:
-            yield _address(f"{name}, for members", each.peer)
-            yield _address(f"{name}, for clients", each.client)
+    from quorum.config import examine
+
+    yield from _of_configuration(file, examine(file))
 
 
-def _files(file: Path, config: NodeConfig) -> Finding:
-    """Whether the member would start with the files that its configuration names."""
-    from quorum.api.audit_file import wrong_audit_file
+def _of_configuration(file: Path, examined: Examined) -> Iterator[Finding]:
+    """What was found with a configuration. A check is left out if a key that it needs is wrong, and the last finding
+    says so."""
+    wrong = [*examined.wrong, *_wrong_files(examined)]
+    yield from (Finding("bad", "configuration", each) for each in wrong)
+    config = examined.config
+    if config is None:
+        yield Finding("warn", "not checked", "files, certificates, ports, disk and other members")
+        return
+    if not wrong:
+        yield Finding("ok", "configuration", f"{file}, member {config.name} of {', '.join(config.members)}")
+    left_out = _unchecked_files(examined)
+    for what, keys, check in _checks(config):
+        if examined.has(*keys):
+            yield from check()
+        else:
+            left_out.append((what, keys))
+    if left_out:
+        texts = [
+            f"{what} (correct {', '.join(sorted(examined.unusable.intersection(keys)))} first)"
+            for what, keys in left_out
+        ]
+        yield Finding("warn", "not checked", "; ".join(texts))
+
+
+Check = tuple[str, tuple[str, ...], Callable[[], Iterable[Finding]]]
+"""What is checked, the keys that it needs, and the check."""
+
+
+def _checks(config: NodeConfig) -> Iterator[Check]:
+    from quorum.api.certificates import CLIENT_FILES, PEER_FILES
+
+    member = ("name", "members")
+    yield "certificate for clients", (*CLIENT_FILES, *member), lambda: _client_certificates(config)
+    yield "certificate for members", PEER_FILES, lambda: _peer_certificates(config)
+    yield "port for clients", ("listen", *member), lambda: [_client_port(config)]
+    yield "port for members", member, lambda: [_peer_port(config)]
+    yield "port for HTTP", ("http_listen",), lambda: _http_port(config)
+    yield "addresses", member, lambda: _own_addresses(config)
+    yield "disk", ("data_dir", "disk_free_limit_bytes"), lambda: _disk(config)
+    yield "other members", member, lambda: _others(config)
+
+
+def _wrong_files(examined: Examined) -> Iterator[str]:
+    """Why the member would not start with the files that its configuration names, and on its data directory, as far
+    as their keys can be used."""
     from quorum.api.named_files import wrong_files
 
-    wrong = [*wrong_files(config), *(wrong_audit_file(config.audit_file) if config.audit_file else ())]
-    wrong += _wrong_data(config)
-    if wrong:
-        return Finding("bad", "configuration", "; ".join(wrong))
-    return Finding("ok", "configuration", f"{file}, member {config.name} of {', '.join(config.members)}")
+    yield from wrong_files(examined)
+    if examined.config is not None and examined.has(*DATA_KEYS):
+        yield from _wrong_data(examined.config)
+
+
+def _unchecked_files(examined: Examined) -> list[tuple[str, tuple[str, ...]]]:
+    """What `_wrong_files` leaves out, with the keys that it needs."""
+    from quorum.api.named_files import FILE_CHECKS
+
+    checks = [*((what, keys) for what, keys, _ in FILE_CHECKS), ("data directory", DATA_KEYS)]
+    return [(what, keys) for what, keys in checks if not examined.has(*keys)]
 
 
 def _wrong_data(config: NodeConfig) -> Iterator[str]:
@@ -221,14 +265,22 @@ def _names(file: Path) -> str:
     return ", ".join(found) or "no host"
 
 
-def _ports(config: NodeConfig) -> Iterator[Finding]:
-    """Whether the member can listen, or does so already."""
-    own = config.members[config.name]
-    places = [("port for clients", config.client_address), ("port for members", own.peer)]
+def _client_port(config: NodeConfig) -> Finding:
+    return _port(config, "port for clients", config.client_address)
+
+
+def _peer_port(config: NodeConfig) -> Finding:
+    return _port(config, "port for members", config.members[config.name].peer)
+
+
+def _http_port(config: NodeConfig) -> Iterator[Finding]:
     if config.http_listen is not None:
-        places.append(("port for HTTP", config.http_listen))
-    for what, address in places:
-        yield _port(config, what, address)
+        yield _port(config, "port for HTTP", config.http_listen)
+
+
+def _own_addresses(config: NodeConfig) -> Iterator[Finding]:
+    """Addresses that cannot be the ones at which others reach this member."""
+    own = config.members[config.name]
     for key, address in (("client", own.client), ("peer", own.peer)):
         if host_port(address)[0] in ANY_ADDRESS:
             text = f"members.{config.name}.{key} is {address}, to which others cannot connect"
@@ -236,6 +288,7 @@ def _ports(config: NodeConfig) -> Iterator[Finding]:
 
 
 def _port(config: NodeConfig, what: str, address: str) -> Finding:
+    """Whether the member can listen there, or does so already. The member is known by its log's lock."""
     from quorum.api.listening import why_not
     from quorum.log.log import LOCK
     from quorum.node.maintenance.lost_log import LOG
@@ -247,30 +300,52 @@ def _port(config: NodeConfig, what: str, address: str) -> Finding:
     if error.errno != errno.EADDRINUSE:
         return Finding("bad", what, text)
     found = listeners(host_port(address)[1])
-    if str((config.data_dir / LOG / LOCK).resolve()) in {file for each in found for file in each.files}:
+    folder = _data_dir(config)
+    lock = None if folder is None else str((folder / LOG / LOCK).resolve())
+    if lock in {file for each in found for file in each.files}:
         return Finding("ok", what, f"{address}, on which the running member listens")
     by = ", ".join(f"{each.command}, process {each.pid}" for each in found) or "a process of another user"
     return Finding("bad", what, f"{text} ({by})")
 
 
-def _packages() -> Finding:
-    from packaging.requirements import Requirement
+def _packages(*, is_for_member: bool) -> Iterator[Finding]:
+    """The packages of each purpose. is_for_member: a member is to run here, so its packages have to be installed."""
+    for extra, purpose in PURPOSES.items():
+        what = f"packages for {purpose}"
+        missing, other = _lacking(extra)
+        command = f"pip install '{DISTRIBUTION}[{extra}]'" if extra else f"pip install {DISTRIBUTION}"
+        if other or (missing and extra == "server" and is_for_member) or (missing and not extra):
+            lacking = [f"not installed: {', '.join(missing)}"] if missing else []
+            yield Finding("bad", what, "; ".join([*lacking, *other, command]))
+        elif missing:
+            level: Level = "warn" if extra == "server" else "ok"
+            yield Finding(level, what, f"not installed: {', '.join(missing)}; if they are needed: {command}")
+        else:
+            yield Finding("ok", what, f"release {__version__} with all that is needed")
 
-    wrong = []
+
+def _lacking(extra: str) -> tuple[list[str], list[str]]:
+    """The packages of an extra, or of every client if it is empty: the names of those that are missing, and what is
+    wrong with the versions of others. Clients do not have the library that compares versions; pip has done so."""
+    has_library = importlib.util.find_spec("packaging") is not None
+    missing, other = [], []
     for text in metadata.requires(DISTRIBUTION) or ():
-        wanted = Requirement(text)
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": "server"}):
+        of_extra = re.search(r"""extra == ['"]([^'"]+)['"]""", text)
+        if (of_extra[1] if of_extra else "") != extra:
             continue
+        name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
         try:
-            installed = metadata.version(wanted.name)
+            installed = metadata.version(name)
         except metadata.PackageNotFoundError:
-            wrong.append(f"{wanted.name} is missing")
+            missing.append(name)
             continue
-        if not wanted.specifier.contains(installed, prereleases=True):
-            wrong.append(f"{wanted.name} is {installed}, wanted is {wanted.specifier}")
-    if wrong:
-        return Finding("bad", "packages", f"{'; '.join(wrong)}; pip install '{DISTRIBUTION}[server]'")
-    return Finding("ok", "packages", f"release {__version__} with all that a member needs")
+        if has_library:
+            from packaging.requirements import Requirement
+
+            wanted = Requirement(text).specifier
+            if not wanted.contains(installed, prereleases=True):
+                other.append(f"{name} is {installed}, wanted is {wanted}")
+    return missing, other
 
 
 def _open_files() -> Finding:
@@ -339,6 +414,42 @@ def _sync_times_ms(folder: Path) -> list[float]:
             os.fdatasync(file.fileno())
             times.append((time.perf_counter() - began) * 1000)
     return sorted(times)
+
+
+def _data_dir(config: NodeConfig) -> Path | None:
+    """None if the key is wrong or missing."""
+    return getattr(config, "data_dir", None)
+
+
+def _others(config: NodeConfig) -> Iterator[Finding]:
+    """The other members of the configuration. A data directory remembers the cluster's members; those that were removed
+    or dropped since the founding stay in the configuration, because it has to be as it was then."""
+    remembered = _remembered(config)
+    for name, each in config.members.items():
+        if name == config.name:
+            continue
+        if remembered and name not in remembered:
+            yield Finding("ok", name, "not connected to, because the cluster has no such member any more")
+        else:
+            yield _address(f"{name}, for members", each.peer)
+            yield _address(f"{name}, for clients", each.client)
+
+
+def _remembered(config: NodeConfig) -> set[str]:
+    """The names of the cluster's members when this one last knew them; none if it has never run, or its data directory
+    cannot be used, which is another finding."""
+    from quorum.api.process import founding_of
+    from quorum.log.files import RealFiles
+    from quorum.node.identity.identity import IdentityError, check_identity
+
+    folder = _data_dir(config)
+    if folder is None or not folder.is_dir():
+        return set()
+    try:
+        known = check_identity(folder, config.name, founding_of(config), RealFiles())
+    except (IdentityError, OSError):
+        return set()
+    return set() if known is None else {each.name for each in known.node_state.members}
 
 
 def _address(who: str, address: str) -> Finding:

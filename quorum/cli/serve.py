@@ -14,15 +14,14 @@ from typing import Any, Literal
 import structlog
 
 from quorum.cli.console import is_user_facing
-from quorum.config import load
-from quorum.errors import DEFECT
+from quorum.config import NodeConfig, examine, load
+from quorum.errors import DEFECT, ConfigError
 
 
 def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     """Run the member and return the process's exit status. Errors that an operator can correct are raised; a defect is
     logged with its traceback."""
-    config = load(file, flags)
-    config.read_secret()  # before any file is changed
+    config = _checked(file, flags)
     set_level = log_to_stderr(config.log_level, config.log_format)
     allow_open_files()
     gc.disable()  # imports make hardly any garbage; `run` enables it again
@@ -38,6 +37,17 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
             raise
         structlog.get_logger().critical("a defect of quorum itself", exc_info=error)
         return DEFECT
+
+
+def _checked(file: Path | None, flags: Mapping[str, Any]) -> NodeConfig:
+    """The configuration. ConfigError if it is not right, also with what is wrong in the files that it names, so that
+    an operator corrects everything at once."""
+    examined = examine(file, flags)
+    if examined.config is None or examined.wrong:
+        from quorum.api.named_files import wrong_files
+
+        raise ConfigError("\n".join((*examined.wrong, *wrong_files(examined))))
+    return examined.config
 
 
 def allow_open_files() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from quorum.config import NodeConfig, load, reference
+from quorum.config import NodeConfig, examine, load, reference
 from quorum.errors import ConfigError
 from support.repository import ROOT
 
@@ -94,6 +94,34 @@ def test_all_findings_are_told_at_once(folder: Path) -> None:
     text = refused(file, "name: 'a b' is not a name", "lease_ms", "members is missing", "data_dir is missing")
     assert len(text.splitlines()) == 5
     assert all(line.startswith(f"{file}: ") for line in text.splitlines())
+
+
+def test_what_does_not_fit_together_is_told_with_keys_that_are_wrong_by_themselves(folder: Path) -> None:
+    """A relation with a wrong key is left out: a default takes no part in it."""
+    head = 'leese_ms = 5\nlease_ms = "soon"\nelection_timeout_min_ms = "x"\nelection_timeout_max_ms = 9000\n'
+    head += 'heartbeat_ms = 9000\nhttp_listen = "127.0.0.1:7401"\ntls_key_file = "k"\n'
+    text = refused(
+        write(folder, head),
+        "unknown key leese_ms; did you mean lease_ms?",
+        "lease_ms is 'soon'; allowed: a whole number",
+        "election_timeout_min_ms is 'x'; allowed: a whole number",
+        "leader_fallback_ms is 1500; at least election_timeout_max_ms is needed, 9000",
+        "http_listen is 127.0.0.1:7401; peer (127.0.0.1:7401) has this port already",
+        "tls_certificate_file and tls_key_file belong together",
+    )
+    assert len(text.splitlines()) == 6
+    assert all(line.startswith(f"{folder}/node.toml: ") for line in text.splitlines())
+
+
+def test_the_keys_that_are_right_can_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORUM_QUEUE_GROUPS", "5")
+    found = examine(write(folder, 'listen = "x"\nlog_level = "loud"\n'), {"name": "b"})
+    assert found.config is not None
+    assert (found.config.name, found.config.queue_groups, found.config.log_level) == ("b", 5, "info")
+    assert found.unusable == {"listen", "log_level"}
+    assert found.has("name", "members") and not found.has("name", "listen")
+    assert examine(write(folder), {"name": "z"}).unusable == {"name"}
+    assert not examine(folder / "none.toml").has("name")
 
 
 @pytest.mark.parametrize(

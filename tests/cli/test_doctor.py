@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib.util
+import os
+import re
 import shutil
 import socket
 import subprocess
@@ -20,6 +24,8 @@ from quorum.config import load
 from quorum.errors import ConfigError
 from quorum.log.log import LOCK
 from quorum.node.identity.identity import Founding, record_start
+from quorum.node.maintenance.new_cluster import new_cluster
+from support.data_directories import NAMES, Data
 from support.wrong_certificates import issue
 
 CONFIG = """
@@ -36,7 +42,14 @@ client = "127.0.0.1:2"
 
 
 def by_name(file: Path | None) -> dict[str, doctor.Finding]:
-    return {each.what: each for each in doctor.findings(file)}
+    """The findings; those about the same are one, with a line for each."""
+    found: dict[str, doctor.Finding] = {}
+    for each in doctor.findings(file):
+        assert "\n" not in each.text
+        before = found.get(each.what)
+        text = each.text if before is None else f"{before.text}\n{each.text}"
+        found[each.what] = dataclasses.replace(each, text=text)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +71,9 @@ def config(tmp_path: Path) -> Path:
 
 def test_a_sound_machine_is_told_so(config: Path) -> None:
     found = by_name(config)
-    assert {found[name].level for name in ("system", "packages", "configuration", "free space")} == {"ok"}
+    assert {
+        found[name].level for name in ("system", "packages for a member", "configuration", "free space")
+    } == {"ok"}
     assert "ms" in found["disk"].text
     assert found["b, for members"].level == "warn", "it may not run yet"
     assert not any(name.startswith("a,") for name in found)
@@ -75,7 +90,83 @@ def test_a_secret_that_others_can_read_is_bad(config: Path) -> None:
     (config.parent / "secret").chmod(0o444)
     found = by_name(config)
     assert found["configuration"].level == "bad"
-    assert "disk" not in found
+    assert "disk" in found, "the other checks go on"
+
+
+def test_all_that_is_wrong_with_a_configuration_is_told_at_once(config: Path) -> None:
+    """Keys, relations, files and the data directory, each a finding of its own."""
+    (config.parent / "secret").chmod(0o444)
+    record_start(config.parent, "z", Founding("quorum", 3, ("a", "b")), 0)
+    text = config.read_text().replace(f"{config.parent}/data", str(config.parent))
+    head = 'leese_ms = 1\nlease_ms = "x"\nheartbeat_ms = 9000\nhttp_listen = "7"\n'
+    head += 'tls_certificate_file = "none.pem"\ntls_key_file = "none.key"\naudit_file = "/none/audit"\n'
+    config.write_text(head + text)
+    found = by_name(config)
+    said = found["configuration"].text.splitlines()
+    for word in (
+        "unknown key leese_ms",
+        "lease_ms is 'x'",
+        "http_listen: ",
+        "heartbeat_ms is 9000",
+        "secret has mode 0444",
+        "tls_certificate_file none.pem cannot be read",
+        "tls_key_file none.key cannot be read",
+        "audit_file /none/audit cannot be used",
+        "belongs to node 'z'",
+    ):
+        assert len([line for line in said if word in line]) == 1, word
+    assert len(said) == 9
+    assert found["not checked"].text == "port for HTTP (correct http_listen first)"
+    assert {"port for clients", "port for members", "disk", "b, for members"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "left"),
+    [
+        ('name = "a"', 'name = "c"', {"certificate for clients", "port for clients", "port for members"}),
+        ('name = "a"\n', "", {"port for clients", "addresses", "other members", "data directory"}),
+        ("data_dir", "data_dirr", {"disk", "data directory"}),
+        ("secret_file", 'token_algorithm = "x"\nsecret_filee', {"secret", "keys of tokens"}),
+    ],
+)
+def test_checks_whose_keys_are_wrong_are_left_out_by_name(
+    config: Path, old: str, new: str, left: set[str]
+) -> None:
+    config.write_text(config.read_text().replace(old, new, 1))
+    found = by_name(config)
+    assert found["configuration"].level == "bad"
+    told = {each.partition(" (")[0] for each in found["not checked"].text.split("; ")}
+    assert left <= told
+    assert told.isdisjoint(found)
+    assert ("disk" in found) == ("disk" not in left)
+
+
+def test_a_configuration_that_cannot_be_read_leaves_out_the_rest(config: Path) -> None:
+    config.write_text("name = ")
+    found = by_name(config)
+    assert "cannot be read" in found["configuration"].text
+    assert "disk" in found["not checked"].text and "disk" not in found
+
+
+def test_the_command_and_the_member_tell_the_same_in_lines(config: Path) -> None:
+    (config.parent / "secret").chmod(0o444)
+    config.write_text('lease_ms = "x"\nheartbeat_ms = 9000\n' + config.read_text())
+    done = [
+        subprocess.run(
+            [sys.executable, "-m", "quorum", command, "--config", str(config)],
+            env={key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        for command in ("doctor", "node")
+    ]
+    assert [each.returncode for each in done] == [1, 2]
+    mark = "bad   configuration: "
+    bad = [line.removeprefix(mark) for line in done[0].stdout.splitlines() if line.startswith(mark)]
+    assert len(bad) == 3
+    assert [line.removeprefix("error: ") for line in done[1].stderr.splitlines()] == bad
 
 
 def test_a_disk_that_forgets_or_is_far_is_bad(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,12 +175,87 @@ def test_a_disk_that_forgets_or_is_far_is_bad(config: Path, monkeypatch: pytest.
         assert by_name(config)["file system"].level == "bad"
 
 
-def test_a_slow_disk_and_a_missing_package_are_told(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_is_told(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_sync_times_ms", lambda folder: [1.0] * 50 + [80.0] * 50)
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["no-such-package>=1; extra == 'server'"])
-    found = by_name(config)
-    assert (found["disk"].level, found["packages"].level) == ("warn", "bad")
-    assert "no-such-package is missing" in found["packages"].text
+    assert by_name(config)["disk"].level == "warn"
+
+
+# ---- packages
+
+REQUIRED = [
+    "grpcio<2,>=1.75.1",
+    "rich>=13",
+    "grpcio<1.86,>=1.85.1; extra == 'server'",
+    "structlog>=24; extra == 'server'",
+    "pyspark<4.4,>=4.2; extra == 'spark'",
+]
+
+
+@pytest.mark.parametrize(
+    ("installed", "levels"),
+    [
+        (
+            {"grpcio": "1.85.3", "rich": "15", "structlog": "24.1", "pyspark": "4.2.0"},
+            ("ok", "ok", "ok", "ok"),
+        ),
+        ({"grpcio": "1.85.3", "rich": "15", "structlog": "24.1"}, ("ok", "ok", "ok", "ok")),
+        ({"grpcio": "1.85.3", "rich": "15"}, ("ok", "warn", "bad", "ok")),
+        ({"grpcio": "1.84", "rich": "15", "structlog": "24"}, ("ok", "bad", "bad", "ok")),
+        ({"grpcio": "1.85.3", "rich": "12", "structlog": "24"}, ("bad", "ok", "ok", "ok")),
+        ({"grpcio": "1.85.3"}, ("bad", "warn", "bad", "ok")),
+    ],
+)
+def test_the_packages_of_each_purpose_are_told(
+    config: Path, installed: dict[str, str], levels: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Levels: of a client, of a member without and with a configuration, and of Spark."""
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise doctor.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: REQUIRED)
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    alone, found = by_name(None), by_name(config)
+    member = "packages for a member"
+    told = (alone["packages for a client"], alone[member], found[member], found["packages for Spark"])
+    assert tuple(each.level for each in told) == levels
+    if "structlog" not in installed:
+        assert "structlog" in told[1].text and "pip install 'quorum-queue[server]'" in told[1].text
+        assert "not installed: structlog; pip" in told[2].text
+        assert str(config) in found["not checked"].text and "configuration" not in found
+    if "pyspark" not in installed:
+        assert "not installed: pyspark" in told[3].text
+    assert installed["grpcio"] != "1.84" or "grpcio is 1.84, wanted is <1.86,>=1.85.1" in told[1].text
+
+
+def test_a_client_alone_is_told_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library that compares versions."""
+    of_client = {
+        re.split(r"[<>=]", each)[0]
+        for each in doctor.metadata.requires("quorum-queue") or ()
+        if ";" not in each
+    }
+    real_version, real_spec = doctor.metadata.version, importlib.util.find_spec
+
+    def version(name: str) -> str:
+        if name not in of_client:
+            raise doctor.metadata.PackageNotFoundError(name)
+        return real_version(name)
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "packaging", None)
+    monkeypatch.setitem(sys.modules, "packaging.requirements", None)
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "packaging" else real_spec(name)
+    )
+    found = by_name(None)
+    assert found["packages for a client"].level == "ok"
+    assert found["packages for a member"].level == "warn"
+    assert "not installed: cryptography, " in found["packages for a member"].text
+    assert "not installed: numpy, pyarrow; " in found["packages for bulk calls"].text
+    assert "pyspark" in found["packages for Spark"].text
 
 
 # ---- certificates and other files
@@ -252,6 +418,35 @@ def test_a_data_directory_of_another_member_is_bad(config: Path) -> None:
             assert found.level == "bad" and ("belongs to" in found.text or "began as" in found.text)
         shutil.rmtree(data)
         data.mkdir()
+
+
+# ---- other members
+
+
+def test_members_that_a_recovery_has_dropped_are_no_warning(config: Path) -> None:
+    """They stay in the configuration, because the data directory began with them."""
+    source = Data(config.parent / "source")
+    source.make()
+    data = config.parent / "data"
+    made = new_cluster(source.directory, data, accepts_loss=True)
+    assert made.found.dropped == ("n1", "n2")
+    lines = [f'name = "n3"\ncluster = "{made.cluster}"\nqueue_groups = 1']
+    lines += [f'data_dir = "{data}"\nsecret_file = "{config.parent}/secret"']
+    for number, name in enumerate(NAMES, 1):
+        lines += [f'[members.{name}]\npeer = "127.0.0.1:{number}"\nclient = "127.0.0.1:{number + 10}"']
+    config.write_text("\n".join(lines))
+    found = by_name(config)
+    assert found["configuration"].level == "ok"
+    for name in ("n1", "n2"):
+        assert found[name] == doctor.Finding(
+            "ok", name, "not connected to, because the cluster has no such member any more"
+        )
+        assert not any(each.startswith(f"{name},") for each in found)
+    source.directory.rename(data.with_name("kept"))
+    config.write_text(
+        config.read_text().replace(made.cluster, "test").replace(str(data), str(data.with_name("kept")))
+    )
+    assert by_name(config)["n1, for members"].level == "warn", "before the recovery it is a member"
 
 
 # ---- ports
