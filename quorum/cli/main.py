@@ -110,7 +110,7 @@ def node(
             "--skip-entry",
             metavar="GROUP:INDEX",
             help="skip this entry's commands about members and policies; set it on all members "
-            "(docs/operations.md); may be repeated",
+            "(docs/recovery.md); may be repeated",
         ),
     ] = None,
 ) -> None:

@@ -18,7 +18,7 @@ it is *quarantined*: the mark is in its hard state and survives every restart. I
 *All others* are the voters of the newest configuration that an answer knows. While that one is not committed, they are
 also the voters of the configuration before it. A majority of answers would not suffice, because the one candidate that
 this member voted for may be the one that does not answer. The quarantine stays, and an operator has to decide
-(docs/operations.md), in these cases:
+(docs/recovery.md), in these cases:
 
 - another member is quarantined too, or stays away;
 - there are only two members and no leader.

@@ -14,6 +14,8 @@ from support.repository import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+SECTION = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 MAKE = re.compile(r"(?:`|^    |&& )make ([a-z]+)", re.MULTILINE)
 COMMAND = re.compile(r"(?:^    |`)quorum ((?:[a-z][a-z-]* ?)+)([^`\n#]*)", re.MULTILINE)
 
@@ -37,6 +39,45 @@ def commands() -> dict[str, set[str]]:
 def test_links_lead_somewhere(page: Path) -> None:
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which links reach the headings of a page: lower case, hyphens for spaces, no other signs. A heading
+    that occurs again has a number."""
+    found: set[str] = set()
+    for heading in HEADING.findall(text):
+        words = re.sub(r"[^\w -]", "", re.sub(r"\]\([^)]*\)", "", heading.lower()))
+        name = words.strip().replace(" ", "-")
+        again = sum(
+            each == name or re.fullmatch(rf"{re.escape(name)}-\d+", each) is not None for each in found
+        )
+        found.add(f"{name}-{again}" if again else name)
+    return found
+
+
+def lost_sections(page: Path, text: str) -> list[str]:
+    """Links of a page to headings that do not exist."""
+    lost = []
+    for file, section in SECTION.findall(text):
+        target = page.parent / file if file else page
+        if "://" in file or target.suffix != ".md":
+            continue
+        content = target.read_text(encoding="utf-8") if file else text
+        if section not in anchors(content):
+            lost.append(f"{file}#{section}")
+    return lost
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_headings(page: Path) -> None:
+    assert lost_sections(page, page.read_text(encoding="utf-8")) == []
+
+
+def test_a_link_to_a_heading_that_is_gone_would_be_noticed() -> None:
+    text = (
+        "# Disks\n\n## A member's `disk`\n\n[here](#a-members-disk) [there](#a-disk) [b](bulk.md#nothing)\n"
+    )
+    assert lost_sections(ROOT / "docs" / "client.md", text) == ["#a-disk", "bulk.md#nothing"]
 
 
 def test_the_verbs_of_make_exist() -> None:
