@@ -1,8 +1,8 @@
 """`dataclass`, as the standard library has it, but a frozen class with slots is made in a sixth of the time.
 
 A member has some 280 such classes. The standard library compiles six functions for each of them, which was an eighth of
-the time that a member needs for its imports. Here only `__init__` is compiled. The other functions are the same code for
-all classes. `fields`, `replace`, `asdict`, `match` and `copy` work as usual.
+the CPU time of its imports. Here only `__init__` is compiled. The other functions are the same code for all classes.
+`fields`, `replace`, `asdict`, `match` and `copy` work as usual.
 
 A class is made here if it asks for `frozen=True, slots=True` and nothing else, and each of its fields has a type and at
 most a default. The standard library makes every other class. A class of one kind cannot inherit from a class of the

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -260,6 +259,8 @@ def _port(config: NodeConfig, what: str, address: str) -> Finding:
 
 
 def _packages() -> Finding:
+    from importlib import metadata
+
     from packaging.requirements import Requirement
 
     wrong = []

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_a_disk_that_forgets_or_is_far_is_bad(config: Path, monkeypatch: pytest.
 
 def test_a_slow_disk_and_a_missing_package_are_told(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_sync_times_ms", lambda folder: [1.0] * 50 + [80.0] * 50)
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["no-such-package>=1; extra == 'server'"])
+    monkeypatch.setattr(metadata, "requires", lambda name: ["no-such-package>=1; extra == 'server'"])
     found = by_name(config)
     assert (found["disk"].level, found["packages"].level) == ("warn", "bad")
     assert "no-such-package is missing" in found["packages"].text

@@ -292,10 +292,63 @@ def _distribution(requirement: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def test_a_member_that_gets_no_bulk_call_does_without_pyarrow() -> None:
-    script = "import sys, quorum.api.process, quorum.client; sys.exit('pyarrow' in sys.modules)"
+def imported_by(*names: str) -> set[str]:
+    """The modules, and the packages that they are in, that a new process has after these imports."""
+    script = f"import sys, {', '.join(names)}; print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    return set(ran.stdout.split())
+
+
+NOT_AT_START = {
+    "anyio",
+    "argon2",
+    "cryptography.x509",
+    "h11",
+    "httpx",
+    "jsonschema",
+    "jwt",
+    "pandas",
+    "prometheus_client",
+    "psutil",
+    "pyarrow",
+    "pyspark",
+    "quorum.api.arrow_in",
+    "quorum.api.arrow_messages",
+    "quorum.api.arrow_out",
+    "quorum.api.http",
+    "quorum.api.json_values",
+    "quorum.api.tokens",
+    "quorum.bench",
+    "quorum.bulk",
+    "quorum.client",
+    "quorum.demo",
+    "quorum.histories",
+    "quorum.node.maintenance.new_cluster",
+    "quorum.spark",
+    "quorum.sync",
+    "starlette",
+    "tomllib",
+    "uvicorn",
+    "yaml",
+}
+"""What a member imports when a call, or a line of its configuration, first needs it: most of the CPU time of its start
+is that of imports."""
+
+
+def test_a_member_starts_without_what_only_some_members_need() -> None:
+    """The modules that `quorum node` imports before it serves, and the client beside them."""
+    found = imported_by("quorum.cli.main", "quorum.cli.serve", "quorum.api.process", "quorum.api.reloading")
+    assert {"grpc", "numpy", "quorum.node.member"} <= found
+    assert NOT_AT_START & found == set()
+    assert "pyarrow" not in imported_by("quorum.client")
+
+
+def test_the_help_of_the_command_does_without_what_single_commands_need() -> None:
+    heavy = {"asyncio", "importlib.metadata", "rich", "ssl"}
+    assert heavy & imported_by("quorum.cli.main") == set()
 
 
 QUICK = ("fifo.", "quorum.catalog.", "quorum.node.", "quorum.api.")
