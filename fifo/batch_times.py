@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fifo.commands import MAX_DELAY_MS, Enqueue
 from fifo.effects import Refused
+from fifo.frozen_dataclasses import dataclass
 
 AT_ONCE = -1
 """In place of a due time."""

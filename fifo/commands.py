@@ -12,8 +12,9 @@ answer says so. A higher n is refused, so a lost command is always noticed and s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+from fifo.frozen_dataclasses import dataclass
 
 MAX_NAME_BYTES = 255
 """Bytes of the longest name, in UTF-8: of a queue, policy, subscription, consumer (its tag), or producer of staged

@@ -8,10 +8,10 @@ computes all effects. Effects may repeat after a fail-over, so their receivers m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from fifo.commands import Address
+from fifo.frozen_dataclasses import dataclass
 
 # ---- replies
 

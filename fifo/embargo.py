@@ -20,13 +20,14 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 from fifo.batch_times import AT_ONCE, BatchTimes
 from fifo.budgets import Entry
 from fifo.commands import Discard, Modify, Return, Settle
 from fifo.consumers.consumer import CheckedOut
+from fifo.frozen_dataclasses import dataclass
 from fifo.messages.blocks import ONE_EACH
 from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages

@@ -23,10 +23,9 @@ lock out the others. Sessions of the nodes themselves do not count.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fifo.commands import NODE, Origin
 from fifo.effects import Done, Refused, Reply
+from fifo.frozen_dataclasses import dataclass
 from fifo.limits import Limits
 
 DAY_MS = 24 * 3600 * 1000

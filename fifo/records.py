@@ -21,13 +21,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fifo.codec import Reader, Writer
+from fifo.frozen_dataclasses import dataclass
 from fifo.kinds import Compact, Fixed, InJson, Kind, Sized, Tuple, getter, is_number
 from fifo.versions import BASE, FIRST
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fifo.commands import QueueConfig
 from fifo.effects import Run
+from fifo.frozen_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ from fifo.consumers.read_costs import text_factor
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Ok, Published, Refused, Reply
 from fifo.embargo import Embargo
+from fifo.frozen_dataclasses import dataclass
 from fifo.limits import Limits
 from fifo.messages.blocks import ONE_EACH
 from fifo.messages.message_groups import keys_of_each, refuse_keys

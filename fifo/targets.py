@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -23,6 +22,7 @@ from fifo.budgets import Entry
 from fifo.commands import Enqueue, Target
 from fifo.consumers.filter_fields import Rows
 from fifo.effects import Refused
+from fifo.frozen_dataclasses import dataclass
 from fifo.messages import bitsets
 from fifo.messages.message_groups import refuse_keys
 from fifo.queue_machine import BatchFields, QueueMachine

@@ -23,10 +23,11 @@ how many of these the target has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sortedcontainers import SortedList
 
+from fifo.frozen_dataclasses import dataclass
 from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockStore

@@ -23,7 +23,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -32,6 +31,7 @@ from sortedcontainers import SortedList
 from fifo.budgets import Entry
 from fifo.commands import MAX_DELAY_MS, QueueConfig
 from fifo.effects import Refused
+from fifo.frozen_dataclasses import dataclass
 from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore

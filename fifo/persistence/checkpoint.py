@@ -17,11 +17,11 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from fifo.codec import Reader, Writer
 from fifo.consumers.filter_fields import FieldSource
+from fifo.frozen_dataclasses import dataclass
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import IndexSet, Piece, pack
 from fifo.limits import PRODUCTION, Limits

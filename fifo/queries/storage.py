@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fifo.consumers.shared_scan import CAUGHT_UP
+from fifo.frozen_dataclasses import dataclass
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.queue_machine import QueueMachine

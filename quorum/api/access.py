@@ -23,12 +23,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 import structlog
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.api import status
 from quorum.api.audit import Audit
 from quorum.api.passwords import is_right

@@ -15,11 +15,11 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.errors import ConfigError, OperatorError
 
 MAX_FILE_BYTES = 64 << 20

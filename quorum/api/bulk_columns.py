@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from difflib import get_close_matches
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.api import status
 from quorum.v1 import bulk_pb2 as pb
 

@@ -24,7 +24,6 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -33,6 +32,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.api import request_limits, status
 from quorum.api.access import USER, Access
 from quorum.api.audit import DONE, NO_ANSWER

@@ -14,8 +14,8 @@ import socket
 import struct
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.api.owners import network_of
 
 SHARE_OF_DESCRIPTORS = 4

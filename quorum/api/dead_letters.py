@@ -28,12 +28,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Hashable, Sequence, Set
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
 from fifo import commands as c
+from fifo.frozen_dataclasses import dataclass
 from fifo.limits import PRODUCTION
 from fifo.results import ClaimedRun, DeadWork
 from quorum.api import routing, status

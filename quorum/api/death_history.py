@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fifo.commands import MAX_NAME_BYTES
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb

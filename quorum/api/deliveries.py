@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from fifo.effects import Deliver, Run
+from fifo.frozen_dataclasses import dataclass
 from quorum.log import EntryMissing, Log, LogDamaged
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire import batches

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from sys import getsizeof
 from typing import TypeVar
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.api.status import Status

@@ -8,10 +8,10 @@ refuse the same files with the same words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.api.access import FirstAdministrator
 from quorum.api.audit_file import wrong_audit_file
 from quorum.api.certificates import CLIENT_FILES, PEER_FILES, Certificates, read_checked

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from fifo.effects import Deliver
+from fifo.frozen_dataclasses import dataclass
 from quorum.api.deliveries import DeliveredBatch
 from quorum.api.status import Status
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.api.access import Access
 from quorum.api.certificates import CLIENT_FILES, PEER_FILES, Certificates
 from quorum.api.named_files import TOKEN_KEYS, prepare_peer_files, tokens_of

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import structlog
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Reply
+from fifo.frozen_dataclasses import dataclass
 from quorum.api import deliveries, status
 from quorum.api.filters import Filter
 from quorum.api.hub import Hub

@@ -9,11 +9,11 @@ and its Commit says why. A commit in one group is one command; shared_commit.py 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from fifo import commands as c
 from fifo.effects import Refused, Reply
+from fifo.frozen_dataclasses import dataclass
 from fifo.limits import PRODUCTION
 from quorum.api import status
 from quorum.api.hub import Hub

@@ -7,10 +7,10 @@ converts a status to gRPC's form.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from fifo.effects import Refused
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.arguments import ArgumentError
 from quorum.node.events import LowDisk
 from quorum.node.wire.batches import BatchError

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 
 from fifo.effects import Run
+from fifo.frozen_dataclasses import dataclass
 from quorum.api.deliveries import PARSED, BodyReader
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.operations import Command, batch_of, ttls_of

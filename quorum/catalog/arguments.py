@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fifo.commands import (
@@ -26,6 +25,7 @@ from fifo.commands import (
     QUEUE_MODES,
     QueueConfig,
 )
+from fifo.frozen_dataclasses import dataclass
 from fifo.versions import CURRENT, FIRST, LIMITED_DELIVERIES
 from quorum_selectors.errors import FieldNameError
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES, resolve_field_names

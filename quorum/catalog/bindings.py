@@ -15,12 +15,12 @@ version. A selector arrives here as its canonical bytes, because a machine parse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Literal as OneOf
 from typing import get_args
 
 from fifo.commands import MAX_NAME_BYTES
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.arguments import ArgumentError, Arguments, ArgumentValue, check_size, check_text
 from quorum_selectors import canonical
 from quorum_selectors.arithmetic import INT64_MAX, INT64_MIN

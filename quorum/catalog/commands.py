@@ -6,9 +6,8 @@ those of `fifo.commands`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fifo.effects import Ok
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.arguments import Arguments
 from quorum.catalog.exchanges import ExchangeCommand
 from quorum.catalog.lease_times import UNSEEN, LeaseTimesCommand, SetLeaseTimes

@@ -10,10 +10,11 @@ exchange or of a queue removes the bindings from it and to it.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 
 from fifo.effects import Ok, Refused, Reply
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.arguments import ArgumentError, Arguments, check_size
 from quorum.catalog.bindings import (
     PREDECLARED,

@@ -19,7 +19,9 @@ largest lease that configuration allows, so a successor waits for that one until
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from fifo.frozen_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from fifo.effects import Ok, Refused, Reply
+from fifo.frozen_dataclasses import dataclass
 from quorum.addresses import MAX_MEMBERS, check_id, check_incarnation, check_name, host_port, shown
 from quorum.catalog.lease_times import UNSEEN
 

@@ -11,9 +11,9 @@ The result is local, is derived from the rest, and is in no snapshot.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from fifo.commands import MAX_NAME_BYTES, QueueConfig
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.arguments import (
     ArgumentError,
     Arguments,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fifo.commands import QueueConfig
+from fifo.frozen_dataclasses import dataclass
 from fifo.versions import FIRST
 from quorum.catalog.arguments import Arguments
 

@@ -14,8 +14,8 @@ more than MAX_STEPS is refused (`TooManySteps`), because the event loop does not
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.bindings import Binding, Exchange, condition_of
 from quorum.catalog.topics import TopicTree
 from quorum_selectors.compiled import Condition, compile_expression

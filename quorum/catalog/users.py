@@ -10,10 +10,11 @@ The catalog never sees a password. It has the text that a member made from it (a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fifo.commands import MAX_NAME_BYTES
 from fifo.effects import Ok, Refused, Reply
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.arguments import ArgumentError, check_text
 from quorum.catalog.lease_times import UNSEEN
 from quorum.catalog.policies import matches

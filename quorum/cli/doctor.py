@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -327,6 +326,8 @@ def _packages(*, is_for_member: bool) -> Iterator[Finding]:
 def _lacking(extra: str) -> tuple[list[str], list[str]]:
     """The packages of an extra, or of every client if it is empty: the names of those that are missing, and what is
     wrong with the versions of others. Clients do not have the library that compares versions; pip has done so."""
+    from importlib import metadata
+
     has_library = importlib.util.find_spec("packaging") is not None
     missing, other = [], []
     for text in metadata.requires(DISTRIBUTION) or ():

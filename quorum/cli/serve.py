@@ -25,8 +25,7 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     set_level = log_to_stderr(config.log_level, config.log_format)
     allow_open_files()
     gc.disable()  # imports make hardly any garbage; `run` enables it again
-    # gRPC writes lines of its own to stderr, for each handshake that a stranger fails. A variable that is set counts.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    set_up_libraries()
     try:
         from quorum.api.process import run
         from quorum.api.reloading import Source
@@ -48,6 +47,15 @@ def _checked(file: Path | None, flags: Mapping[str, Any]) -> NodeConfig:
 
         raise ConfigError("\n".join((*examined.wrong, *wrong_files(examined))))
     return examined.config
+
+
+def set_up_libraries() -> None:
+    """Settings that libraries read from the environment when they are imported. A variable that the operator has set
+    counts."""
+    # gRPC writes lines of its own to stderr, for each handshake that a stranger fails.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # NumPy starts a thread for linear algebra on each core. They are busy for 0.1 s, and a member never uses them.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def allow_open_files() -> None:

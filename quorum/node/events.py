@@ -8,11 +8,11 @@ the answer to this input has the same token.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fifo.commands import UNKNOWN, Command
 from fifo.effects import Deliver, Notify, Reply
+from fifo.frozen_dataclasses import dataclass
 from fifo.results import DecidedTransaction, PreparedPart
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.exchanges import RoutingChanges

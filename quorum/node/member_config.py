@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from fifo.frozen_dataclasses import dataclass
 from fifo.limits import PRODUCTION, Limits
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.replication.group_config import GroupConfig

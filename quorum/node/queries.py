@@ -12,10 +12,11 @@ reads/cluster_answers.py). Queries about the catalog are not here: the API has a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from fifo.effects import Refused, Run
+from fifo.frozen_dataclasses import dataclass
 from fifo.queries.storage import Storage
 from fifo.results import (
     BrowsePage,

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -212,11 +213,11 @@ def test_the_packages_of_each_purpose_are_told(
 
     def version(name: str) -> str:
         if name not in installed:
-            raise doctor.metadata.PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return installed[name]
 
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: REQUIRED)
-    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", lambda name: REQUIRED)
+    monkeypatch.setattr(metadata, "version", version)
     alone, found = by_name(None), by_name(config)
     member = "packages for a member"
     told = (alone["packages for a client"], alone[member], found[member], found["packages for Spark"])
@@ -234,17 +235,17 @@ def test_a_client_alone_is_told_what_is_there(monkeypatch: pytest.MonkeyPatch) -
     """Without the library that compares versions."""
     of_client = {
         re.split(r"[<>=]", each)[0]
-        for each in doctor.metadata.requires("quorum-queue") or ()
+        for each in metadata.requires("quorum-queue") or ()
         if ";" not in each
     }
-    real_version, real_spec = doctor.metadata.version, importlib.util.find_spec
+    real_version, real_spec = metadata.version, importlib.util.find_spec
 
     def version(name: str) -> str:
         if name not in of_client:
-            raise doctor.metadata.PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return real_version(name)
 
-    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setitem(sys.modules, "packaging", None)
     monkeypatch.setitem(sys.modules, "packaging.requirements", None)
     monkeypatch.setattr(

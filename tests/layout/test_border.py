@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fifo.frozen_dataclasses import is_frozen
 from quorum.node import events
 from support.imports import modules
 
@@ -165,7 +166,7 @@ def carries_code(annotations: dict[str, object]) -> list[str]:
 
 @pytest.mark.parametrize("record", [each for each in records() if each is not events.Outputs])
 def test_what_passes_between_the_threads_carries_no_function_and_nothing_that_changes(record: type) -> None:
-    assert record.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert is_frozen(record)
     assert carries_code(record.__annotations__) == []
 
 

@@ -232,9 +232,16 @@ def _is_false(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and value.value is False
 
 
+COMPILES = "fifo.frozen_dataclasses"
+"""It compiles the `__init__` of classes, from the names of their fields, as the standard library does."""
+
+
 def test_nothing_in_the_product_reads_pickles_or_runs_data_as_code() -> None:
     assert [
-        danger for _, file in modules() for danger in dangers(file.read_text(encoding="utf-8"), file)
+        danger
+        for name, file in modules()
+        if name != COMPILES
+        for danger in dangers(file.read_text(encoding="utf-8"), file)
     ] == []
 
 
@@ -285,7 +292,95 @@ def _distribution(requirement: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def test_a_member_that_gets_no_bulk_call_does_without_pyarrow() -> None:
-    script = "import sys, quorum.api.process, quorum.client; sys.exit('pyarrow' in sys.modules)"
+def imported_by(*names: str) -> set[str]:
+    """The modules, and the packages that they are in, that a new process has after these imports."""
+    script = f"import sys, {', '.join(names)}; print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    return set(ran.stdout.split())
+
+
+NOT_AT_START = {
+    "anyio",
+    "argon2",
+    "cryptography.x509",
+    "h11",
+    "httpx",
+    "jsonschema",
+    "jwt",
+    "pandas",
+    "prometheus_client",
+    "psutil",
+    "pyarrow",
+    "pyspark",
+    "quorum.api.arrow_in",
+    "quorum.api.arrow_messages",
+    "quorum.api.arrow_out",
+    "quorum.api.http",
+    "quorum.api.json_values",
+    "quorum.api.tokens",
+    "quorum.bench",
+    "quorum.bulk",
+    "quorum.client",
+    "quorum.demo",
+    "quorum.histories",
+    "quorum.node.maintenance.new_cluster",
+    "quorum.spark",
+    "quorum.sync",
+    "starlette",
+    "tomllib",
+    "uvicorn",
+    "yaml",
+}
+"""What a member imports when a call, or a line of its configuration, first needs it: most of the CPU time of its start
+is that of imports."""
+
+
+def test_a_member_starts_without_what_only_some_members_need() -> None:
+    """The modules that `quorum node` imports before it serves, and the client beside them."""
+    found = imported_by("quorum.cli.main", "quorum.cli.serve", "quorum.api.process", "quorum.api.reloading")
+    assert {"grpc", "numpy", "quorum.node.member"} <= found
+    assert NOT_AT_START & found == set()
+    assert "pyarrow" not in imported_by("quorum.client")
+
+
+def test_the_help_of_the_command_does_without_what_single_commands_need() -> None:
+    heavy = {"asyncio", "importlib.metadata", "rich", "ssl"}
+    assert heavy & imported_by("quorum.cli.main") == set()
+
+
+QUICK = ("fifo.", "quorum.catalog.", "quorum.node.", "quorum.api.")
+
+
+def is_slow(source: str) -> bool:
+    """Whether the standard library makes a frozen class with slots."""
+    tree = ast.parse(source)
+    standard = any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "dataclasses"
+        and any(alias.name == "dataclass" for alias in node.names)
+        for node in ast.walk(tree)
+    )
+    return standard and any(
+        ast.unparse(decorator) == "dataclass(frozen=True, slots=True)"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for decorator in node.decorator_list
+    )
+
+
+def test_a_member_makes_its_frozen_classes_quickly() -> None:
+    """`from fifo.frozen_dataclasses import dataclass` is enough to make them so."""
+    assert [
+        name
+        for name, file in modules()
+        if name.startswith(QUICK) and is_slow(file.read_text(encoding="utf-8"))
+    ] == []
+
+
+def test_the_search_for_slow_classes_would_notice() -> None:
+    made = "@dataclass(frozen=True, slots=True)\nclass Place:\n    group: int\n"
+    assert is_slow(f"from dataclasses import dataclass\n{made}")
+    assert not is_slow(f"from fifo.frozen_dataclasses import dataclass\n{made}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fifo import frozen_dataclasses
 from quorum.node import queries
 from quorum.node.queries import Query
 from quorum.node.reads.query_table import QueryTable
@@ -39,7 +40,7 @@ def test_a_second_handler_is_refused() -> None:
 def is_frozen(record: type) -> bool:
     return (
         dataclasses.is_dataclass(record)
-        and record.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        and frozen_dataclasses.is_frozen(record)
         and "__slots__" in vars(record)
     )
 

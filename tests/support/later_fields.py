@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fifo.frozen_dataclasses import dataclass, is_frozen
 from fifo.kinds import TEXT
 from fifo.records import Field, Record
 from fifo.versions import BASE
@@ -27,14 +28,22 @@ def add_note(monkeypatch: pytest.MonkeyPatch, record: Record) -> None:
     if not hasattr(kind, "__dataclass_fields__"):
         monkeypatch.setattr(kind, "note", MADE, raising=False)
         return
-    is_frozen = kind.__dataclass_params__.frozen
-    note = ("note", str, field(default=MADE))
-    later = make_dataclass(kind.__name__, [note], bases=(kind,), frozen=is_frozen, eq=is_frozen, slots=True)
+    later = _with_note(kind)
     monkeypatch.setattr(record, "kind", later)
     packages = ("fifo.", "quorum.catalog.", "support.")
     for module in [each for name, each in sys.modules.items() if name.startswith(packages)]:
         for name in [name for name, value in vars(module).items() if value is kind]:
             monkeypatch.setattr(module, name, later)
+
+
+def _with_note(kind: Any) -> Any:
+    """A subclass with the field, made by the decorator that made the class."""
+    frozen = is_frozen(kind)
+    if frozen and not kind.__dataclass_params__.frozen:
+        space = {"__annotations__": {"note": "str"}, "note": MADE}
+        return dataclass(frozen=True, slots=True)(type(kind.__name__, (kind,), space))
+    note = ("note", str, field(default=MADE))
+    return make_dataclass(kind.__name__, [note], bases=(kind,), frozen=frozen, eq=frozen, slots=True)
 
 
 def notes(objects: Any) -> set[str]:

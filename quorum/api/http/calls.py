@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.api.http import json_codec
 from quorum.api.http.json_codec import JsonError
 from quorum.v1 import admin_pb2, queue_pb2

@@ -12,12 +12,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from fifo import commands as c
+from fifo.frozen_dataclasses import dataclass
 from quorum.api import outcomes as o
 from quorum.api.client_session import ClientSession
 from quorum.api.deliveries import DeliveredBatch

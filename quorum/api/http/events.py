@@ -6,12 +6,12 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.api.http.callers import peer_of
 from quorum.api.http.calls import CLUSTER, QUEUE, QUEUES, Call, request_of
 from quorum.api.http.errors import NO_PLACE, REFUSALS, Aborted, failed, failed_with, status_of

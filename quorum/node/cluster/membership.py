@@ -18,8 +18,7 @@ A node that is drained or about to stop also hands its leadership over. After th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import BootstrapCluster, CatalogMember, ConfirmMember, RecordIncarnation, founders
 from quorum.log import LogFull

@@ -22,10 +22,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
+from fifo.frozen_dataclasses import dataclass
 from fifo.versions import CURRENT
 from quorum.catalog.layouts import LEASE_SETTINGS
 from quorum.catalog.lease_times import LeaseSettings

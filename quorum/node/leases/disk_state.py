@@ -11,7 +11,9 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from fifo.frozen_dataclasses import dataclass
 
 SPACE_MS = 1_000
 """Interval between measurements of the room on the disk. A shortage goes unnoticed for at most one second of writes:

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.lease_times import LeaseSettings
 from quorum.node.errors import PeerFrameError
 from quorum.node.leases import disk_state as disks

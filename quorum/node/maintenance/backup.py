@@ -18,10 +18,11 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.errors import ConfigError, OperatorError
 from quorum.log.files import TEMPORARY, RealFiles, commit_file, prepare_file, read_file
 from quorum.log.log import LOCK

@@ -24,12 +24,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from fifo import commands as c
+from fifo.frozen_dataclasses import dataclass
 from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION
 from fifo.persistence import checkpoint, snapshot

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.machine import CatalogMachine
 from quorum.errors import OperatorError
 from quorum.log import LogDamaged, LogUnknown, RealFiles, RecordInfo, inspect

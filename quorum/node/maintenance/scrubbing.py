@@ -7,9 +7,9 @@ The background thread reads while it copies no garbage (garbage_collection.Backg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.node.identity.identity import FILE, NodeState
 from quorum.node.maintenance.garbage_collection import Background
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fifo.frozen_dataclasses import dataclass
 from quorum.log import Log
 from quorum.node import queries as q
 from quorum.node.cluster.disk_monitor import DiskMonitor

@@ -18,8 +18,9 @@ the member drops the question.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from fifo.frozen_dataclasses import dataclass
 from fifo.group_machine import GroupMachine
 from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable, PageUnreadable

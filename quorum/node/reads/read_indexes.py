@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.node.cluster.disk_monitor import DiskMonitor
 from quorum.node.cluster.leader_routes import LeaderRoutes
 from quorum.node.errors import PeerFrameError

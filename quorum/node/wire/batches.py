@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 
@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from fifo.commands import MAX_DELAY_MS, MAX_MESSAGE_TTL_MS, Target
+from fifo.frozen_dataclasses import dataclass
 from quorum.node.wire.operations import MAX_OPERATION_BYTES
 from quorum.node.wire.wire_scan import (
     MAX_UNKNOWN,

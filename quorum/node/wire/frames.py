@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fifo.frozen_dataclasses import dataclass
 from quorum.node.errors import PeerFrameError
 from quorum.node.identity.member_directory import Address
 from quorum.replication.errors import WireError

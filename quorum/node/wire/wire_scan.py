@@ -17,9 +17,10 @@ These limits bound the objects that a parse creates. The service that receives t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from fifo.frozen_dataclasses import dataclass
 
 DEFAULT_COUNT = 1_000
 """Elements of a repeated field or a map."""
