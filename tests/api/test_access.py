@@ -26,7 +26,14 @@ from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client import encode_batch
 from quorum.client.client import Client
-from quorum.client.errors import PermissionRefused, PublishRejected, QuorumError, RolledBack
+from quorum.client.errors import (
+    ConnectionLost,
+    PermissionRefused,
+    PublishRejected,
+    QuorumError,
+    RolledBack,
+    from_rpc_error,
+)
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2, queue_pb2_grpc
 from support.served_member import serving
 
@@ -205,6 +212,27 @@ def test_every_call_is_made_by_every_kind_of_user() -> None:
     with_users(body)
 
 
+def test_a_stream_that_is_refused_during_a_write_is_refused_or_lost() -> None:
+    """grpcio reports most of these refusals as INTERNAL, which would be a defect of the service."""
+
+    async def refusal(channel: Any) -> QuorumError:
+        call = channel.stream_stream("/quorum.v1.Queue/Session")(timeout=60)
+        try:
+            while True:
+                await call.write(bytes(1 << 16))
+        except asyncio.InvalidStateError:  # the call had ended before the write
+            return PermissionRefused("")
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error, "writing")
+
+    async def body(url: str) -> None:
+        async with grpc.aio.insecure_channel(url.removeprefix("quorum://")) as channel:
+            found = {type(await refusal(channel)) for _ in range(50)}
+        assert found <= {PermissionRefused, ConnectionLost}
+
+    with_users(body)
+
+
 def test_the_rights_for_bulk_calls_are_those_of_the_table() -> None:
     """Bulk calls pass the same gate; here the table alone is compared."""
     users = {
@@ -258,9 +286,11 @@ def test_no_policy_makes_a_key_of_dead_letters_a_way_into_a_queue() -> None:
 
 
 async def code_of(channel: Any, path: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode:
-    """How the call ends, or OK if it goes on after its first answer."""
-    requests = iter([request.SerializeToString()])
-    call = channel.stream_stream(path)(requests, metadata=tuple(headers.items()), timeout=60)
+    """How the call ends, or OK if it goes on after its first answer. The request is sent together with the call's
+    beginning: a later write may fail because the call is refused already, and grpcio then replaces its status."""
+    call = channel.unary_stream(path)(
+        request.SerializeToString(), metadata=tuple(headers.items()), timeout=60
+    )
     with contextlib.suppress(grpc.aio.AioRpcError):
         async for _ in call:
             break
