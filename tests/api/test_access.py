@@ -19,13 +19,14 @@ from structlog.testing import capture_logs
 import quorum
 from quorum.api import server as api_server
 from quorum.api.access import Access, FirstAdministrator, is_loopback
-from quorum.api.calls import MAX_CALLS
+from quorum.api.calls import MAX_CALLS, _client_call
 from quorum.api.passwords import is_right, secret_of
 from quorum.api.rights import AUDITED, BY_METHOD, OPEN
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client import encode_batch
 from quorum.client.client import Client
+from quorum.client.endpoints import CLIENT_CALL
 from quorum.client.errors import (
     ConnectionLost,
     PermissionRefused,
@@ -629,6 +630,45 @@ def test_what_is_on_this_machine() -> None:
         and not is_loopback("")
         and not is_loopback("ipv6:[fe80::1%eth0]:1")
     )
+
+
+def test_the_tries_of_one_call_have_one_id_in_the_log() -> None:
+    with capture_logs() as lines:
+
+        async def body(url: str) -> None:
+            async with quorum.connect(as_user(url, "admin")) as client:
+
+                async def declare(stub: Any, timeout_s: float, attempt: int) -> None:
+                    await stub.DeclareQueue(admin_pb2.DeclareQueueRequest(queue="tried"), timeout=timeout_s)
+                    if attempt < 2:
+                        empty = grpc.aio.Metadata()
+                        raise grpc.aio.AioRpcError(
+                            grpc.StatusCode.UNAVAILABLE, empty, empty, "its answer is lost"
+                        )
+
+                await client._attempts("declaring", None, declare)
+                await client.declare("tried.too")
+
+        with_users(body)
+    begun = [each for each in lines if "tried" in each.get("target", "") and each["outcome"] == "begun"]
+    assert len({each["request"] for each in begun}) == len(begun) == 4
+    first, second, third, other = (each["client_call"] for each in begun)
+    assert first == second == third != other
+
+
+@pytest.mark.parametrize(
+    ("sent", "written"),
+    [("0a-Z", "0a-Z"), ("x" * 64, "x" * 64), ("x" * 65, None), ("a b", None), ("a=b'", None), ("", None)],
+)
+def test_an_id_of_a_call_is_written_down_if_it_is_short_and_plain(sent: str, written: str | None) -> None:
+    assert _client_call({CLIENT_CALL: sent}) == (written or "")
+    with capture_logs() as lines:
+        request = admin_pb2.DeleteUserRequest(user="ann")
+        context = Context()
+        context.run(
+            Access().check, "Admin/DeleteUser", request, None, HERE, _client_call({CLIENT_CALL: sent})
+        )
+    assert lines[0].get("client_call") == written
 
 
 def test_a_cluster_without_users_is_told_when_the_member_serves_and_not_before() -> None:

@@ -96,7 +96,7 @@ def test_the_page_shows_a_line_as_it_is_written() -> None:
     with capture_logs() as logged:
         audit = Audit()
         context = Context()
-        context.run(audit.begin, "Admin/DeleteQueue", *WHO)
+        context.run(audit.begin, "Admin/DeleteQueue", *WHO, "0a1b")
         context.run(audit.finish, DONE)
     assert len(shown) == len(logged) == 2
     for line, fields in zip(shown, logged, strict=True):
