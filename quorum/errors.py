@@ -24,5 +24,8 @@ class ClusterError(OperatorError):
 
 
 def how_to_install(extra: str) -> str:
-    """The command that brings an extra of the distribution."""
-    return f"pip install 'quorum-queue[{extra}]', or 'FILE.whl[{extra}]' if you have installed a wheel of your own"
+    """The command that brings an extra of the distribution, which is on no package index."""
+    return (
+        f"pip install 'FILE.whl[{extra}]', where FILE.whl is the wheel of this release; "
+        f"'.[{extra}]' in its source tree"
+    )

@@ -221,16 +221,16 @@ class Access:
         if timer is not None:
             timer.cancel()
 
-    def check(self, method: str, request: Any, user: User | None, peer: str) -> None:
+    def check(self, method: str, request: Any, user: User | None, peer: str, client_call: str = "") -> None:
         """StatusError if the user may not make this request. One that changes anything is written to the audit file;
-        `audit.finish` follows."""
+        `audit.finish` follows. client_call: as for `audit.begin`."""
         refused = None if user is None else refusal(BY_METHOD[method](request), user)
         name = "" if user is None else user.name
         if refused is not None:
             self.audit.refused(method, name, peer, _target(request), refused.status.message)
             raise refused
         if method in AUDITED:
-            self.audit.begin(method, name, peer, _target(request))
+            self.audit.begin(method, name, peer, _target(request), client_call)
 
 
 def refusal(needs: Iterable[Need], user: User | None) -> status.StatusError | None:

@@ -31,13 +31,17 @@ class Audit:
         self._process, self._numbers = secrets.token_hex(4), itertools.count(1)
         self._minute = self._in_minute = self._left_out = 0
 
-    def begin(self, call: str, user: str, peer: str, target: str) -> None:
+    def begin(self, call: str, user: str, peer: str, target: str, client_call: str = "") -> None:
         """An administrative request of the running task begins. Later ones of the same task, the parts of a stream,
-        belong to it. StatusError if that cannot be written; then the request must not begin."""
+        belong to it. StatusError if that cannot be written; then the request must not begin.
+
+        client_call: the client's own id of its call; empty if it sent none. The tries of one call have the same id, if
+        the client is honest."""
         if _BEGUN.get() is not None:
             return
         request = f"{self._process}-{next(self._numbers)}"
-        fields = {"request": request, "call": call, "user": user, "peer": peer, "target": target}
+        own = {"client_call": client_call} if client_call else {}
+        fields = {"request": request, **own, "call": call, "user": user, "peer": peer, "target": target}
         try:
             self._write(logging.INFO, "administration", **fields, outcome="begun")
         except OSError as error:

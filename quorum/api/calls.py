@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -61,6 +62,9 @@ WATCH_LIMIT_S = 3_600.0
 """Time limit of a watch; its client then begins another one."""
 ANSWER_LIMIT_S = 60.0
 """Time limit for a client to take an answer, which is about 1 MiB or one message."""
+CLIENT_CALL = "quorum-call"
+"""Header with the client's id of its call, which is the same in all tries."""
+IS_CLIENT_CALL = re.compile("[0-9A-Za-z-]{1,64}")
 OF_USER = "user:"
 """Begins the name of a user among those who share; gRPC names no peer so."""
 OPEN_LIMIT_S = 5.0
@@ -432,12 +436,13 @@ def _handler(
 
     async def serve(call: Call, context: Context, user: User | None) -> None:
         peer = context.peer()
+        client_call = _client_call(_headers(context))
         requests = Requests(
             method,
             context,
             received,
             call.share,
-            lambda request: access.check(method.name, request, user, peer),
+            lambda request: access.check(method.name, request, user, peer, client_call),
         )
         outcome = NO_ANSWER
         try:
@@ -470,6 +475,12 @@ def _handler(
 
 def _headers(context: Context) -> dict[str, str]:
     return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _client_call(headers: Mapping[str, str]) -> str:
+    """The client's id of its call; empty if there is none, or it is none that belongs into a log."""
+    found = headers.get(CLIENT_CALL, "")
+    return found if IS_CLIENT_CALL.fullmatch(found) else ""
 
 
 def _certificate(context: Context) -> str:

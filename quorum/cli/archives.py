@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, UrlOption, connect, default_url, note, print_json
+from quorum.cli.console import (
+    CliError,
+    JsonOption,
+    UrlOption,
+    connect,
+    default_url,
+    note,
+    print_json,
+)
+from quorum.cli.counts import counted
 from quorum.cli.spark_options import ConfOption, MasterOption, heap
 from quorum.cli.spark_sessions import MemoryOption, spark_session
 
@@ -89,7 +98,7 @@ def archive(
                 is_over = bool(query.awaitTermination(WAIT_S))
         finally:
             query.stop()
-            note(f"archived {sum(written):,} messages to {to}")
+            note(f"archived {counted(sum(written), 'message')} to {to}")
         if once and not is_over:
             raise KeyboardInterrupt
         if once:
@@ -159,7 +168,7 @@ def selectivity(
         return
     for each in found:
         _show(each)
-    note(f"{sum(each.messages for each in found):,} messages")
+    note(counted(sum(each.messages for each in found), "message"))
 
 
 def _plain(found: QueueSelectivity) -> dict[str, Any]:
@@ -171,7 +180,7 @@ def _plain(found: QueueSelectivity) -> dict[str, Any]:
 def _show(found: QueueSelectivity) -> None:
     """Print tables at their full width, because they may be written to files."""
     whole = found.messages
-    print(f"{found.queue}: {whole:,} messages\n")
+    print(f"{found.queue}: {counted(whole, 'message')}\n")
     print("     matched     share  selector")
     for each in found.selectors:
         users = f"  ({', '.join(each.users)})" if each.users else ""

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from quorum.cli.console import CliError, JsonOption, print_json
+from quorum.cli.counts import counted
 
 app = typer.Typer(help="Read the audit files of members.", no_args_is_help=True)
 
@@ -37,6 +38,6 @@ def verify(
     if as_json:
         print_json(asdict(found))
         return
-    print(f"{found.lines:,} lines, {found.interrupted:,} of them interrupted")
+    print(f"{counted(found.lines, 'line')}, {found.interrupted:,} of them interrupted")
     print(f"before them  {found.before}")
     print(f"last         {found.last}")

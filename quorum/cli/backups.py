@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorum.cli.console import CliError, JsonOption, print_json
+from quorum.cli.counts import counted
 
 if TYPE_CHECKING:
     from quorum.node.maintenance.backup import Backup
@@ -104,11 +105,12 @@ def _show_found(found: Found) -> None:
             f"  group {each.group:<4} {each.last_entry:>12}    last entry, term {each.term}, "
             f"voters {', '.join(each.voters)}{learners}"
         )
-    print(f"  queues     {found.queues:>12,}    {found.messages:,} messages")
+    print(f"  queues     {found.queues:>12,}    {counted(found.messages, 'message')}")
     print(f"members that the new cluster drops: {', '.join(found.dropped) or 'none'}")
     if found.unknown_queues:
         print(
-            f"queues whose declaration is lost: {found.unknown_queues}, with {found.unknown_messages} messages, removed"
+            f"queues whose declaration is lost: {found.unknown_queues}, "
+            f"with {counted(found.unknown_messages, 'message')}, removed"
         )
     if found.ended_queues:
         print(f"queues that were deleted, and whose removal is lost: {', '.join(found.ended_queues)}")

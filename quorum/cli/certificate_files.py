@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 AUTHORITY = "ca"
 AUTHORITY_DAYS = 3650
+LOOPBACK, LOCALHOST = "127.0.0.1", "localhost"
 
 
 def write_certificates(directory: Path, names: Sequence[str], days: int = 365) -> Iterator[str]:
     """Write ca.pem and ca.key if the directory has none, and NAME.pem and NAME.key for each name; yield a line about
-    each file of certificates. OperatorError if a name is no
-    host, or the authority's files cannot be used."""
+    each file of certificates. OperatorError if a name is no host, or the authority's files cannot be used."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     bad = [name for name in names if name == AUTHORITY or "/" in name or not name.strip(".")]
     if bad:
@@ -97,9 +97,17 @@ def _issue(
     )
     if issuer is not None:
         usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        builder = builder.add_extension(x509.SubjectAlternativeName([_host(name)]), critical=False)
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([*map(_host, _hosts(name))]), critical=False
+        )
         builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
     return builder.sign(secret, SHA256())
+
+
+def _hosts(name: str) -> list[str]:
+    """The hosts that a certificate of this name is for: the two names of this machine belong together."""
+    other = {LOOPBACK: LOCALHOST, LOCALHOST: LOOPBACK}.get(name)
+    return [name, other] if other else [name]
 
 
 def _host(name: str) -> x509.GeneralName:

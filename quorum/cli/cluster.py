@@ -31,6 +31,7 @@ from quorum.cli.console import (
     print_table,
     require_linux,
 )
+from quorum.cli.counts import counted
 from quorum.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         )
     count = len(cluster.members) - len(outside)
     url = cluster.url_of(*cluster.names, logs_in=False)
-    serving = f"{_members(count)} {'serves' if count == 1 else 'serve'}: {url}"
+    serving = f"{counted(count, 'member')} {'serves' if count == 1 else 'serve'}: {url}"
     for line in _how_to_connect(cluster, url):
         print(line, flush=True)
     if detach:
@@ -227,7 +228,9 @@ def down(
     purge_now = purge and not elsewhere
     if purge_now:
         cluster.remove()
-    print(f"stopped {_members(running)}" + (f"; removed {directory}" if purge_now else ""), flush=True)
+    print(
+        f"stopped {counted(running, 'member')}" + (f"; removed {directory}" if purge_now else ""), flush=True
+    )
     if elsewhere:
         raise CliError(_not_ours(elsewhere) + (f"; {directory} is kept" if purge else ""), 1)
     if killed:
@@ -332,10 +335,6 @@ def _not_ours(names: tuple[str, ...]) -> str:
     )
 
 
-def _members(count: int) -> str:
-    return "1 member" if count == 1 else f"{count} members"
-
-
 def _plain(seen: ClusterStatus) -> dict[str, object]:
     from dataclasses import asdict
 
@@ -368,6 +367,24 @@ def _condition(group: GroupInfo) -> str:
     if group.repaired:
         found.append(f"{group.repaired:,} repaired")
     return ", ".join(found) or "good"
+
+
+def _behind(seen: ClusterStatus) -> Iterator[str]:
+    """How far members are behind the answering node, in the groups that it leads."""
+    for group in seen.groups:
+        far = [
+            f"{each.name} is {counted(group.last_index - each.match_index, 'entry', 'entries')} behind"
+            if each.match_index
+            else f"how far {each.name} is behind is not known yet"
+            for each in group.progress
+            if each.match_index < group.last_index
+        ]
+        if far:
+            yield f"{_name(group)}: {', '.join(far)}"
+
+
+def _name(group: GroupInfo) -> str:
+    return f"group {group.group}" if group.group else "system group"
 
 
 def _versions(seen: ClusterStatus) -> str:
@@ -425,6 +442,8 @@ def _tables(seen: ClusterStatus) -> None:
         )
         groups.add_row(name, leader, *row, _condition(group))
     print_table(groups)
+    for behind in _behind(seen):
+        console.print(behind, highlight=False)
     if versions := _versions(seen):
         console.print(versions)
     if seen.skipped_entries:

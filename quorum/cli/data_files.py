@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from quorum.cli.console import CliError, JsonOption, print_json
+from quorum.cli.counts import counted
 
 DAMAGED, CANNOT_CHECK = 1, 2
 
@@ -89,7 +90,9 @@ def check(
         print_json({**asdict(report), "good": report.is_good})
         raise typer.Exit(0 if report.is_good else DAMAGED)
     print(f"{report.directory}: {report.member or 'member unknown'}")
-    print(f"  segments   {report.segments:>12}    {report.record_bytes} bytes in {report.records} records")
+    print(
+        f"  segments   {report.segments:>12}    {report.record_bytes:,} bytes in {counted(report.records, 'record')}"
+    )
     print(f"  last LSN   {report.last_lsn:>12}")
     print(f"  groups     {report.groups:>12}")
     print(f"  snapshots  {report.snapshots:>12}")
@@ -100,6 +103,5 @@ def check(
         print(f"DAMAGE: {each.file}{place}: {each.what}")
         print(f"  means: {each.means}")
         print(f"  do:    {each.advice}")
-    count = len(report.findings)
-    print("good" if report.is_good else f"{count} {'finding' if count == 1 else 'findings'}")
+    print("good" if report.is_good else counted(len(report.findings), "finding"))
     raise typer.Exit(0 if report.is_good else DAMAGED)

@@ -18,6 +18,7 @@ from quorum.cli.console import (
     print_json,
     printable,
 )
+from quorum.cli.counts import counted
 from quorum.cli.queues import show_redriven
 from quorum.cli.spark_options import ConfOption, MasterOption
 from quorum.cli.spark_sessions import MemoryOption, spark_session
@@ -99,8 +100,8 @@ def _show(found: Counted, parts: list[str], *, as_json: bool) -> None:
     for group in found.groups:
         print(f"{group.messages:>12,}  {', '.join(_text(value) for value in group.values)}")
     if found.more:
-        print(f"and {found.more:,} smaller groups")
-    note(f"{found.messages:,} messages")
+        print(f"and {counted(found.more, 'smaller group')}")
+    note(counted(found.messages, "message"))
 
 
 def _plain(group: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from urllib.parse import urlencode
 
 from quorum.addresses import MAX_MEMBERS, host_port
 from quorum.cli.cluster_file import STATE_FILE, read_cluster_file
+from quorum.cli.counts import counted
 from quorum.cli.listeners import listeners
 from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.errors import ClusterError
@@ -121,7 +122,7 @@ class LocalCluster:
             self._read()
             if len(self._members) != members:
                 raise ClusterError(
-                    f"{self.directory} holds a cluster of {len(self._members)} members, not {members}; "
+                    f"{self.directory} holds a cluster of {counted(len(self._members), 'member')}, not {members}; "
                     "name another directory or remove that one"
                 )
             if secured and not self.is_secured:
@@ -151,7 +152,9 @@ class LocalCluster:
             raise ClusterError(f"{count} members; allowed: 1..{MAX_MEMBERS}")
         for what, given in (("client", client_ports), ("HTTP", http_ports)):
             if given is not None and len(given) != count:
-                raise ClusterError(f"{len(given)} {what} ports for {count} members; give one for each member")
+                raise ClusterError(
+                    f"{counted(len(given), f'{what} port')} for {counted(count, 'member')}; give one for each member"
+                )
         fixed = [*(client_ports or ()), *(http_ports or ())]
         if len(set(fixed)) != len(fixed):
             raise ClusterError(f"client ports and HTTP ports overlap: {sorted(fixed)}; choose others")

@@ -31,6 +31,7 @@ from quorum.cli.console import (
     pairs,
     served,
 )
+from quorum.cli.counts import counted
 
 if TYPE_CHECKING:
     from quorum.cli.json_lines import Received
@@ -59,6 +60,8 @@ MAX_KEPT = 65_536
 FIRST_MESSAGE_MS = 1_000
 """Least wait for the first message, if the attaching took long."""
 LAST_SEQUENCE = (1 << 64) - 1
+TOO_FEW = 3
+"""Exit status of a consume that ended before --count messages came."""
 CONFIRM_S = 60.0
 """Without --timeout: the wait for a confirm."""
 
@@ -156,7 +159,7 @@ def publish(
     else:
         count = _publish_all(url, send, messages, most, patience)
     place = queue if exchange is None else f"exchange {exchange}"
-    print(f"published {count:,} message{'' if count == 1 else 's'} to {place}")
+    print(f"published {counted(count, 'message')} to {place}")
 
 
 def _read_json_lines(
@@ -216,14 +219,19 @@ def _publish_together(
     url: str | None, add: Add, messages: Iterable[Message], size: int, patience: Patience
 ) -> int:
     """The same in one transaction, which is rolled back if the messages cannot be read to their end."""
+    from quorum.client.errors import OutcomeUnknown
+
     count = 0
-    with (
-        connected(url, patience) as client,
-        client.transaction(timeout_ms=patience.left_ms()) as transaction,
-    ):
-        for part in _read(_parts(messages, size), patience):
-            add(transaction, part)
-            count += len(part)
+    with connected(url, patience) as client:
+        try:
+            with client.transaction(timeout_ms=patience.left_ms()) as transaction:
+                for part in _read(_parts(messages, size), patience):
+                    add(transaction, part)
+                    count += len(part)
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(
+                f"{error}; if you publish the messages again, they may be there twice"
+            ) from error
     return count
 
 
@@ -256,8 +264,9 @@ def _confirm(
             cause = explain(client, int(explain_s * 1000))
             if not is_done(0.0):
                 raise CliError(
-                    f"no message was confirmed for {limit_s:g} s; {confirmed:,} were confirmed before. The outcome "
-                    f"of messages sent since is unknown. {cause + '; ' if cause else ''}{WHERE_TO_LOOK}",
+                    f"no message was confirmed for {limit_s:g} s; {confirmed:,} were confirmed before. Those sent "
+                    "since may have been published; if you publish them again, they may be there twice. "
+                    f"{cause + '; ' if cause else ''}{WHERE_TO_LOOK}",
                     1,
                 )
     return confirmation.result()
@@ -283,7 +292,8 @@ def consume(
     property_: FilterPropertyOption = None,
     application_property: FilterApplicationOption = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="end after this many messages")
+        int | None,
+        typer.Option("--count", "-n", min=1, help="end after this many messages; status 3 if fewer came"),
     ] = None,
     timeout: Annotated[
         float | None,
@@ -306,7 +316,9 @@ def consume(
     ] = 0,
     url: UrlOption = None,
 ) -> None:
-    """Write messages to stdout and settle each when it is written. Runs until Ctrl-C, --count or --timeout."""
+    """Write messages to stdout and settle each when it is written. Runs until Ctrl-C, --count or --timeout.
+
+    Status 3: --timeout ended it before --count messages came."""
     filters = filter_argument(property_, application_property)
     if selector is not None and filters is not None:
         raise CliError("a consumer has a selector or a property filter, not both")
@@ -321,19 +333,23 @@ def consume(
         held = prefetch if count is None else min(prefetch, count)
         with client.consume(queue, selector, filters, prefetch=held, priority=priority) as consumer:
             patience.is_for_each_call = timeout is None
-            _write_all(consumer, count, patience, json_lines or positions, positions, keep)
+            found = _write_all(consumer, count, patience, json_lines or positions, positions, keep)
+    if count is not None and found < count:
+        note(f"received {found:,} of {counted(count, 'message')} before the time-out")
+        raise typer.Exit(TOO_FEW)
 
 
 def _write_all(
     consumer: Consumer, count: int | None, patience: Patience, as_json: bool, positions: bool, keep: bool
-) -> None:
-    left = count
+) -> int:
+    """Write messages until there are `count`, or none comes in time. Returns their number."""
+    left, written = count, 0
     first_ms = min(FIRST_MESSAGE_MS, int(patience.limit_s * 1000))
     while left is None or left > 0:
         limit_ms = max(first_ms, int(patience.left_s() * 1000))
         delivery = consumer.next_delivery(None if patience.is_for_each_call else limit_ms)
         if delivery is None:
-            return
+            return written
         patience.renew()
         messages = [
             delivery[ordinal]
@@ -342,10 +358,12 @@ def _write_all(
         for message in messages:
             _write(message, as_json, positions)
         sys.stdout.flush()
+        written += len(messages)
         if left is not None:
             left -= len(messages)
         if not keep:
             consumer.settle_ranges([(messages[0].tag, messages[-1].tag)], wait=left == 0)
+    return written
 
 
 def browse(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.cli.console import CliError, JsonOption, note, print_json, print_table
+from quorum.cli.counts import counted
 from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ ScratchOption = Annotated[
 
 @app.callback()
 def _root() -> None:
-    """Run jobs on Spark (pip install 'quorum-queue[spark]')."""
+    """Run jobs on Spark. They need the extra `spark` of the distribution (docs/spark.md)."""
 
 
 @app.command()
@@ -97,7 +98,7 @@ def _judge_here(paths: list[Path]) -> Report | None:
         tell(f"more than {MAX_OPERATIONS:,} operations: Spark judges them")
         return None
     report = judge(records)
-    tell(f"{report.operations:,} operations in {report.records:,} records")
+    tell(f"{counted(report.operations, 'operation')} in {counted(report.records, 'record')}")
     report.seconds = time.monotonic() - started
     return report
 
@@ -173,7 +174,7 @@ def _show(report: Report) -> None:
         table.add_row(line.queue, line.producer, *cells, broken)
     print_table(table)
     if len(report.lines) > SHOWN_LINES:
-        print(f"and {len(report.lines) - SHOWN_LINES:,} producers more (--json shows all)")
+        print(f"and {counted(len(report.lines) - SHOWN_LINES, 'more producer')} (--json shows all)")
     for kind, shown in report.culprits.items():
         total = report.total(kind)
         print(
@@ -185,7 +186,7 @@ def _show(report: Report) -> None:
     counts = totals(report.lines)
     verdict = "no violation" if report.is_clean else "VIOLATED"
     print(
-        f"{verdict}: {report.operations:,} operations, {counts['confirmed']:,} messages confirmed, "
+        f"{verdict}: {counted(report.operations, 'operation')}, {counted(counts['confirmed'], 'message')} confirmed, "
         f"{counts['settled']:,} settled, {counts['left']:,} left; {report.seconds:.1f} s"
     )
 

@@ -21,6 +21,7 @@ from quorum.cli.console import (
     printable,
     served,
 )
+from quorum.cli.counts import counted
 
 if TYPE_CHECKING:
     from quorum.client.bulk_records import SubscriptionInfo
@@ -143,9 +144,9 @@ def delete(
         if not yes:
             count = client.describe(queue).queue.total
             with patience.paused():
-                confirm(f"Delete {queue} with {_messages(count)}?")
+                confirm(f"Delete {queue} with {counted(count, 'message')}?")
         count = client.delete(queue)
-    print(f"deleted {queue} and {_messages(count)}")
+    print(f"deleted {queue} and {counted(count, 'message')}")
 
 
 @app.command()
@@ -165,9 +166,9 @@ def purge(
             found = client.describe(queue).queue
             count = found.dead if dead else found.ready + found.delayed + found.dead
             with patience.paused():
-                confirm(f"Remove {_messages(count)} from {queue}?")
+                confirm(f"Remove {counted(count, 'message')} from {queue}?")
         count = client.purge(queue, dead_only=dead)
-    print(f"purged {_messages(count)} from {queue}")
+    print(f"purged {counted(count, 'message')} from {queue}")
 
 
 @app.command()
@@ -198,11 +199,11 @@ def show_redriven(queue: str, found: Redriven, *, as_json: bool) -> None:
         print_json(asdict(found))
     else:
         for name, count in sorted(found.moved.items()):
-            print(f"moved {_messages(count)} to {printable(name)}")
+            print(f"moved {counted(count, 'message')} to {printable(name)}")
         for reason, count in sorted(found.left.items()):
-            print(f"left {_messages(count)}: {printable(reason)}")
+            print(f"left {counted(count, 'message')}: {printable(reason)}")
         for name, count in sorted(found.doubtful.items()):
-            print(f"in doubt: {_messages(count)}, in {printable(name)}, {printable(queue)} or both")
+            print(f"in doubt: {counted(count, 'message')}, in {printable(name)}, {printable(queue)} or both")
         if not found.is_complete:
             print(
                 "stopped early: too many messages stay; choose some with --selector, or take them out of the queue"
@@ -211,10 +212,6 @@ def show_redriven(queue: str, found: Redriven, *, as_json: bool) -> None:
             print("nothing to move")
     if found.left or found.doubtful or not found.is_complete:
         raise typer.Exit(1)
-
-
-def _messages(count: int) -> str:
-    return f"{count:,} message{'' if count == 1 else 's'}"
 
 
 def selected(selector: str, encoded: bytes) -> str:

@@ -20,6 +20,7 @@ from quorum.cli.console import (
     print_table,
     still_trying,
 )
+from quorum.cli.counts import counted
 from quorum.cli.queues import plain_filter, selected, shown
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def list_(
         return
     from rich.table import Table
 
-    table = Table(caption=f"{ready:,} messages are ready")
+    table = Table(caption=f"ready in the queue: {counted(ready, 'message')}")
     table.add_column("subscription", overflow="fold")
     for heading in ("generation", "settled to", "reserved to", "outstanding", "timeout"):
         table.add_column(heading, justify="right")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,7 +26,7 @@ from quorum.client.batch import Batch, Message, prepare
 from quorum.client.consumer import MAX_COUNT, Consumer, ConsumerOptions
 from quorum.client.definitions import DefinitionCalls
 from quorum.client.delivery import DeliveredMessage, Delivery, Target, by_holder
-from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, Channels, OpenChannel, parse_url
+from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, Channels, OpenChannel, parse_url, with_call_id
 from quorum.client.errors import (
     ClosedError,
     NotFound,
@@ -652,9 +653,10 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
         attempt = 0
+        call_id = uuid.uuid4().hex
         told: QuorumError | None = None
         while True:
-            stub = admin_pb2_grpc.AdminStub(self._channel(attempt))
+            stub = admin_pb2_grpc.AdminStub(with_call_id(self._channel(attempt), call_id))
             left_s = max(0.001, deadline - loop.time())
             # one node gets only a share of the remaining time while there are others
             share_s = left_s if len(self._endpoints) == 1 else max(left_s / 3, 0.001)

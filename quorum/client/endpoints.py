@@ -20,6 +20,8 @@ SECURE_SCHEME = "quorums://"
 FILES = ("ca_file", "certificate_file", "key_file", "token_file")
 USER_VARIABLE, PASSWORD_VARIABLE = "QUORUM_USER", "QUORUM_PASSWORD"
 DEFAULT_PORT = 7400
+CLIENT_CALL = "quorum-call"
+"""Header with the id of a call, for the audit lines of members."""
 DEFAULT_TIMEOUT_MS = 30_000
 """Maximum time of a call, including all its retries."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024  # a message is at most 16 MiB, a delivery a few of them
@@ -83,7 +85,9 @@ class Service:
         return tuple([_seen(file) for file in (self.ca_file, self.certificate_file, self.key_file) if file])
 
     def _logged_in(self, channel: Any) -> Any:
-        return _LoggedIn(channel, self._authorization) if self.user or self.token_file else channel
+        if not self.user and not self.token_file:
+            return channel
+        return _WithHeader(channel, lambda: ("authorization", self._authorization()))
 
     def _authorization(self) -> str:
         """The header of one call. The token's file is read for each call, because its content changes."""
@@ -108,12 +112,12 @@ class Service:
         )
 
 
-class _LoggedIn:
-    """A channel whose calls say who the client is. authorization: called for each call."""
+class _WithHeader:
+    """A channel whose calls have one header more. header: called for each call."""
 
-    def __init__(self, channel: Any, authorization: Callable[[], str]) -> None:
+    def __init__(self, channel: Any, header: Callable[[], tuple[str, str]]) -> None:
         self._channel = channel
-        self._authorization = authorization
+        self._header = header
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
@@ -131,23 +135,28 @@ class _LoggedIn:
         return self._with_header(self._channel.stream_stream(*arguments, **options))
 
     def _with_header(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given, **options: method(
-            *given, metadata=(("authorization", self._authorization()),), **options
+        return lambda *given, metadata=(), **options: method(
+            *given, metadata=(*metadata, self._header()), **options
         )
 
-    async def __aenter__(self) -> _LoggedIn:
+    async def __aenter__(self) -> _WithHeader:
         await self._channel.__aenter__()
         return self
 
     async def __aexit__(self, *error: Any) -> Any:
         return await self._channel.__aexit__(*error)
 
-    def __enter__(self) -> _LoggedIn:
+    def __enter__(self) -> _WithHeader:
         self._channel.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> Any:
         return self._channel.__exit__(*error)
+
+
+def with_call_id(channel: Any, call_id: str) -> Any:
+    """The channel for the tries of one call. Members write the id into their audit lines, so the tries count as one."""
+    return _WithHeader(channel, lambda: (CLIENT_CALL, call_id))
 
 
 class Channels:

@@ -158,6 +158,9 @@ _BY_CODE: dict[grpc.StatusCode, type[QuorumError]] = {
     grpc.StatusCode.CANCELLED: ConnectionLost,
     grpc.StatusCode.DEADLINE_EXCEEDED: TimedOut,
 }
+_WRITE_FAILED = "Internal error from Core"
+"""Details of an INTERNAL that grpcio's client makes itself: the service ended the call during a write. grpcio 1.85.3
+often loses the status that the service sent. The next try learns it."""
 _CODE_BY_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -190,6 +193,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError | grpc.RpcError, doing: str) -> Q
             except Exception as problem:
                 return ServiceError(f"{doing}: unreadable status details ({problem})")
             return from_status(status, doing)
+    if error.code() is grpc.StatusCode.INTERNAL and error.details() == _WRITE_FAILED:
+        return ConnectionLost(f"{doing}: the service ended the call during a write")
     kind = _BY_CODE.get(error.code(), ServiceError)
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return kind(f"{doing}: no answer came in time")

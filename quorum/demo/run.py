@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from quorum.cli.counts import counted
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Client, Message, connect, encode_batch
 from quorum.client.errors import QuorumError
@@ -294,7 +295,7 @@ def _report(console: Console, course: Course, books: list[Tally], left: int, sec
     console.print(
         f"{course.confirmed:,} flights confirmed in {seconds:.0f} s; after {course.killed or 'no member'} was killed, "
         f"the longest wait for a confirm was {course.longest_wait_s:.2f} s; consumers moved to another member "
-        f"{course.reconnects} times; {left:,} messages are left in the queue"
+        f"{counted(course.reconnects, 'time')}; left in the queue: {counted(left, 'message')}"
     )
     is_right = (
         all(book.is_right for book in books)

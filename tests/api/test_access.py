@@ -19,14 +19,22 @@ from structlog.testing import capture_logs
 import quorum
 from quorum.api import server as api_server
 from quorum.api.access import Access, FirstAdministrator, is_loopback
-from quorum.api.calls import MAX_CALLS
+from quorum.api.calls import MAX_CALLS, _client_call
 from quorum.api.passwords import is_right, secret_of
 from quorum.api.rights import AUDITED, BY_METHOD, OPEN
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client import encode_batch
 from quorum.client.client import Client
-from quorum.client.errors import PermissionRefused, PublishRejected, QuorumError, RolledBack
+from quorum.client.endpoints import CLIENT_CALL
+from quorum.client.errors import (
+    ConnectionLost,
+    PermissionRefused,
+    PublishRejected,
+    QuorumError,
+    RolledBack,
+    from_rpc_error,
+)
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2, queue_pb2_grpc
 from support.served_member import serving
 
@@ -205,6 +213,27 @@ def test_every_call_is_made_by_every_kind_of_user() -> None:
     with_users(body)
 
 
+def test_a_stream_that_is_refused_during_a_write_is_refused_or_lost() -> None:
+    """grpcio reports most of these refusals as INTERNAL, which would be a defect of the service."""
+
+    async def refusal(channel: Any) -> QuorumError:
+        call = channel.stream_stream("/quorum.v1.Queue/Session")(timeout=60)
+        try:
+            while True:
+                await call.write(bytes(1 << 16))
+        except asyncio.InvalidStateError:  # the call had ended before the write
+            return PermissionRefused("")
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error, "writing")
+
+    async def body(url: str) -> None:
+        async with grpc.aio.insecure_channel(url.removeprefix("quorum://")) as channel:
+            found = {type(await refusal(channel)) for _ in range(50)}
+        assert found <= {PermissionRefused, ConnectionLost}
+
+    with_users(body)
+
+
 def test_the_rights_for_bulk_calls_are_those_of_the_table() -> None:
     """Bulk calls pass the same gate; here the table alone is compared."""
     users = {
@@ -258,9 +287,11 @@ def test_no_policy_makes_a_key_of_dead_letters_a_way_into_a_queue() -> None:
 
 
 async def code_of(channel: Any, path: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode:
-    """How the call ends, or OK if it goes on after its first answer."""
-    requests = iter([request.SerializeToString()])
-    call = channel.stream_stream(path)(requests, metadata=tuple(headers.items()), timeout=60)
+    """How the call ends, or OK if it goes on after its first answer. The request is sent together with the call's
+    beginning: a later write may fail because the call is refused already, and grpcio then replaces its status."""
+    call = channel.unary_stream(path)(
+        request.SerializeToString(), metadata=tuple(headers.items()), timeout=60
+    )
     with contextlib.suppress(grpc.aio.AioRpcError):
         async for _ in call:
             break
@@ -599,6 +630,45 @@ def test_what_is_on_this_machine() -> None:
         and not is_loopback("")
         and not is_loopback("ipv6:[fe80::1%eth0]:1")
     )
+
+
+def test_the_tries_of_one_call_have_one_id_in_the_log() -> None:
+    with capture_logs() as lines:
+
+        async def body(url: str) -> None:
+            async with quorum.connect(as_user(url, "admin")) as client:
+
+                async def declare(stub: Any, timeout_s: float, attempt: int) -> None:
+                    await stub.DeclareQueue(admin_pb2.DeclareQueueRequest(queue="tried"), timeout=timeout_s)
+                    if attempt < 2:
+                        empty = grpc.aio.Metadata()
+                        raise grpc.aio.AioRpcError(
+                            grpc.StatusCode.UNAVAILABLE, empty, empty, "its answer is lost"
+                        )
+
+                await client._attempts("declaring", None, declare)
+                await client.declare("tried.too")
+
+        with_users(body)
+    begun = [each for each in lines if "tried" in each.get("target", "") and each["outcome"] == "begun"]
+    assert len({each["request"] for each in begun}) == len(begun) == 4
+    first, second, third, other = (each["client_call"] for each in begun)
+    assert first == second == third != other
+
+
+@pytest.mark.parametrize(
+    ("sent", "written"),
+    [("0a-Z", "0a-Z"), ("x" * 64, "x" * 64), ("x" * 65, None), ("a b", None), ("a=b'", None), ("", None)],
+)
+def test_an_id_of_a_call_is_written_down_if_it_is_short_and_plain(sent: str, written: str | None) -> None:
+    assert _client_call({CLIENT_CALL: sent}) == (written or "")
+    with capture_logs() as lines:
+        request = admin_pb2.DeleteUserRequest(user="ann")
+        context = Context()
+        context.run(
+            Access().check, "Admin/DeleteUser", request, None, HERE, _client_call({CLIENT_CALL: sent})
+        )
+    assert lines[0].get("client_call") == written
 
 
 def test_a_cluster_without_users_is_told_when_the_member_serves_and_not_before() -> None:

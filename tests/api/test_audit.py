@@ -96,7 +96,7 @@ def test_the_page_shows_a_line_as_it_is_written() -> None:
     with capture_logs() as logged:
         audit = Audit()
         context = Context()
-        context.run(audit.begin, "Admin/DeleteQueue", *WHO)
+        context.run(audit.begin, "Admin/DeleteQueue", *WHO, "0a1b")
         context.run(audit.finish, DONE)
     assert len(shown) == len(logged) == 2
     for line, fields in zip(shown, logged, strict=True):
@@ -104,7 +104,7 @@ def test_the_page_shows_a_line_as_it_is_written() -> None:
         assert names == [name for name in fields if name not in ("event", "log_level")]
 
 
-@pytest.mark.parametrize("change", ["changed", "removed", "added", "exchanged"])
+@pytest.mark.parametrize("change", ["changed", "removed", "added", "exchanged", "nested"])
 def test_what_was_done_to_a_line_is_found(tmp_path: Path, change: str) -> None:
     path = tmp_path / "audit.jsonl"
     audited(path, 3)
@@ -115,6 +115,8 @@ def test_what_was_done_to_a_line_is_found(tmp_path: Path, change: str) -> None:
         del lines[2]
     elif change == "added":
         lines.insert(2, lines[1])
+    elif change == "nested":
+        lines[3] = b"[" * 100_000 + b"]" * 100_000 + b"\n"
     else:
         lines[2], lines[3] = lines[3], lines[2]
     path.write_bytes(b"".join(lines))

@@ -67,6 +67,8 @@ def test_a_client_with_the_authority_publishes_and_reads(made: Path) -> None:
     async def run() -> None:
         async with secured(made) as address:
             await works(f"quorums://{address}/?ca_file={made}/ca.pem")
+            port = address.rpartition(":")[2]
+            await works(f"quorums://localhost:{port}/?ca_file={made}/ca.pem")
 
     asyncio.run(run())
 

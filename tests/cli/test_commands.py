@@ -281,6 +281,16 @@ def test_kept_messages_stay_in_the_queue(service: Service) -> None:
     assert quorum("browse", "kept", url=service.url)[0] == "a\nb\n"
 
 
+def test_fewer_messages_than_wanted_have_a_status_of_their_own(service: Service) -> None:
+    service.cluster.declare("few")
+    quorum("publish", "few", "a", "b", url=service.url)
+    out, err = quorum("consume", "few", "-n", "3", "--timeout", "0.2", url=service.url, status=3)
+    assert (out, err) == ("a\nb\n", "received 2 of 3 messages before the time-out\n")
+    out, err = quorum("consume", "few", "-n", "1", "--timeout", "0.2", url=service.url, status=3)
+    assert (out, err) == ("", "received 0 of 1 message before the time-out\n")
+    assert quorum("consume", "few", "--timeout", "0.2", url=service.url) == ("", "")
+
+
 def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
     service.cluster.declare("selected")
     _, err = quorum("consume", "selected", "-s", "colour == 1", url=service.url, status=1)
@@ -521,7 +531,10 @@ def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(service: Service) 
         service.cluster._held_confirms.clear()
     first, last = err.splitlines()
     assert first.startswith("no message was confirmed for 3 s; still trying.")
-    assert last.startswith("error: no message was confirmed for 8 s; 0 were confirmed before.")
+    assert last.startswith(
+        "error: no message was confirmed for 8 s; 0 were confirmed before. Those sent since may have been published; "
+        "if you publish them again, they may be there twice. "
+    )
     assert out == ""
 
 

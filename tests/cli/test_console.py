@@ -15,6 +15,7 @@ from rich.table import Table
 
 from quorum.cli import cluster, console, subscriptions
 from quorum.cli.console import note, print_error, still_trying
+from quorum.cli.counts import counted
 from quorum.cli.queues import shown
 from quorum.client.errors import PermissionRefused, QuorumError, TimedOut
 from quorum.client.records import ClusterStatus
@@ -71,6 +72,37 @@ def test_no_table_cuts_a_value(
         "".join(cells).replace(" ", "") for cells in zip(*(row for row in rows if len(row) == 8), strict=True)
     }
     assert {str(index), leader} <= texts, "what is folded is whole"
+
+
+def test_the_status_says_who_is_behind_the_answering_node(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    found = admin_pb2.ClusterStatusResponse(answering_node="node-1")
+    for group, far in enumerate(((7, 7), (7, 6), (0, 3), ())):
+        wire = found.groups.add(group=group, leader="node-1", last_index=7)
+        for name, index in zip(("node-2", "node-3"), far, strict=False):
+            wire.progress.add(name=name, match_index=index)
+    cluster._tables(ClusterStatus.of(found))
+    told = [line for line in capsys.readouterr().out.splitlines() if "behind" in line]
+    assert told == [
+        "group 1: node-3 is 1 entry behind",
+        "group 2: how far node-2 is behind is not known yet, node-3 is 4 entries behind",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "nouns", "said"),
+    [
+        (0, ("message",), "0 messages"),
+        (1, ("message",), "1 message"),
+        (12_000, ("message",), "12,000 messages"),
+        (1, ("entry", "entries"), "1 entry"),
+        (2, ("entry", "entries"), "2 entries"),
+    ],
+)
+def test_a_count_has_its_noun(count: int, nouns: tuple[str, ...], said: str) -> None:
+    assert counted(count, *nouns) == said
 
 
 def test_errors_and_notes_keep_their_lines_and_nothing_else_that_a_terminal_obeys(

@@ -234,9 +234,7 @@ def test_the_packages_of_each_purpose_are_told(
 def test_a_client_alone_is_told_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the library that compares versions."""
     of_client = {
-        re.split(r"[<>=]", each)[0]
-        for each in metadata.requires("quorum-queue") or ()
-        if ";" not in each
+        re.split(r"[<>=]", each)[0] for each in metadata.requires("quorum-queue") or () if ";" not in each
     }
     real_version, real_spec = metadata.version, importlib.util.find_spec
 

@@ -77,8 +77,9 @@ def test_a_command_says_which_extra_it_needs(arguments: tuple[str, ...], extra: 
     done = command(*arguments)
     assert done.returncode == 1
     assert re.fullmatch(
-        rf"error: this command needs \w+: pip install 'quorum-queue\[{extra}\]', "
-        rf"or 'FILE.whl\[{extra}\]' if you have installed a wheel of your own\n",
+        rf"error: this command needs \w+: "
+        rf"pip install 'FILE\.whl\[{extra}\]', where FILE\.whl is the wheel of this release; "
+        rf"'\.\[{extra}\]' in its source tree\n",
         done.stderr,
     )
 

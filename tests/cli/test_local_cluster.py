@@ -105,7 +105,7 @@ def test_each_member_has_a_port_for_http_if_ports_are_given(tmp_path: Path) -> N
         joining.http,
     ]
     assert load(LocalCluster(tmp_path / "without", 1).members[0].config).http_listen is None
-    with pytest.raises(ClusterError, match="1 HTTP ports for 2 members"):
+    with pytest.raises(ClusterError, match="1 HTTP port for 2 members"):
         LocalCluster(tmp_path / "d", 2, http_ports=ports[:1])
     with pytest.raises(ClusterError, match="client ports and HTTP ports overlap"):
         LocalCluster(tmp_path / "d", 2, client_ports=ports, http_ports=ports)

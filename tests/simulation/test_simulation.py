@@ -393,6 +393,7 @@ UNREACHED = """
     quorum/cli/cluster.py
     quorum/cli/cluster_file.py
     quorum/cli/console.py
+    quorum/cli/counts.py
     quorum/cli/data_files.py
     quorum/cli/dead_letters.py
     quorum/cli/definitions.py

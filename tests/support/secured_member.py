@@ -36,11 +36,12 @@ class SecuredMember(LocalCluster):
         return self.members[0].output.read_text(encoding="utf-8", errors="replace")
 
     def context(self) -> ssl.SSLContext:
-        """Of a client, which trusts the authority for clients and has no certificate."""
+        """Return the TLS context of a client. It trusts the authority of the clients' port. It has no certificate."""
         return ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
 
     def peer_context(self, *, has_certificate: bool = True) -> ssl.SSLContext:
-        """Of a node that trusts the authority for members, with the certificate of one."""
+        """Return the TLS context of a node that connects to the members' port. It trusts the members' authority.
+        has_certificate: it also has a member's certificate."""
         found = ssl.create_default_context(cafile=str(self.peer_certificates / "ca.pem"))
         if has_certificate:
             found.load_cert_chain(

@@ -31,12 +31,14 @@ MAX_LISTED = 100
 EVENTS_LIMIT_S = 3_600.0
 """Time limit of a stream of events; its client then begins another one."""
 PASSING = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.ABORTED)
-"""Errors after which a stream of events goes on."""
+"""Codes of errors that do not end a stream of events: its next event may be complete again."""
 
 Admit = Callable[[str, Request, str], Awaitable[User | None]]
-"""Logs a peer in for a call. StatusError."""
+"""Authenticates the caller of a method: takes the method, the HTTP request and the peer, and returns the user (None if
+no user is needed). Raises StatusError if the caller is refused."""
 Ask = Callable[[Call, Any, User | None, str], Awaitable[dict[str, Any]]]
-"""Makes a call for a user and a peer. Aborted or StatusError."""
+"""Makes a call on behalf of a user and a peer, and returns the answer. Raises Aborted or StatusError if the call
+fails."""
 
 
 class Events:

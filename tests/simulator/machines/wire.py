@@ -322,10 +322,10 @@ class SimChannel:
     def stream_stream(
         self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any
     ) -> Any:
-        return lambda: self._call(method, response_deserializer)
+        return lambda **_: self._call(method, response_deserializer)
 
     def unary_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
-        def begin(request: Any, timeout: float | None = None) -> Any:
+        def begin(request: Any, timeout: float | None = None, **_: Any) -> Any:
             return self._call(method, response_deserializer).unary(request, timeout)
 
         return begin
