@@ -240,7 +240,7 @@ class NodeConfig(BaseSettings):
         ge=MIB,
         le=MAX_BYTES,
         description="unconfirmed bytes of all sessions of this node; a second limit of the same size is for the "
-        "bytes of requests in progress; docs/operations.md says how clients and groups share them",
+        "bytes of requests in progress; docs/limits.md says how clients and groups share them",
     )
     max_queues: int | None = Field(
         None,
@@ -280,7 +280,7 @@ class NodeConfig(BaseSettings):
     skip_entries: tuple[EntryPlace, ...] = Field(
         (),
         description="log entries whose commands about members and policies are skipped, each `0:INDEX`; the same on "
-        "all members; docs/operations.md says when to use it",
+        "all members; docs/recovery.md says when to use it",
     )
 
     @model_validator(mode="after")
