@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 import quorum
 from quorum.api.access import refusal
-from quorum.api.http import json_api, json_codec
+from quorum.api.http import answers, json_api, json_codec
 from quorum.api.http.calls import CALLS, PREFIX, request_of
 from quorum.api.http.description import openapi
 from quorum.api.http.json_api import MAX_BODY
@@ -321,6 +321,36 @@ def test_an_answer_of_messages_has_a_maximum_of_bytes(monkeypatch: pytest.Monkey
                 found.append(each["message"]["body"][0])
                 start = each["sequence"] + 1
             assert found == ["a", "b", "c"]
+
+    asyncio.run(run())
+
+
+def test_an_unread_answer_takes_room_and_time_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, clients that read nothing could fill the member's memory."""
+    monkeypatch.setattr(answers, "ANSWERS_BYTES", 1 << 20)
+    monkeypatch.setattr(answers, "ANSWER_LIMIT_S", 5.0)
+    monkeypatch.setattr(json_api, "BROWSED_BYTES", 1 << 30)
+
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/queues/q", {})
+            path = "/api/v1/queues/q/messages"
+            for _ in range(24):
+                await http.ok("POST", path, {"messages": [{"body": "x" * 1_000_000}]})
+            reader, writer = await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            size = int(head.partition("content-length: ")[2].split()[0])
+            assert size > 16 << 20, "more than the buffers of the sockets take"
+            status, reason, text = await http.refused("GET", path)
+            assert (status, reason) == (429, "OVERLOADED") and "no room for an answer" in text
+            while (await http.ask("GET", path))[0] != 200:
+                await asyncio.sleep(0.2)
+            try:
+                assert len(await reader.read()) < size
+            except ConnectionResetError:
+                pass
+            writer.close()
 
     asyncio.run(run())
 
