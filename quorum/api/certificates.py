@@ -180,6 +180,7 @@ def read_checked(keys: tuple[str, str, str], files: Sequence[Path]) -> tuple[byt
     configuration. ConfigError if a file cannot be read, or has something else: gRPC would accept no connection, and
     would not say why."""
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
     def raw(public: object) -> bytes:
@@ -204,7 +205,13 @@ def read_checked(keys: tuple[str, str, str], files: Sequence[Path]) -> tuple[byt
         raise ConfigError(
             f"{keys[1]} {files[1]} is encrypted; a member needs a key without a password"
         ) from None
-    if raw(first.public_key()) != raw(private.public_key()):
+    except UnsupportedAlgorithm as error:
+        raise ConfigError(f"{keys[1]} {files[1]} cannot be used: {error}") from None
+    try:
+        public = first.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{keys[0]} {files[0]} cannot be used: {error}") from None
+    if raw(public) != raw(private.public_key()):
         raise ConfigError(
             f"{keys[1]} {files[1]} is not the key of the first certificate in {keys[0]} {files[0]}"
         )
