@@ -527,6 +527,31 @@ def test_a_flood_of_wrong_passwords_leaves_others_their_share() -> None:
     asyncio.run(scenario())
 
 
+def test_addresses_take_turns_with_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a log-in waited for all passwords that another address had sent before it."""
+    checked: list[str] = []
+
+    def is_right(password: str, secret: str) -> bool:
+        checked.append(password)
+        return secret == password
+
+    monkeypatch.setattr("quorum.api.access.is_right", is_right)
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        flood = [
+            asyncio.create_task(user_of(access, AWAY, header("admin", f"wrong {number}")))
+            for number in range(40)
+        ]
+        await asyncio.sleep(0)
+        assert await user_of(access, "ipv4:192.0.2.200:1", header("admin", "right")) == "admin"
+        await asyncio.gather(*flood)
+
+    asyncio.run(scenario())
+    assert len(checked) == 41 and checked.index("right") <= 2
+
+
 def test_a_users_flood_of_sessions_leaves_another_one_of_the_same_address_its_share() -> None:
     async def body(url: str) -> None:
         async with contextlib.AsyncExitStack() as held:
