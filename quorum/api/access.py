@@ -78,7 +78,7 @@ class Access:
         self._users = Users()
         self._is_told = False
         self._calls: dict[Any, User | None] = {}
-        """calls under way, with their users; each has `end(why)`"""
+        """calls under way, with their users; each has `end(why)` and `wire_peer()`"""
         self._expiring: dict[Any, asyncio.TimerHandle] = {}
         """of the calls with a token: what ends them"""
         self._key = os.urandom(32)
@@ -88,9 +88,14 @@ class Access:
         self._turns = Turns()
 
     def reconfigure(self, tokens: CheckToken | None, *, is_open_without_users: bool) -> None:
-        """Take a new configuration, as the constructor does. Calls go on until their tokens expire."""
+        """Take a new configuration, as the constructor does. Calls go on until their tokens expire. Those of clients
+        elsewhere that needed no log-in end when they need one."""
+        is_closed = self._is_open_without_users and not is_open_without_users
         self._tokens = tokens
         self._is_open_without_users = is_open_without_users
+        for call, user in list(self._calls.items()) if is_closed else ():
+            if user is None and not is_loopback(call.wire_peer()):
+                call.end(_changed())
 
     def serves(self) -> None:
         """The member begins to serve: it knows the users of the cluster, if there are any."""

@@ -7,6 +7,7 @@ import base64
 import contextlib
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -525,6 +526,30 @@ def test_a_flood_of_wrong_passwords_leaves_others_their_share() -> None:
         assert (await other) is not None
 
     asyncio.run(scenario())
+
+
+def test_a_session_without_a_log_in_ends_when_the_configuration_demands_one() -> None:
+    """Before, it went on for ever. One on the member's own machine needs none until there are users."""
+
+    @dataclass(eq=False)
+    class Session:
+        peer: str
+        ended: str = ""
+
+        def wire_peer(self) -> str:
+            return self.peer
+
+        def end(self, why: StatusError) -> None:
+            self.ended = why.status.reason
+
+    access = Access(is_open_without_users=True)
+    away, here = Session(AWAY), Session(HERE)
+    for session in (away, here):
+        access.begin(session, None, {})
+    access.reconfigure(None, is_open_without_users=True)
+    assert (away.ended, here.ended) == ("", "")
+    access.reconfigure(None, is_open_without_users=False)
+    assert (away.ended, here.ended) == ("user_changed", "")
 
 
 def test_addresses_take_turns_with_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
