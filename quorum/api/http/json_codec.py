@@ -16,6 +16,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,7 +30,10 @@ VALUE = queue_pb2.Value.DESCRIPTOR.full_name
 MESSAGE = queue_pb2.Message.DESCRIPTOR.full_name
 PROPERTIES = "application_properties"
 MAX_VALUES = 100_000
-"""Maximum number of values in a body, at all depths. Each takes some microseconds, and up to 200 bytes of memory."""
+"""Maximum number of values in a body, at all depths; an empty object or array counts twice. Each takes some
+microseconds, and up to 200 bytes of memory."""
+_STRING = re.compile(rb'"(?:[^"\\]+|\\.?)*+(?:"|\Z)', re.DOTALL)
+"""A string of JSON, also one without an end."""
 _RANGES = {
     **dict.fromkeys(
         (FieldDescriptor.CPPTYPE_INT32,),
@@ -70,24 +74,20 @@ def parsed(data: bytes) -> object:
     """The JSON of a request's body; an empty object without one. JsonError. StatusError if it has too many values."""
     if not data:
         return {}
+    if _values(data) > MAX_VALUES:
+        text = f"the body has more than {MAX_VALUES} values"
+        raise StatusError(make(Code.RESOURCE_EXHAUSTED, "request_too_large", text))
     try:
         found: object = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise JsonError(f"the body is no JSON: {error}") from error
-    _check_values(found)
     return found
 
 
-def _check_values(value: object) -> None:
-    waiting, count = [value], 0
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict | list):
-            count += len(each)
-            if count > MAX_VALUES:
-                text = f"the body has more than {MAX_VALUES} values"
-                raise StatusError(make(Code.RESOURCE_EXHAUSTED, "request_too_large", text))
-            waiting.extend(each.values() if isinstance(each, dict) else each)
+def _values(data: bytes) -> int:
+    """The number of values, at all depths, from the bytes alone: once parsed, a small one takes a hundred bytes."""
+    rest = _STRING.sub(b"", data)
+    return rest.count(b",") + rest.count(b"[") + rest.count(b"{")
 
 
 def read(message: Message, value: object, where: str = "", without: Iterable[str] = ()) -> None:
