@@ -9,7 +9,8 @@ adapter, which refuses single messages.
   says otherwise. A configured administrator may then log in from anywhere, to make the first user.
 - When a user changes, its sessions and other streams end. The client begins them again, with what the user may do now.
   Single calls end by themselves.
-- A wrong password costs as much as a right one. Few are checked at a time, and an address may wait with its share.
+- A wrong password costs as much as a right one. One is checked at a time. Addresses take turns, and each may wait with
+  its share.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from quorum.api.audit import Audit
 from quorum.api.passwords import is_right
 from quorum.api.rights import AUDITED, BY_METHOD, OPEN, Need, is_met
 from quorum.api.shares import Shares
+from quorum.api.turns import LARGE_STEPS, Turns
 from quorum.catalog.users import User, Users
 
 MAX_LOG_INS = 256
 """Maximum number of passwords that wait to be checked; an address may have as many as are left free."""
-CHECKED_AT_ONCE = 1
 KNOWN_LOG_INS = 1_000
 """Passwords that were right, kept as keyed hashes, so that a call need not wait for scrypt."""
 MAX_HEADER = 8_192
@@ -77,19 +78,24 @@ class Access:
         self._users = Users()
         self._is_told = False
         self._calls: dict[Any, User | None] = {}
-        """calls under way, with their users; each has `end(why)`"""
+        """calls under way, with their users; each has `end(why)` and `wire_peer()`"""
         self._expiring: dict[Any, asyncio.TimerHandle] = {}
         """of the calls with a token: what ends them"""
         self._key = os.urandom(32)
         self._known: OrderedDict[bytes, str] = OrderedDict()
         """keyed hash of a name and a password -> the user's secret, for which it was right"""
         self._waiting = Shares(MAX_LOG_INS)
-        self._checking = asyncio.Semaphore(CHECKED_AT_ONCE)
+        self._turns = Turns()
 
     def reconfigure(self, tokens: CheckToken | None, *, is_open_without_users: bool) -> None:
-        """Take a new configuration, as the constructor does. Calls go on until their tokens expire."""
+        """Take a new configuration, as the constructor does. Calls go on until their tokens expire. Those of clients
+        elsewhere that needed no log-in end when they need one."""
+        is_closed = self._is_open_without_users and not is_open_without_users
         self._tokens = tokens
         self._is_open_without_users = is_open_without_users
+        for call, user in list(self._calls.items()) if is_closed else ():
+            if user is None and not is_loopback(call.wire_peer()):
+                call.end(_changed())
 
     def serves(self) -> None:
         """The member begins to serve: it knows the users of the cluster, if there are any."""
@@ -190,8 +196,7 @@ class Access:
             text = "too many log-ins of this client's address wait to be checked"
             raise status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "too_many_log_ins", text))
         try:
-            async with self._checking:
-                is_known = await asyncio.to_thread(is_right, password, secret)
+            is_known = await self._turns.run(address, LARGE_STEPS + 1, lambda: is_right(password, secret))
         finally:
             self._waiting.leave(address)
         if is_known:

@@ -73,13 +73,22 @@ class AuditFile:
             raise
 
     def _begin_another(self) -> None:
-        for number in range(KEPT - 1, 0, -1):
-            older = _numbered(self._file, number)
-            if older.exists():
-                older.replace(_numbered(self._file, number + 1))
-        self._file.replace(_numbered(self._file, 1))
+        """OSError: nothing is lost, and the next call goes on where this one has ended."""
+        fresh = self._file.with_name(f"{self._file.name}.new")
+        descriptor = _opened(fresh)
+        try:
+            if self._file.exists():  # otherwise it has its number already
+                numbers = range(1, KEPT + 1)
+                gap = next((each for each in numbers if not _numbered(self._file, each).exists()), KEPT)
+                for number in range(gap - 1, 0, -1):
+                    _numbered(self._file, number).replace(_numbered(self._file, number + 1))
+                self._file.replace(_numbered(self._file, 1))
+            fresh.replace(self._file)
+        except OSError:
+            os.close(descriptor)
+            raise
         os.close(self._descriptor)
-        self._descriptor = _opened(self._file)
+        self._descriptor = descriptor
         self._size = 0
 
 
@@ -166,7 +175,7 @@ def verify(files: list[Path]) -> Verified:
 def _before(line: bytes) -> str | None:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     except RecursionError:  # no member writes nested values
         return ""

@@ -177,6 +177,7 @@ def read_checked(keys: tuple[str, str, str], files: Sequence[Path]) -> tuple[byt
     configuration. ConfigError, with a line for each finding, if a file cannot be read, or has something else: gRPC
     would accept no connection, and would not say why."""
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
     def raw(public: object) -> bytes:
@@ -187,15 +188,22 @@ def read_checked(keys: tuple[str, str, str], files: Sequence[Path]) -> tuple[byt
     wrong = []
     public = own_public = None
     try:
-        public = raw(x509.load_pem_x509_certificates(certificate)[0].public_key())
+        first = x509.load_pem_x509_certificates(certificate)[0]
     except (ValueError, IndexError):
         wrong.append(f"{keys[0]} {files[0]} is no PEM file of certificates")
+    else:
+        try:
+            public = raw(first.public_key())
+        except (ValueError, UnsupportedAlgorithm) as error:
+            wrong.append(f"{keys[0]} {files[0]} cannot be used: {error}")
     try:
         own_public = raw(load_pem_private_key(secret, password=None).public_key())
     except ValueError:
         wrong.append(f"{keys[1]} {files[1]} is no PEM file of a private key")
     except TypeError:
         wrong.append(f"{keys[1]} {files[1]} is encrypted; a member needs a key without a password")
+    except UnsupportedAlgorithm as error:
+        wrong.append(f"{keys[1]} {files[1]} cannot be used: {error}")
     if public is not None and own_public is not None and public != own_public:
         wrong.append(f"{keys[1]} {files[1]} is not the key of the first certificate in {keys[0]} {files[0]}")
     for each in authorities:

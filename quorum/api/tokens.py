@@ -7,6 +7,7 @@ algorithm is refused. Its header is used for nothing but to find the key by its 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,10 +65,15 @@ class Tokens:
             raise ValueError(f"{self._file} has {found.st_size} bytes; allowed: {MAX_KEYS_BYTES}")
         try:
             content = self._file.read_text(encoding="utf-8")
-            keys = jwt.PyJWKSet.from_json(content).keys
-        except (jwt.PyJWTError, ValueError) as error:
+            found = json.loads(content)
+            if not isinstance(found, dict):
+                raise ValueError('it is no JSON object with "keys"')
+            keys = {key.key_id or "": key for key in jwt.PyJWKSet.from_dict(found).keys}
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
             raise ValueError(f"{self._file} is no set of keys (JWKS): {error}") from error
-        self._keys = {key.key_id or "": key for key in keys}
+        except TypeError as error:  # of the library, which expects a text
+            raise ValueError(f"{self._file} is no set of keys (JWKS): a field of a key is no text") from error
+        self._keys = keys
         self.content = content
 
     def check(self, token: str) -> tuple[str, float]:

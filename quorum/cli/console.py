@@ -313,7 +313,7 @@ def scalar(text: str) -> FieldValue:
     """Parse true, 12, 1.5 and "quoted" as JSON; everything else is text."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float | str) else text
 

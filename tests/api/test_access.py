@@ -7,6 +7,7 @@ import base64
 import contextlib
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -556,6 +557,55 @@ def test_a_flood_of_wrong_passwords_leaves_others_their_share() -> None:
         assert (await other) is not None
 
     asyncio.run(scenario())
+
+
+def test_a_session_without_a_log_in_ends_when_the_configuration_demands_one() -> None:
+    """Before, it went on for ever. One on the member's own machine needs none until there are users."""
+
+    @dataclass(eq=False)
+    class Session:
+        peer: str
+        ended: str = ""
+
+        def wire_peer(self) -> str:
+            return self.peer
+
+        def end(self, why: StatusError) -> None:
+            self.ended = why.status.reason
+
+    access = Access(is_open_without_users=True)
+    away, here = Session(AWAY), Session(HERE)
+    for session in (away, here):
+        access.begin(session, None, {})
+    access.reconfigure(None, is_open_without_users=True)
+    assert (away.ended, here.ended) == ("", "")
+    access.reconfigure(None, is_open_without_users=False)
+    assert (away.ended, here.ended) == ("user_changed", "")
+
+
+def test_addresses_take_turns_with_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a log-in waited for all passwords that another address had sent before it."""
+    checked: list[str] = []
+
+    def is_right(password: str, secret: str) -> bool:
+        checked.append(password)
+        return secret == password
+
+    monkeypatch.setattr("quorum.api.access.is_right", is_right)
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        flood = [
+            asyncio.create_task(user_of(access, AWAY, header("admin", f"wrong {number}")))
+            for number in range(40)
+        ]
+        await asyncio.sleep(0)
+        assert await user_of(access, "ipv4:192.0.2.200:1", header("admin", "right")) == "admin"
+        await asyncio.gather(*flood)
+
+    asyncio.run(scenario())
+    assert len(checked) == 41 and checked.index("right") <= 2
 
 
 def test_a_users_flood_of_sessions_leaves_another_one_of_the_same_address_its_share() -> None:

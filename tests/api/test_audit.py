@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import random
 import shlex
 from contextvars import Context
 from pathlib import Path
@@ -82,6 +83,41 @@ def test_the_chain_goes_on_after_a_start_and_over_files(
         verify([files[0], path])
 
 
+@pytest.mark.parametrize(("failing", "share"), [("_opened", 0.7), ("_numbered", 0.2)])
+def test_no_line_is_lost_while_another_file_cannot_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, share: float
+) -> None:
+    """Before, a failed open left no file, and each further attempt removed the oldest one."""
+    monkeypatch.setattr(audit_file, "MAX_FILE_BYTES", 500)
+    path = tmp_path / "audit.jsonl"
+    file = AuditFile(path, "node-1")
+    written = 0
+    while not path.with_name("audit.jsonl.4").exists():
+        file.write("event", number=written)
+        written += 1
+    real, draw, failures = getattr(audit_file, failing), random.Random(7), []
+
+    def sometimes(*args: Any) -> Any:
+        if draw.random() < share:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(*args)
+
+    monkeypatch.setattr(audit_file, failing, sometimes)
+    while len(failures) < 3 or failures[-1] == written:
+        try:
+            file.write("event", number=written)
+            written += 1
+        except OSError as error:
+            failures.append(written)
+            if error.errno != errno.EMFILE:
+                raise
+    monkeypatch.undo()
+    file.write("event", number=written)
+    numbered = sorted(tmp_path.glob("audit.jsonl.[0-9]"), reverse=True)
+    assert [each["number"] for one in (*numbered, path) for each in lines_of(one)] == list(range(written + 1))
+    verify([*numbered, path])
+
+
 def test_a_new_member_is_named_with_its_addresses() -> None:
     new = pb.MemberInfo(name="d", client_address="d:7400", peer_address="d:7401", id="d~12", incarnation="12")
     with capture_logs() as logged:
@@ -124,6 +160,14 @@ def test_what_was_done_to_a_line_is_found(tmp_path: Path, change: str) -> None:
         verify([path])
     found = CliRunner().invoke(app, ["audit", "verify", str(path)])
     assert found.exit_code == 1
+
+
+def test_a_line_of_deep_json_is_told_as_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audited(path, 1)
+    path.write_bytes(b"[" * 100_000 + b"\n" + path.read_bytes())
+    with pytest.raises(Broken, match=r"audit\.jsonl, line 2: "):
+        verify([path])
 
 
 def test_lines_that_are_missing_at_the_end_are_found_by_the_last_hash(tmp_path: Path) -> None:

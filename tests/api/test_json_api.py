@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -15,11 +16,11 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 import quorum
 from quorum.api.access import refusal
-from quorum.api.http import json_codec
+from quorum.api.http import answers, json_api, json_codec
 from quorum.api.http.calls import CALLS, PREFIX, request_of
 from quorum.api.http.description import openapi
 from quorum.api.http.json_api import MAX_BODY
-from quorum.api.http.json_codec import JsonError
+from quorum.api.http.json_codec import MAX_VALUES, JsonError
 from quorum.api.http.metrics import Metrics
 from quorum.api.http.server import MOST_CONNECTIONS
 from quorum.api.rights import BY_METHOD
@@ -265,8 +266,91 @@ def test_a_body_is_not_read_before_the_log_in_nor_past_its_limit() -> None:
             assert (await http.raw(large))[0] == 413
             chunked = f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()
             assert (await http.raw(chunked))[0] == 400
+            both = f"{head}Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n"
+            assert (await http.raw(both.encode()))[0] == 400  # the chunks could be any number
             await http.ok("PUT", "/api/v1/users/admin", {"password": PASSWORD, "administers": True})
             assert (await http.raw(large))[0] == 401
+
+    asyncio.run(run())
+
+
+def test_a_body_has_a_maximum_of_values() -> None:
+    """Before, one body kept the member busy for seconds. A large one is read in a thread."""
+
+    async def run() -> None:
+        async with member() as http:
+            path = "/api/v1/queues/q/messages"
+            await http.ok("PUT", "/api/v1/queues/q", {})
+            most = {
+                "messages": [{"body": "x", "application_properties": dict.fromkeys("abcdefg", 1)}] * 4_000
+            }
+            assert (await http.ok("POST", path, most)) == {"count": 4_000}
+            for many in ([{}] * MAX_VALUES, [[1] * (MAX_VALUES // 10)] * 10, [{"a": [0] * MAX_VALUES}]):
+                status, reason, text = await http.refused("POST", path, {"messages": many})
+                assert (status, reason) == (413, "REQUEST_TOO_LARGE")
+                assert text == f"the body has more than {MAX_VALUES} values"
+            loop, in_loop = threading.get_ident(), []
+            read = json_codec.read
+
+            def watched(*args: Any, **more: Any) -> None:
+                in_loop.append(threading.get_ident() == loop)
+                read(*args, **more)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(json_codec, "read", watched)
+                await http.ok("POST", path, most)
+            assert len(in_loop) > 4_000 and not any(in_loop)
+
+    asyncio.run(run())
+
+
+def test_an_answer_of_messages_has_a_maximum_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, 100 large messages were in the member's memory at a time, several times over."""
+    monkeypatch.setattr(json_api, "BROWSED_BYTES", 1 << 20)
+
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/queues/q", {})
+            path = "/api/v1/queues/q/messages"
+            for letter in "abc":
+                await http.ok("POST", path, {"messages": [{"body": letter * (1 << 20)}]})
+            found: list[str] = []
+            start = 0
+            while len(found) < 3:
+                [each] = (await http.ok("GET", f"{path}?start_sequence={start}"))["messages"]
+                found.append(each["message"]["body"][0])
+                start = each["sequence"] + 1
+            assert found == ["a", "b", "c"]
+
+    asyncio.run(run())
+
+
+def test_an_unread_answer_takes_room_and_time_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, clients that read nothing could fill the member's memory."""
+    monkeypatch.setattr(answers, "ANSWERS_BYTES", 1 << 20)
+    monkeypatch.setattr(answers, "ANSWER_LIMIT_S", 5.0)
+    monkeypatch.setattr(json_api, "BROWSED_BYTES", 1 << 30)
+
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/queues/q", {})
+            path = "/api/v1/queues/q/messages"
+            for _ in range(24):
+                await http.ok("POST", path, {"messages": [{"body": "x" * 1_000_000}]})
+            reader, writer = await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            size = int(head.partition("content-length: ")[2].split()[0])
+            assert size > 16 << 20, "more than the buffers of the sockets take"
+            status, reason, text = await http.refused("GET", path)
+            assert (status, reason) == (429, "OVERLOADED") and "no room for an answer" in text
+            while (await http.ask("GET", path))[0] != 200:
+                await asyncio.sleep(0.2)
+            try:
+                assert len(await reader.read()) < size
+            except ConnectionResetError:
+                pass
+            writer.close()
 
     asyncio.run(run())
 

@@ -163,6 +163,21 @@ def test_a_wrong_file_of_keys_is_told_once(tmp_path: Path) -> None:
     assert [line["event"] for line in lines] == ["keys of tokens not renewed"]
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "null", "[" * 100_000, '{"keys": [{"kid": ["one"]}]}', '{"keys": [{"alg": ["RS256"]}]}']
+)
+def test_json_that_is_no_set_of_keys_is_told_as_such(tmp_path: Path, text: str) -> None:
+    """Before, a reload of such a file ended the member."""
+    file = keys_in(tmp_path, one=RSA)
+    if "keys" in text:  # in a key that is right besides
+        changed = json.loads(file.read_text(encoding="utf-8"))
+        changed["keys"][0] |= json.loads(text)["keys"][0]
+        text = json.dumps(changed)
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="no set of keys"):
+        Tokens(file, "RS256", "quorum", "sub")
+
+
 def test_without_keys_no_token_is_accepted() -> None:
     assert "has no keys of tokens" in reason_of(access_with(None), token())
 

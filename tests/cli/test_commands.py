@@ -424,6 +424,7 @@ def test_selector_eval_answers_line_by_line() -> None:
 
 
 def test_values_on_the_command_line_are_json_where_they_can_be() -> None:
+    assert scalar("[" * 100_000) == "[" * 100_000
     assert [scalar(text) for text in ("true", "12", "1.5", '"12"', "red", "null", "[1]", "")] == [
         True,
         12,

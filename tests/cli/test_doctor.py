@@ -283,6 +283,13 @@ def secured(config: Path, http: int = 7480) -> Path:
     return folder / "pki"
 
 
+STRANGE_KEY = """-----BEGIN EC PRIVATE KEY-----
+MC4CAQEEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4foAcGBSuBBAAB
+-----END EC PRIVATE KEY-----
+"""
+"""Of a curve that nobody uses."""
+
+
 def test_certificates_that_fit_are_told_so(config: Path) -> None:
     secured(config)
     found = by_name(config)
@@ -313,6 +320,9 @@ def test_certificates_that_fit_are_told_so(config: Path) -> None:
         ("pki/ca.pem", "rubbish", "tls_client_ca_file FILE is no PEM file of certificates"),
         ("administrator", "admin:short", "first_administrator_file FILE: "),
         ("tokens", None, "token_keys_file FILE: "),
+        ("tokens", "[]", "token_keys_file FILE: FILE is no set of keys (JWKS): it is no JSON object"),
+        ("pki/127.0.0.1.key", STRANGE_KEY, "tls_key_file FILE cannot be used: "),
+        ("pki/a.key", STRANGE_KEY, "peers_key_file FILE cannot be used: "),
     ],
 )
 def test_a_file_with_which_the_member_does_not_start_is_bad(

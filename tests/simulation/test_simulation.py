@@ -345,6 +345,7 @@ UNREACHED = """
     quorum/api/connections.py
     quorum/api/grpc_server.py
     quorum/api/health.py
+    quorum/api/http/answers.py
     quorum/api/http/callers.py
     quorum/api/http/calls.py
     quorum/api/http/dead_letters.py

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from google.rpc import status_pb2
 from starlette.requests import Request
@@ -42,10 +41,11 @@ from quorum.api.http.events import Events
 from quorum.api.http.json_codec import JsonError
 from quorum.api.http.sums import AllQueues
 from quorum.api.hub import Hub
-from quorum.api.owners import CALLER, client_address
+from quorum.api.owners import CALLER, client_address, owner_of
 from quorum.api.shares import Shares, WindowFull
 from quorum.api.status import Code, StatusError, invalid, make
 from quorum.catalog.users import User
+from quorum.node.wire import batches
 from quorum.node.wire.wire_scan import ScanError, scan
 from quorum.v1 import admin_pb2, queue_pb2
 
@@ -57,7 +57,10 @@ MAX_CALLS = 48
 """Requests of a member at a time; an address may have as many as are left free."""
 MAX_BROWSED = 100
 """Maximum number of messages in an answer."""
+BROWSED_BYTES = 4 << 20
+"""An answer of messages ends with the message that brings it to this size."""
 
+T = TypeVar("T")
 _Serve = Callable[[Request, User | None, str], Awaitable[dict[str, Any]]]
 """Makes the answer for a user and a peer."""
 
@@ -136,8 +139,8 @@ class JsonApi:
     async def _redrive(self, request: Request, user: User | None, peer: str) -> dict[str, Any]:
         _no_query(request.query_params)
         name = request.path_params["queue"]
-        async with self._received(request, peer) as body:
-            only, limit = _redrive_fields(body)
+        async with self._received(request, peer) as data:
+            only, limit = await self._read(data, peer, _redrive_fields)
         self._hub.access.check("Queue/Get", queue_pb2.GetRequest(queue=name), user, peer)
         described = await self._checked_call(QUEUE, QUEUE.request(queue=name), user, peer)
 
@@ -196,8 +199,8 @@ class JsonApi:
         return endpoint
 
     @contextlib.asynccontextmanager
-    async def _received(self, request: Request, peer: str) -> AsyncIterator[object]:
-        """The JSON of the body, whose bytes count until the end."""
+    async def _received(self, request: Request, peer: str) -> AsyncIterator[bytes]:
+        """The body, whose bytes count until the end."""
         address = client_address(peer)
         size = _length(request)
         try:
@@ -212,28 +215,41 @@ class JsonApi:
 
     async def _serve(self, call: Call, request: Request, user: User | None, peer: str) -> dict[str, Any]:
         if not call.has_body:
-            return await self._serve_body(call, request, {}, user, peer)
-        async with self._received(request, peer) as body:
-            return await self._serve_body(call, request, body, user, peer)
+            return await self._serve_body(call, request, b"", user, peer)
+        async with self._received(request, peer) as data:
+            return await self._serve_body(call, request, data, user, peer)
 
     async def _serve_body(
-        self, call: Call, request: Request, body: object, user: User | None, peer: str
+        self, call: Call, request: Request, data: bytes, user: User | None, peer: str
     ) -> dict[str, Any]:
-        made = request_of(call, request.path_params, request.query_params, body)
-        try:
-            scan(made.SerializeToString(), self._shapes[call.rpc], self._max_tags)
-        except ScanError as error:
-            raise invalid("request_too_large", str(error)) from error
-        return await self._checked_call(call, made, user, peer)
+        def make(body: object) -> Any:
+            made = request_of(call, request.path_params, request.query_params, body)
+            try:
+                scan(made.SerializeToString(), self._shapes[call.rpc], self._max_tags)
+            except ScanError as error:
+                raise invalid("request_too_large", str(error)) from error
+            return made
+
+        return await self._checked_call(call, await self._read(data, peer, make), user, peer)
+
+    async def _read(self, data: bytes, peer: str, make: Callable[[object], T]) -> T:
+        """What `make` makes of the JSON of a body. A large one takes seconds, so it is read when it is the client's
+        turn, and in a thread."""
+        steps = batches.steps_of(len(data))
+        return await self._hub.turns.run(owner_of(peer), steps, lambda: make(json_codec.parsed(data)))
 
     async def _call(self, call: Call, made: Any, context: Any) -> dict[str, Any]:
         service, _, method = call.rpc.partition("/")
         handler = getattr(self._services[service], method)
         if method == "Browse":
             made.limit = min(made.limit or MAX_BROWSED, MAX_BROWSED)
-            browsed = queue_pb2.BrowseResponse()
-            async for part in handler(made, context):
-                browsed.MergeFrom(part)
+            browsed, size = queue_pb2.BrowseResponse(), 0
+            async with contextlib.aclosing(handler(made, context)) as parts:
+                async for part in parts:
+                    browsed.MergeFrom(part)
+                    size += part.ByteSize()
+                    if size >= BROWSED_BYTES:
+                        break
             return json_codec.write(browsed)
         if method == "ExportDefinitions":
             whole = admin_pb2.ExportDefinitionsResponse()
@@ -274,9 +290,10 @@ async def _one(request: Any) -> AsyncIterator[Any]:
 
 def _length(request: Request) -> int:
     given = request.headers.get("content-length", "")
-    if not given and "transfer-encoding" not in request.headers:
+    is_chunked = "transfer-encoding" in request.headers  # then HTTP ignores the length beside it
+    if not given and not is_chunked:
         return 0
-    if not given.isdecimal() or len(given) > 12:
+    if is_chunked or not given.isdecimal() or len(given) > 12:
         raise StatusError(make(Code.INVALID_ARGUMENT, "bad_request", "a body without a content-length"))
     if int(given) > MAX_BODY:
         text = f"a body of {int(given)} bytes; allowed: {MAX_BODY}"
@@ -284,17 +301,12 @@ def _length(request: Request) -> int:
     return int(given)
 
 
-async def _body(request: Request, size: int) -> object:
-    """The JSON of the body; an empty object without one."""
+async def _body(request: Request, size: int) -> bytes:
     if not size:
-        return {}
+        return b""
     try:
         async with asyncio.timeout(BODY_LIMIT_S):
-            data = await request.body()
+            return await request.body()
     except TimeoutError as error:
         text = f"no body of {size} bytes came within {BODY_LIMIT_S:g} s"
         raise StatusError(make(Code.DEADLINE_EXCEEDED, "no_request", text)) from error
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise JsonError(f"the body is no JSON: {error}") from error

@@ -24,6 +24,7 @@ from quorum.api.access import Access, refusal
 from quorum.api.certificates import Certificates, RenewedContext
 from quorum.api.connections import LOOK_S, close_excess
 from quorum.api.http import description, errors, page_files
+from quorum.api.http.answers import Answers
 from quorum.api.http.callers import check_origin, peer_of
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.metrics import Metrics
@@ -129,7 +130,7 @@ class HttpServer:
             exception_handlers={**errors.HANDLERS, ClientDisconnect: _gone},
         )
         config = uvicorn.Config(
-            self._limited(app),
+            self._limited(Answers(app)),
             http=errors.Protocol,
             log_config=None,
             access_log=False,
