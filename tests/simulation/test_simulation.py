@@ -33,7 +33,7 @@ from simulator.rules.rules import Broken
 from simulator.seed import fails_by_itself, prepared
 from support.repository import ROOT
 
-SEEDS = 4
+SEEDS = 3
 BY_NAME = {canary.name: canary for canary in CANARIES}
 NOTICED = {
     "TTL never expires": "has expired and is",
@@ -183,7 +183,7 @@ def test_a_follower_on_a_slow_disk_holds_up_no_confirm(monkeypatch: pytest.Monke
             assert {replica.raft.leader for replica in follower.member.replicas.values()} == {"n1"}
             follower.disk.slow_ms = 2_000 if is_slow else 0
             before = made.rules.counts["confirmed"]
-            made.run_for(5_000)
+            made.run_for(2_500)
             confirmed.append(made.rules.counts["confirmed"] - before)
             made.bury()
     quick, slow = confirmed
