@@ -19,9 +19,11 @@ import pytest
 from quorum.cli.local_cluster import LocalCluster, free_ports
 from quorum.cli.processes import ProcessId
 from quorum.errors import ClusterError
+from support.forked_commands import ForkedCommands
 from support.repository import ROOT
 
-LIMIT_S = 120.0
+STARTING = [("cluster", each) for each in ("up", "start", "join")]
+LIMIT_S = 120
 """Generous: on a busy machine three interpreters start slowly."""
 
 
@@ -32,13 +34,35 @@ def environment() -> dict[str, str]:
     return found
 
 
-def quorum(*arguments: str, cwd: Path, stdin: bytes = b"", status: int = 0) -> str:
-    command = [sys.executable, "-m", "quorum", *arguments]
-    done = subprocess.run(
-        command, input=stdin, cwd=cwd, env=environment(), capture_output=True, timeout=LIMIT_S, check=False
-    )
-    assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout!r}\n{done.stderr!r}"
-    return done.stdout.decode() + (done.stderr.decode() if status else "")
+class Quorum:
+    """The command. Its exit status has to be `status`. What starts members is a process from the start of an
+    interpreter, which has to leave its output to nobody."""
+
+    def __init__(self, commands: ForkedCommands) -> None:
+        self._commands = commands
+
+    def __call__(self, *arguments: str, cwd: Path, status: int = 0) -> str:
+        done = (
+            subprocess.run(
+                [sys.executable, "-m", "quorum", *arguments],
+                cwd=cwd,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+            if arguments[:2] in STARTING
+            else self._commands.run(*arguments, cwd=cwd, limit_s=LIMIT_S)
+        )
+        assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout!r}\n{done.stderr!r}"
+        return done.stdout.decode() + (done.stderr.decode() if status else "")
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quorum]:
+    with ForkedCommands(tmp_path_factory.mktemp("commands"), environment()) as commands:
+        yield Quorum(commands)
 
 
 @pytest.fixture
@@ -49,7 +73,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         LocalCluster.open(tmp_path / "quorum-data").stop()
 
 
-def test_a_detached_cluster_serves_is_found_and_leaves_nothing_behind(folder: Path) -> None:
+def test_a_detached_cluster_serves_is_found_and_leaves_nothing_behind(quorum: Quorum, folder: Path) -> None:
     assert "3 members serve" in quorum("cluster", "up", "--detach", cwd=folder)
     cluster = LocalCluster.open(folder / "quorum-data")
     pids = cluster.pids
@@ -69,7 +93,7 @@ def test_a_detached_cluster_serves_is_found_and_leaves_nothing_behind(folder: Pa
     assert list(folder.iterdir()) == []
 
 
-def test_the_printed_lines_connect_a_client_to_a_secured_cluster(folder: Path) -> None:
+def test_the_printed_lines_connect_a_client_to_a_secured_cluster(quorum: Quorum, folder: Path) -> None:
     first = free_ports(1)[0]
     up = ("cluster", "up", "--secured", "--members", "1", "--http-port", str(first), "--detach")
     said = quorum(*up, cwd=folder)
@@ -139,7 +163,7 @@ def test_a_cluster_in_the_foreground_shows_each_members_output_and_stops_with_it
     assert list((folder / "quorum-data").rglob("*.pid")) == []
 
 
-def test_a_member_killed_and_started_again_catches_up(tmp_path: Path) -> None:
+def test_a_member_killed_and_started_again_catches_up(quorum: Quorum, tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "c", 3) as cluster:
         leader = cluster.leader_of(1)
         assert leader is not None
@@ -168,7 +192,7 @@ def test_a_member_killed_and_started_again_catches_up(tmp_path: Path) -> None:
     assert cluster.running() == {}
 
 
-def test_data_of_a_member_that_was_started_by_hand_is_not_purged(folder: Path) -> None:
+def test_data_of_a_member_that_was_started_by_hand_is_not_purged(quorum: Quorum, folder: Path) -> None:
     quorum("cluster", "up", "--members", "1", "--detach", cwd=folder)
     cluster = LocalCluster.open(folder / "quorum-data")
     cluster.kill("node-1")
@@ -193,7 +217,7 @@ def test_data_of_a_member_that_was_started_by_hand_is_not_purged(folder: Path) -
     assert list(folder.iterdir()) == []
 
 
-def test_a_cluster_on_ports_of_another_one_says_that_it_does_not_serve(folder: Path) -> None:
+def test_a_cluster_on_ports_of_another_one_says_that_it_does_not_serve(quorum: Quorum, folder: Path) -> None:
     [port] = free_ports(1)
     LocalCluster(folder / "late", 1, client_ports=[port])
     quorum("cluster", "up", "--members", "1", "--port", str(port), "--detach", cwd=folder)
@@ -207,7 +231,7 @@ def test_a_cluster_on_ports_of_another_one_says_that_it_does_not_serve(folder: P
         late.wait_ready(limit_s=0)
 
 
-def test_members_join_are_drained_and_are_removed(folder: Path) -> None:
+def test_members_join_are_drained_and_are_removed(quorum: Quorum, folder: Path) -> None:
     quorum("cluster", "up", "--members", "2", "--detach", cwd=folder)
     try:
         assert "node-3 serves" in quorum("cluster", "join", cwd=folder)
@@ -252,7 +276,7 @@ runpy.run_module("quorum", run_name="__main__")
 """The command also where a shell has started the tests in the background, with SIGINT ignored."""
 
 
-def test_an_interrupted_join_leaves_the_new_member_running_and_says_so(folder: Path) -> None:
+def test_an_interrupted_join_leaves_the_new_member_running_and_says_so(quorum: Quorum, folder: Path) -> None:
     quorum("cluster", "up", "--members", "1", "--detach", cwd=folder)
     command = [sys.executable, "-c", HEEDS_INTERRUPTIONS, "cluster", "join"]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The command line as its users meet it: run as a process, against a service in memory or none."""
+"""The command line as its users meet it: each command is a process, against a service in memory or none."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from quorum.cli.main import app
 from quorum.cli.serve import allow_open_files
 from quorum.v1 import admin_pb2
 from support.fake_server import FakeCluster, FakeNode
+from support.forked_commands import ForkedCommands
 from support.repository import ROOT
 
 
@@ -55,31 +56,57 @@ def service() -> Iterator[Service]:
     running.close()
 
 
-def quorum(
-    *arguments: str, url: str = "", stdin: bytes = b"", cwd: Path = ROOT, status: int = 0
-) -> tuple[str, str]:
-    """(stdout, stderr) of the command; its exit status has to be `status`, and it never shows a traceback."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
-    environment["PYTHONPATH"] = os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))
-    if url:
-        environment["QUORUM_URL"] = url
-    done = subprocess.run(
-        [sys.executable, "-m", "quorum", *arguments],
-        input=stdin,
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+LIMIT_S = 60
+
+
+def environment() -> dict[str, str]:
+    found = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
+    return found | {"PYTHONPATH": os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))}
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quorum]:
+    with ForkedCommands(tmp_path_factory.mktemp("commands"), environment()) as commands:
+        yield Quorum(commands)
+
+
+class Quorum:
+    """The command. Its exit status has to be `status`, and it never shows a traceback."""
+
+    def __init__(self, commands: ForkedCommands) -> None:
+        self._commands = commands
+
+    def __call__(
+        self, *arguments: str, url: str = "", stdin: bytes = b"", cwd: Path = ROOT, status: int = 0
+    ) -> tuple[str, str]:
+        """(stdout, stderr)"""
+        variables = {"QUORUM_URL": url} if url else {}
+        done = self._commands.run(*arguments, stdin=stdin, cwd=cwd, limit_s=LIMIT_S, **variables)
+        return told(done, status)
+
+    def alone(self, *arguments: str, url: str = "", stdin: bytes = b"", status: int = 0) -> tuple[str, str]:
+        """The same from the start of an interpreter, where that matters."""
+        done = subprocess.run(
+            [sys.executable, "-m", "quorum", *arguments],
+            input=stdin,
+            cwd=ROOT,
+            env=environment() | ({"QUORUM_URL": url} if url else {}),
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return told(done, status)
+
+
+def told(done: subprocess.CompletedProcess[bytes], status: int) -> tuple[str, str]:
     out, err = done.stdout.decode(), done.stderr.decode()
-    assert done.returncode == status, f"{arguments}: {done.returncode}\n{out}\n{err}"
+    assert done.returncode == status, f"{done.args}: {done.returncode}\n{out}\n{err}"
     assert "Traceback" not in out + err
     return out, err
 
 
-def test_help_and_version_come_without_anything_heavy() -> None:
-    out, _ = quorum("--help")
+def test_help_and_version_come_without_anything_heavy(quorum: Quorum) -> None:
+    out, _ = quorum.alone("--help")
     for command in (
         "node",
         "cluster",
@@ -99,7 +126,7 @@ def test_help_and_version_come_without_anything_heavy() -> None:
         "demo",
     ):
         assert f"  {command}" in out
-    assert quorum("--version")[0].startswith("quorum ")
+    assert quorum.alone("--version")[0].startswith("quorum ")
     script = "import sys, quorum.cli.main; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
     loaded = subprocess.run(
@@ -110,7 +137,7 @@ def test_help_and_version_come_without_anything_heavy() -> None:
     )
 
 
-def test_dead_letters_of_one_queue_are_moved_back(service: Service) -> None:
+def test_dead_letters_of_one_queue_are_moved_back(quorum: Quorum, service: Service) -> None:
     for name in ("parking", "bills"):
         quorum("queues", "declare", name, url=service.url)
     for name in ("bills", "notes"):
@@ -126,7 +153,7 @@ def test_dead_letters_of_one_queue_are_moved_back(service: Service) -> None:
         quorum("queues", "delete", name, "--yes", url=service.url)
 
 
-def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -> None:
+def test_queues_are_declared_listed_shown_purged_and_deleted(quorum: Quorum, service: Service) -> None:
     declare = ("queues", "declare", "orders", "-a", "x-max-length=5", "-a", "x-filter-enabled=true")
     assert quorum(*declare, url=service.url)[0] == "created orders\n"
     assert quorum(*declare, url=service.url)[0] == "exists with these arguments: orders\n"
@@ -149,7 +176,7 @@ def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -
     assert "orders" in quorum("queues", "delete", "orders", "--yes", url=service.url, status=1)[1]
 
 
-def test_transactions_in_doubt_are_listed_and_resolved(service: Service) -> None:
+def test_transactions_in_doubt_are_listed_and_resolved(quorum: Quorum, service: Service) -> None:
     for number in (1, 2, 3):
         service.cluster.transactions.append(
             admin_pb2.TransactionInfo(
@@ -178,14 +205,14 @@ def test_transactions_in_doubt_are_listed_and_resolved(service: Service) -> None
     service.cluster.transactions.clear()
 
 
-def test_messages_are_published_with_a_delay(service: Service) -> None:
+def test_messages_are_published_with_a_delay(quorum: Quorum, service: Service) -> None:
     quorum("queues", "declare", "later", url=service.url)
     quorum("publish", "later", "a", "--delay", "1000.5", "-p", "subject=s", url=service.url)
     shown = json.loads(quorum("browse", "later", "--json-lines", url=service.url)[0])
     assert shown["properties"] == {"delivery-delay": 1_000_500, "subject": "s"}
 
 
-def test_messages_are_published_to_exchanges(service: Service) -> None:
+def test_messages_are_published_to_exchanges(quorum: Quorum, service: Service) -> None:
     for command in (
         ("queues", "declare", "routed"),
         ("exchanges", "declare", "shop", "--type", "direct", "-a", "alternate-exchange=lost"),
@@ -213,7 +240,7 @@ def test_messages_are_published_to_exchanges(service: Service) -> None:
     assert "no exchange 'shop'" in quorum("exchanges", "show", "shop", url=service.url, status=1)[1]
 
 
-def test_policies_are_set_listed_and_deleted(service: Service) -> None:
+def test_policies_are_set_listed_and_deleted(quorum: Quorum, service: Service) -> None:
     set_ = ("policies", "set", "short", "orders.*", "-a", "x-max-length=5", "-a", "x-overflow=drop-head")
     assert quorum(*set_, "--priority", "-3", url=service.url)[0] == "set short\n"
     assert quorum(*set_, "--priority", "-3", url=service.url)[0] == "is so already: short\n"
@@ -233,20 +260,20 @@ def test_policies_are_set_listed_and_deleted(service: Service) -> None:
     assert "no policy 'short'" in quorum("policies", "delete", "short", url=service.url, status=1)[1]
 
 
-def test_lines_are_published_and_consumed(service: Service) -> None:
+def test_lines_are_published_and_consumed(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("lines")
-    out, _ = quorum("publish", "lines", "--batch", "2", url=service.url, stdin=b"one\ntwo\nthr\xffee\n")
+    out, _ = quorum.alone("publish", "lines", "--batch", "2", url=service.url, stdin=b"one\ntwo\nthr\xffee\n")
     assert out == "published 3 messages to lines\n"
-    assert quorum("browse", "lines", "-n", "2", url=service.url)[0] == "one\ntwo\n"
-    out, _ = quorum("consume", "lines", "-n", "2", url=service.url)
+    assert quorum.alone("browse", "lines", "-n", "2", url=service.url)[0] == "one\ntwo\n"
+    out, _ = quorum.alone("consume", "lines", "-n", "2", url=service.url)
     assert out == "one\ntwo\n"
-    out, _ = quorum("consume", "lines", "--json-lines", "--timeout", "0.2", url=service.url)
+    out, _ = quorum.alone("consume", "lines", "--json-lines", "--timeout", "0.2", url=service.url)
     assert [json.loads(line) for line in out.splitlines()] == [
         {"body_base64": "dGhy/2Vl", "properties": {}, "application_properties": {}}
     ]
 
 
-def test_json_lines_keep_their_properties_and_their_kinds(service: Service) -> None:
+def test_json_lines_keep_their_properties_and_their_kinds(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("json")
     message = {
         "body": "héllo",
@@ -274,14 +301,14 @@ def test_json_lines_keep_their_properties_and_their_kinds(service: Service) -> N
     assert again == message
 
 
-def test_kept_messages_stay_in_the_queue(service: Service) -> None:
+def test_kept_messages_stay_in_the_queue(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("kept")
     quorum("publish", "kept", "a", "b", url=service.url)
     assert quorum("consume", "kept", "-n", "1", "--keep", url=service.url)[0] == "a\n"
     assert quorum("browse", "kept", url=service.url)[0] == "a\nb\n"
 
 
-def test_fewer_messages_than_wanted_have_a_status_of_their_own(service: Service) -> None:
+def test_fewer_messages_than_wanted_have_a_status_of_their_own(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("few")
     quorum("publish", "few", "a", "b", url=service.url)
     out, err = quorum("consume", "few", "-n", "3", "--timeout", "0.2", url=service.url, status=3)
@@ -291,7 +318,7 @@ def test_fewer_messages_than_wanted_have_a_status_of_their_own(service: Service)
     assert quorum("consume", "few", "--timeout", "0.2", url=service.url) == ("", "")
 
 
-def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
+def test_a_selector_the_service_refuses_is_one_line(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("selected")
     _, err = quorum("consume", "selected", "-s", "colour == 1", url=service.url, status=1)
     assert err.startswith("error: ")
@@ -347,21 +374,21 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
     ],
 )
 def test_mistakes_are_told_in_one_line(
-    service: Service, arguments: tuple[str, ...], stdin: bytes, status: int, words: str
+    quorum: Quorum, service: Service, arguments: tuple[str, ...], stdin: bytes, status: int, words: str
 ) -> None:
     _, err = quorum(*arguments, url=service.url, stdin=stdin, status=status)
     assert words in err
     assert len(err.splitlines()) == 1
 
 
-def test_cluster_status_is_a_table_or_json(service: Service) -> None:
+def test_cluster_status_is_a_table_or_json(quorum: Quorum, service: Service) -> None:
     out, _ = quorum("cluster", "status", url=service.url, status=0)
     assert "node-1" in out
     seen = json.loads(quorum("cluster", "status", "--json", url=service.url)[0])
     assert seen["answering_node"] == "node-1"
 
 
-def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there(quorum: Quorum, tmp_path: Path) -> None:
     for command in ("down", "status"):
         _, err = quorum("cluster", command, "--dir", str(tmp_path), status=1)
         assert err == f"error: there is no cluster in {tmp_path} (no cluster.json)\n"
@@ -369,14 +396,14 @@ def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
     assert "is not empty" in quorum("cluster", "up", "--dir", str(tmp_path), status=1)[1]
 
 
-def test_a_pipe_is_no_file_of_a_log(tmp_path: Path) -> None:
+def test_a_pipe_is_no_file_of_a_log(quorum: Quorum, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     _, err = quorum("log", "inspect", str(pipe), status=2)
     assert err == f"error: {pipe} is not a regular file; name a file of a node's log\n"
 
 
-def test_a_password_in_an_address_is_not_repeated() -> None:
+def test_a_password_in_an_address_is_not_repeated(quorum: Quorum) -> None:
     for command in (("queues", "list"), ("subscriptions", "list", "q"), ("cluster", "status")):
         _, err = quorum(*command, "--url", "quorum://user:secret@127.0.0.1:0", status=2)
         assert err == "error: endpoint '127.0.0.1:0' in 'quorum://127.0.0.1:0'; wanted: host:port,host:port\n"
@@ -385,14 +412,14 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
     assert "no member of quorum://user@127.0.0.1:1 can be reached" in err
 
 
-def test_a_cluster_file_of_other_types_is_refused(tmp_path: Path) -> None:
+def test_a_cluster_file_of_other_types_is_refused(quorum: Quorum, tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text('{"members": {"a": {"client": 5}}}', encoding="utf-8")
     for command in ("down", "status"):
         _, err = quorum("cluster", command, "--dir", str(tmp_path), status=1)
         assert "cluster.json cannot be read: client of member a is a number; wanted: host:port" in err
 
 
-def test_a_wrong_configuration_stops_a_node_before_it_starts(tmp_path: Path) -> None:
+def test_a_wrong_configuration_stops_a_node_before_it_starts(quorum: Quorum, tmp_path: Path) -> None:
     _, err = quorum("node", "--config", str(tmp_path / "none.toml"), status=2)
     assert err == f"error: there is no configuration file {tmp_path / 'none.toml'}\n"
     file = tmp_path / "node.toml"
@@ -406,7 +433,7 @@ def test_a_wrong_configuration_stops_a_node_before_it_starts(tmp_path: Path) -> 
     assert not (tmp_path / "d").exists()
 
 
-def test_selector_eval_answers_line_by_line() -> None:
+def test_selector_eval_answers_line_by_line(quorum: Quorum) -> None:
     lines = (
         b'{"id": 1, "dialect": "jms", "expr": "a > 1", "fields": {"a": 2}}\n'
         b"rubbish\n"
@@ -440,13 +467,13 @@ def test_values_on_the_command_line_are_json_where_they_can_be() -> None:
         pairs(["=b"], "argument")
 
 
-def test_waiting_for_ever_is_waiting_for_long(service: Service) -> None:
+def test_waiting_for_ever_is_waiting_for_long(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("long")
     quorum("publish", "long", "a", url=service.url)
     assert quorum("consume", "long", "-n", "1", "--timeout", "inf", url=service.url)[0] == "a\n"
 
 
-def test_a_selector_is_checked_without_a_cluster() -> None:
+def test_a_selector_is_checked_without_a_cluster(quorum: Quorum) -> None:
     out, _ = quorum("selector", "check", "colour = 'red' AND JMSPriority > 4")
     assert out == "the selector is right; it reads application-properties.colour, header.priority\n"
     assert quorum("selector", "check", "TRUE")[0] == "the selector is right; it reads no field\n"
@@ -458,7 +485,7 @@ def test_a_selector_is_checked_without_a_cluster() -> None:
     ]
 
 
-def test_nobody_deletes_or_purges_a_queue_by_a_slip(service: Service) -> None:
+def test_nobody_deletes_or_purges_a_queue_by_a_slip(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("precious")
     quorum("publish", "precious", "a", url=service.url)
     for command, question in (
@@ -479,7 +506,7 @@ def test_nobody_deletes_or_purges_a_queue_by_a_slip(service: Service) -> None:
     )
 
 
-def test_the_nearest_name_of_a_queue_is_told(service: Service) -> None:
+def test_the_nearest_name_of_a_queue_is_told(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("orders")
     for command in (("queues", "show", "ordres"), ("consume", "ordres"), ("publish", "ordres", "a")):
         _, err = quorum(*command, url=service.url, status=1)
@@ -489,7 +516,7 @@ def test_the_nearest_name_of_a_queue_is_told(service: Service) -> None:
     assert "did you mean" not in err
 
 
-def test_large_lines_go_in_several_batches(service: Service) -> None:
+def test_large_lines_go_in_several_batches(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("large")
     line = b"x" * 60_000 + b"\n"
     before = len(service.cluster.publish_requests)
@@ -500,7 +527,7 @@ def test_large_lines_go_in_several_batches(service: Service) -> None:
     assert firsts == [1, 18, 35]
 
 
-def test_nobody_there_is_said_while_it_is_waited_for_and_at_the_end() -> None:
+def test_nobody_there_is_said_while_it_is_waited_for_and_at_the_end(quorum: Quorum) -> None:
     _, err = quorum("queues", "list", "--timeout", "8", url="quorum://127.0.0.1:1", status=1)
     first, last = err.splitlines()
     assert first == "no member of quorum://127.0.0.1:1 has answered yet; still trying"
@@ -508,21 +535,23 @@ def test_nobody_there_is_said_while_it_is_waited_for_and_at_the_end() -> None:
     assert "Connection refused" in last
 
 
-def test_a_wrong_scheme_is_told_in_one_line_without_the_log_of_grpc(service: Service, tmp_path: Path) -> None:
+def test_a_wrong_scheme_is_told_in_one_line_without_the_log_of_grpc(
+    quorum: Quorum, service: Service, tmp_path: Path
+) -> None:
     address = service.node.address
-    _, err = quorum("queues", "list", "--timeout", "60", url=f"quorums://{address}", status=1)
+    _, err = quorum.alone("queues", "list", "--timeout", "60", url=f"quorums://{address}", status=1)
     assert err == (
         f"error: no member of quorums://{address} can be reached: {address} does not speak TLS, and the URL is with "
         f"TLS; use quorum://{address}\n"
     )
-    _, err = quorum("health", url=f"quorums://user:secret@{address}", status=1)
+    _, err = quorum.alone("health", url=f"quorums://user:secret@{address}", status=1)
     assert err == (
         f"error: {address} does not answer: {address} does not speak TLS, and the URL is with TLS; "
         f"use quorum://{address}\n"
     )
 
 
-def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(service: Service) -> None:
+def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("held")
     service.cluster.holds_confirms = True
     try:
@@ -549,7 +578,7 @@ def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(service: Service) 
     ],
 )
 def test_without_a_majority_a_command_gives_up_in_time_and_says_where_to_look(
-    service: Service, arguments: tuple[str, ...], said: str
+    quorum: Quorum, service: Service, arguments: tuple[str, ...], said: str
 ) -> None:
     cluster, node = service.cluster, service.node
     cluster.declare("stuck")

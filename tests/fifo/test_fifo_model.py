@@ -798,7 +798,7 @@ FifoAgainstModel.TestCase.settings = settings(
 TestFifoAgainstModel = FifoAgainstModel.TestCase
 
 StagingAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestStagingAgainstModel = StagingAgainstModel.TestCase
 
@@ -830,7 +830,7 @@ class ConsumersAgainstModel(FifoAgainstModel):
 
 
 ConsumersAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestConsumersAgainstModel = ConsumersAgainstModel.TestCase
 
@@ -1004,18 +1004,20 @@ class DecisionsAgainstModel(TransactionsAgainstModel):
 
 
 DecisionsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestDecisionsAgainstModel = DecisionsAgainstModel.TestCase
 
 
 TransactionsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestTransactionsAgainstModel = TransactionsAgainstModel.TestCase
 
 
-RoutedAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
+RoutedAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+)
 TestRoutedAgainstModel = RoutedAgainstModel.TestCase
 
 
@@ -1033,7 +1035,7 @@ class PrioritiesAgainstModel(FifoAgainstModel):
 
 
 PrioritiesAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestPrioritiesAgainstModel = PrioritiesAgainstModel.TestCase
 
@@ -1064,7 +1066,9 @@ class DelaysAgainstModel(FifoAgainstModel):
         self.administration(step | {"what": "purge", "queue": queue}, passed_ms)
 
 
-DelaysAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=examples(60))
+DelaysAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+)
 TestDelaysAgainstModel = DelaysAgainstModel.TestCase
 
 
@@ -1082,7 +1086,7 @@ class MessageGroupsAgainstModel(FifoAgainstModel):
 
 
 MessageGroupsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestMessageGroupsAgainstModel = MessageGroupsAgainstModel.TestCase
 
@@ -1128,7 +1132,7 @@ class HeldGroupsAgainstModel(DecisionsAgainstModel):
 
 
 HeldGroupsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestHeldGroupsAgainstModel = HeldGroupsAgainstModel.TestCase
 
@@ -1176,7 +1180,7 @@ class DeadLettersAgainstModel(FifoAgainstModel):
 
 
 DeadLettersAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestDeadLettersAgainstModel = DeadLettersAgainstModel.TestCase
 
@@ -1189,7 +1193,7 @@ class DeadAndDelayedAgainstModel(DeadLettersAgainstModel):
 
 
 DeadAndDelayedAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestDeadAndDelayedAgainstModel = DeadAndDelayedAgainstModel.TestCase
 
@@ -1201,7 +1205,7 @@ class DeadInGroupsAgainstModel(DeadLettersAgainstModel):
 
 
 DeadInGroupsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestDeadInGroupsAgainstModel = DeadInGroupsAgainstModel.TestCase
 
@@ -1394,7 +1398,7 @@ def test_the_model_notices_a_broken_machine(
     only = settings(
         model.TestCase.settings,
         max_examples=MOST_EXAMPLES,
-        stateful_step_count=25,
+        stateful_step_count=22,
         phases=[Phase.generate],
         database=None,
         derandomize=True,

@@ -12,7 +12,7 @@ import pytest
 from quorum.cli.local_cluster import LocalCluster
 from quorum.histories.report import KINDS, totals
 from quorum.spark.verify import verify
-from support.processes_scenarios import kill_leader
+from support.processes_scenarios import kill_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,10 +22,11 @@ QUEUE = "killed"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The history of three members, of which the leader is killed once under load."""
+    """The history of a cluster that is killed once under load. One member: tests/processes kills some of three, and
+    the judge sees the same kinds of records."""
     folder = tmp_path_factory.mktemp("killed")
-    with LocalCluster(folder / "cluster") as cluster:
-        print(asyncio.run(kill_leader(cluster, QUEUE, 1, record=folder / "history.jsonl")))
+    with LocalCluster(folder / "cluster", 1) as cluster:
+        print(asyncio.run(kill_all(cluster, QUEUE, 1, record=folder / "history.jsonl")))
     return folder / "history.jsonl"
 
 

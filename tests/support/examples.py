@@ -7,6 +7,6 @@ from hypothesis import settings
 SHARE = 4
 
 
-def examples(campaign: int) -> int:
-    """Of a test that draws so many in the campaign."""
-    return max(1, campaign // SHARE) if settings.default.derandomize else campaign
+def examples(campaign: int, share: int = SHARE) -> int:
+    """Of a test that draws so many in the campaign. share: a dear test draws fewer of them elsewhere."""
+    return max(1, campaign // share) if settings.default.derandomize else campaign

@@ -48,12 +48,10 @@ READ_LIMIT_S = 30.0
 ASK_S = 0.2
 
 
-async def kill_leader(
-    cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT, record: Path | None = None
-) -> str:
-    """The leader of the queue's group is killed under load, again and again, and started again. record: as Recorder."""
+async def kill_leader(cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
+    """The leader of the queue's group is killed under load, again and again, and started again."""
     times: list[float] = []
-    async with Recorder(cluster, queue, load=load, record=record) as recorder:
+    async with Recorder(cluster, queue, load=load) as recorder:
         await recorder.progress()
         for _ in range(rounds):
             leader = await leader_of(cluster, queue)
@@ -71,10 +69,12 @@ async def kill_leader(
     )
 
 
-async def kill_all(cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
-    """Every member is killed at once under load, and started again."""
+async def kill_all(
+    cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT, record: Path | None = None
+) -> str:
+    """Every member is killed at once under load, and started again. record: as Recorder."""
     times: list[float] = []
-    async with Recorder(cluster, queue, load=load) as recorder:
+    async with Recorder(cluster, queue, load=load, record=record) as recorder:
         await recorder.progress()
         for _ in range(rounds):
             for name in cluster.names:

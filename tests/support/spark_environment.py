@@ -23,12 +23,16 @@ TOOLS = ("bash", "ps", *COREUTILS)
 """What Spark's scripts and its checkpoints call, and no more."""
 PATHS = (ROOT, ROOT / "selectors", ROOT / "spark", ROOT / "tests")
 
-FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+FAST_START = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 """Options of a JVM that lives for minutes, beside others: optimising its code would cost more than it saves.
 
 With one compiler the JVM would have room for 48 MB of compiled code, and the tests of one session fill that. Then it
 fails to link methods with a VirtualMachineError, and after such an error in a task Spark ends its JVM. 240 MB is what
-JVMs with both compilers have; only what is used takes memory.
+JVMs with both compilers have; only what is used takes memory. Spark's own classes are not verified when they are
+loaded: that is a fifth of the time until a session has started and answered its first queries.
 """
 SMALL_DATA = {
     "spark.sql.shuffle.partitions": "2",
