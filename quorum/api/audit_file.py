@@ -175,7 +175,7 @@ def verify(files: list[Path]) -> Verified:
 def _before(line: bytes) -> str | None:
     try:
         found = json.loads(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     except RecursionError:  # no member writes nested values
         return ""
