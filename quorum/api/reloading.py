@@ -73,6 +73,10 @@ class Reloader:
         except ConfigError as error:
             logger.error("configuration not reloaded, the old one stays", error=str(error))
             return
+        except Exception as error:
+            # a defect; nothing has been taken, and no file may end the member
+            logger.critical("configuration not reloaded, the old one stays", exc_info=error)
+            return
         before = self._config.log_level
         changed, waiting = take()
         now = self._config.log_level
