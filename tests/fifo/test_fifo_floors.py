@@ -18,6 +18,7 @@ LANGUAGE_MODULES = [
     "codec",
     "commands",
     "effects",
+    "frozen_dataclasses",
     "index_sets",
     "kinds",
     "layouts",
