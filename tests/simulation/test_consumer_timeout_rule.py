@@ -92,6 +92,20 @@ def test_the_time_counts_from_the_queue_and_not_from_the_node(world: Any, rules:
     handed(rules, call(), 8, 1)
 
 
+def test_the_time_counts_from_the_leader_and_not_from_the_first_member_that_applies(
+    world: Any, rules: Rules
+) -> None:
+    """No majority ran in between: seed 700093."""
+    rules.hand_outs.wrote(1, 5_000)
+    world.now_ms = TIMEOUT_MS - 10
+    rules.hand_outs.applies(5_000)
+    give_out(7, 1)
+    handed(rules, slow := call(), 7, 1)
+    assert slow.held
+    world.now_ms = TIMEOUT_MS
+    handed(rules, call(), 8, 1)
+
+
 def test_a_message_that_is_held_for_less_is_with_one_consumer(world: Any, rules: Rules) -> None:
     give_out(7, 1)
     handed(rules, call(), 7, 1)
