@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -134,59 +135,94 @@ def _last_hash(file: Path) -> str:
 
 # ---- reading
 
+_TEXT = rb'"(?:[ !#-\[\]-~]++|\\[ -~])*+'
+"""A text without its last quotation mark. Lines are ASCII."""
+_VALUE = rb"(?:" + _TEXT + rb'"|[0-9]++)'
+_FIELD = _TEXT + rb'":' + _VALUE
+_MARK = b'{"before":"'
+_WHOLE = re.compile(_MARK + rb'([0-9a-f]{64})","time":' + _TEXT + rb'"(?:,' + _FIELD + rb")*+\}")
+_CUT_OFF = re.compile(
+    rb"\{(?:" + _FIELD + rb",)*+(?:" + _TEXT + rb'(?:":?|":(?:' + _TEXT + rb'"?|[0-9]++))?)?'
+)
+"""What a crash can leave of a line: any beginning of it."""
+
 
 class Broken(OperatorError):
-    """A line does not follow from the one before it."""
+    """A line does not follow from the one before it, or is no line of an audit file."""
+
+
+class NotContained(OperatorError):
+    """The lines fit, but none of them has the hash that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
     """before: hash of the line before the first one, zeros if there was none. last: hash of the last line.
-    interrupted: lines that are no JSON, because the process ended while it wrote them."""
+    interrupted: lines that are only the beginning of one, because a crash cut them off while they were written.
+    is_last_interrupted: the last line is one of them. contained_at: the place of the hash that was asked for."""
 
     lines: int
     interrupted: int
     before: str
     last: str
+    is_last_interrupted: bool
+    contained_at: str
 
 
-def verify(files: list[Path]) -> Verified:
+def verify(files: list[Path], contains: str = "") -> Verified:
     """Read audit files, the oldest first, as one chain. Broken names the first line that does not fit; OperatorError if
-    a file cannot be read."""
-    first, last = "", ""
+    a file cannot be read.
+
+    contains: the beginning of the hash of one of the lines, or of the line before them. NotContained if it is not
+    there."""
+    first, last, contained_at = "", "", ""
     lines = interrupted = 0
+    is_cut_off = False
     for file in files:
         for number, line in enumerate(_lines(file), 1):
-            before = _before(line)
-            if before is None:
-                interrupted += 1
-            elif last and before != last:
+            place = f"{file}, line {number}"
+            before, is_cut_off = _before(line, place)
+            if not (last.startswith(before) if is_cut_off else before == last) and last:
                 raise Broken(
-                    f"{file}, line {number}: it names {before[:16] or 'nothing'} as the hash of the line before it, "
-                    f"which has {last[:16]}: one of them was changed, or lines between them are missing"
+                    f"{place}: it names {before[:16]} as the hash of the line before it, which has {last[:16]}: "
+                    "one of them was changed, or lines between them are missing"
                 )
-            elif not last:
+            if not lines:
                 first = before
+                if contains and before.startswith(contains):
+                    contained_at = f"the line before {place}"
             last = sha256(line).hexdigest()
+            if contains and last.startswith(contains):
+                contained_at = place
             lines += 1
-    return Verified(lines, interrupted, first or NOTHING, last or NOTHING)
+            interrupted += is_cut_off
+    if lines and lines == interrupted:
+        raise Broken(f"{files[-1]} is no audit file: it has no whole line")
+    if contains and not contained_at:
+        raise NotContained(
+            f"the {lines:,} lines fit each other, but none of them has the hash {contains}: the line was removed with "
+            "all later ones, or all lines from there on were written again, or it is in a file that is not given"
+        )
+    return Verified(lines, interrupted, first or NOTHING, last or NOTHING, is_cut_off, contained_at)
 
 
-def _before(line: bytes) -> str | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    except RecursionError:  # no member writes nested values
-        return ""
-    before = found.get("before") if isinstance(found, dict) else None
-    return before if isinstance(before, str) else ""
+def _before(line: bytes, place: str) -> tuple[str, bool]:
+    """The hash that a line names, and whether the line was cut off; then the hash may be, too. Broken if no member can
+    have written it."""
+    whole = _WHOLE.fullmatch(line)
+    if whole is not None:
+        return whole[1].decode("ascii"), False
+    if line and line.startswith(_MARK[: len(line)]) and _CUT_OFF.fullmatch(line):
+        return line[len(_MARK) : len(_MARK) + len(NOTHING)].decode("ascii"), True
+    raise Broken(
+        f"{place}: it is no line of an audit file, nor the beginning of one; it was changed or added"
+    )
 
 
 def _lines(file: Path) -> Iterator[bytes]:
     try:
         with file.open("rb") as opened:
-            for line in opened:
+            while line := opened.readline(MAX_LINE_BYTES):
                 yield line.removesuffix(b"\n")
     except OSError as error:
         raise OperatorError(f"{file} cannot be read: {error.strerror}") from error

@@ -162,35 +162,95 @@ def test_what_was_done_to_a_line_is_found(tmp_path: Path, change: str) -> None:
     assert found.exit_code == 1
 
 
-def test_a_line_of_deep_json_is_told_as_any_other(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    audited(path, 1)
-    path.write_bytes(b"[" * 100_000 + b"\n" + path.read_bytes())
-    with pytest.raises(Broken, match=r"audit\.jsonl, line 2: "):
-        verify([path])
-
-
-def test_lines_that_are_missing_at_the_end_are_found_by_the_last_hash(tmp_path: Path) -> None:
+def test_lines_that_are_missing_at_the_end_are_found_by_a_hash(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     audited(path, 2)
     last = verify([path]).last
-    runner = CliRunner()
-    shown = runner.invoke(app, ["audit", "verify", str(path), "--last", last[:16]])
-    assert (shown.exit_code, shown.output.splitlines()[-1]) == (0, f"last         {last}")
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    assert runner.invoke(app, ["audit", "verify", str(path)]).exit_code == 0
-    assert runner.invoke(app, ["audit", "verify", str(path), "--last", last]).exit_code == 1
+    audited(path, 1)
+    whole = path.read_bytes()
+
+    def shown(*options: str) -> tuple[int, list[str], str]:
+        done = CliRunner().invoke(app, ["audit", "verify", str(path), *options])
+        return done.exit_code, done.output.splitlines(), str(done.exception)
+
+    status, output, _ = shown("--contains", last[:16])
+    assert (status, output[-1]) == (0, f"contains     {last[:16]}  ({path}, line 4)"), "the file has grown"
+    assert shown("--contains", NOTHING)[:1] == (0,), "the line before the first one"
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    assert shown()[0] == 0
+    status, _, error = shown("--contains", last)
+    assert (status, error.partition(":")[0]) == (
+        1,
+        f"the 3 lines fit each other, but none of them has the hash {last}",
+    )
+    path.write_bytes(whole.replace(b"ann", b"bob", 1))
+    status, _, error = shown("--contains", last)
+    assert status == 1
+    assert "one of them was changed" in error, "a broken chain is another finding"
+    for wrong in ("", "x" * 16, last[:15], f"{last}0"):
+        status, _, error = shown("--contains", wrong)
+        assert "allowed are 16 to 64 digits" in error
 
 
 def test_a_line_that_the_end_of_the_process_cut_off_stays_and_counts(tmp_path: Path) -> None:
+    """Wherever it is cut."""
     path = tmp_path / "audit.jsonl"
     audited(path, 1)
     whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for length in range(first + 1, len(whole) - 2, 3):
+        path.write_bytes(whole[:length])
+        cut = verify([path])
+        assert (cut.lines, cut.interrupted, cut.is_last_interrupted) == (2, 1, True)
+        AuditFile(path, "node-1").write("event", name='"\\\x7fé😀')
+        found = verify([path])
+        assert (found.lines, found.interrupted, found.is_last_interrupted) == (3, 1, False)
+        assert path.read_bytes().startswith(whole[:length] + b"\n")
     path.write_bytes(whole[:-20])
+    shown = CliRunner().invoke(app, ["audit", "verify", str(path)])
+    assert shown.exit_code == 0
+    assert "the last line is incomplete: a crash cut it off, or it was changed\n" in shown.output
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        b"a line of text\n",
+        b"\n",
+        b"{}\n",
+        b"5\n",
+        b'{"before\0',
+        b'{"event',
+        b'{"before":"0123',
+        b"[" * 100_000 + b"\n",
+    ],
+)
+def test_what_no_crash_leaves_is_a_finding(tmp_path: Path, added: bytes) -> None:
+    path = tmp_path / "audit.jsonl"
     audited(path, 1)
-    found = verify([path])
-    assert (found.lines, found.interrupted) == (4, 1)
-    assert path.read_bytes().startswith(whole[:-20] + b"\n")
+    whole = path.read_bytes()
+    path.write_bytes(whole + added)
+    with pytest.raises(Broken, match=r"audit\.jsonl, line 3: "):
+        verify([path])
+    if added.startswith(b'{"before":'):
+        return  # what was before the first line of the oldest file is not known
+    path.write_bytes(added + whole)
+    with pytest.raises(Broken, match=r"audit\.jsonl, line 1: "):
+        verify([path])
+
+
+def test_an_overwritten_last_line_and_another_file_are_findings(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audited(path, 1)
+    first, last = path.read_bytes().splitlines()
+    path.write_bytes(first + b"\n" + b"x" * len(last) + b"\n")
+    with pytest.raises(Broken, match="line 2: it is no line of an audit file"):
+        verify([path])
+    with pytest.raises(Broken, match=r"README\.md, line 1: it is no line"):
+        verify([ROOT / "README.md"])
+    path.write_bytes(first[:-1])
+    with pytest.raises(Broken, match="is no audit file: it has no whole line"):
+        verify([path])
 
 
 def test_without_its_line_no_administrative_request_begins(
