@@ -7,6 +7,7 @@ later lines again. The log on stderr therefore has the beginning of each line's 
 keep the last hash that `verify` prints.
 
 A line is handed to the operating system at once, and is not synced: the power of the machine may take the last ones.
+Before each line the member looks whether the file of that name is still the one that it has open.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+
+import structlog
 
 from fifo.frozen_dataclasses import dataclass
 from quorum.errors import ConfigError, OperatorError
@@ -44,8 +47,6 @@ class AuditFile:
             self._last = _last_hash(file)
             self._descriptor = _opened(file)
             self._size = os.fstat(self._descriptor).st_size
-            if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
-                self._append(b"\n")  # the process ended within a line, which counts as it is
         except OSError as error:
             raise ConfigError(f"audit_file {file} cannot be used: {error.strerror}") from error
 
@@ -54,11 +55,33 @@ class AuditFile:
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         whole = {"before": self._last, "time": time, "member": self._member, "event": event, **fields}
         line = json.dumps(whole, ensure_ascii=True, separators=(",", ":")).encode()
+        self._look()
         if self._size >= MAX_FILE_BYTES:
             self._begin_another()
+        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
+            self._append(b"\n")  # the process ended within a line, which counts as it is
         self._append(line + b"\n")
         self._last = sha256(line).hexdigest()
         return self._last
+
+    def _look(self) -> None:
+        """Open the file again if it was renamed, removed or replaced. The log says so, also if it became shorter."""
+        opened = os.fstat(self._descriptor)
+        try:
+            is_there = os.path.samestat(self._file.stat(), opened)
+        except FileNotFoundError:
+            is_there = False
+        fields = {"file": str(self._file), "last_hash": self._last[:16]}
+        if not is_there:
+            descriptor = _opened(self._file)
+            os.close(self._descriptor)
+            self._descriptor = descriptor
+            text = "the audit file was renamed, removed or replaced; the next lines go to a file of its name"
+            structlog.get_logger().warning(text, **fields)
+        elif opened.st_size < self._size:
+            text = "the audit file has become shorter: lines were removed from it"
+            structlog.get_logger().warning(text, **fields, bytes_before=self._size, bytes_now=opened.st_size)
+        self._size = os.fstat(self._descriptor).st_size
 
     def _append(self, data: bytes) -> None:
         """Append all of it, or nothing."""
@@ -78,12 +101,11 @@ class AuditFile:
         fresh = self._file.with_name(f"{self._file.name}.new")
         descriptor = _opened(fresh)
         try:
-            if self._file.exists():  # otherwise it has its number already
-                numbers = range(1, KEPT + 1)
-                gap = next((each for each in numbers if not _numbered(self._file, each).exists()), KEPT)
-                for number in range(gap - 1, 0, -1):
-                    _numbered(self._file, number).replace(_numbered(self._file, number + 1))
-                self._file.replace(_numbered(self._file, 1))
+            numbers = range(1, KEPT + 1)
+            gap = next((each for each in numbers if not _numbered(self._file, each).exists()), KEPT)
+            for number in range(gap - 1, 0, -1):
+                _numbered(self._file, number).replace(_numbered(self._file, number + 1))
+            self._file.replace(_numbered(self._file, 1))
             fresh.replace(self._file)
         except OSError:
             os.close(descriptor)

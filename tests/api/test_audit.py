@@ -281,6 +281,58 @@ def test_without_its_line_no_administrative_request_begins(
     assert verify([path]).lines == 1
 
 
+@pytest.mark.parametrize("change", ["renamed", "removed", "replaced", "replaced within a line"])
+def test_lines_go_to_the_file_of_the_name_also_if_it_was_moved(tmp_path: Path, change: str) -> None:
+    path, older = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.1"
+    file = AuditFile(path, "node-1")
+    last = [file.write("event", number=number) for number in range(3)][-1]
+    path.rename(older)
+    if change == "removed":
+        older.unlink()
+    elif change == "replaced":
+        path.write_bytes(b"")
+    elif change == "replaced within a line":
+        path.write_bytes(b"x")
+    with capture_logs() as logged:
+        file.write("event", number=3)
+        file.write("event", number=4)
+    assert [(each["log_level"], each["file"], each["last_hash"]) for each in logged] == [
+        ("warning", str(path), last[:16])
+    ]
+    assert "renamed, removed or replaced" in logged[0]["event"]
+    if change == "replaced within a line":
+        assert path.read_bytes().startswith(b'x\n{"before":"')
+        return
+    assert [(each["number"], each["before"] == last) for each in lines_of(path)] == [(3, True), (4, False)]
+    found = verify([path] if change == "removed" else [older, path])
+    assert found.lines == (2 if change == "removed" else 5)
+
+
+def test_a_file_that_was_made_shorter_is_told_in_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    file = AuditFile(path, "node-1")
+    file.write("event", number=0)
+    os.truncate(path, 0)
+    with capture_logs() as logged:
+        last = file.write("event", number=1)
+        file.write("event", number=2)
+    assert ["shorter" in each["event"] for each in logged] == [True]
+    assert verify([path], contains=last).lines == 2
+
+
+def test_no_administrative_request_begins_while_the_folder_of_the_file_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    audit = Audit(AuditFile(folder / "audit.jsonl", "node-1"))
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(StatusError) as refused:
+        Context().run(audit.begin, "Admin/DeleteQueue", *WHO)
+    assert refused.value.status.reason == "audit_failed"
+    folder.mkdir()
+    Context().run(audit.begin, "Admin/DeleteQueue", *WHO)
+    assert verify([folder / "audit.jsonl"]).lines == 1
+
+
 def test_strangers_fill_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "audit.jsonl"
     now_s = 6_000.0
