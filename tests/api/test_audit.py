@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import re
 import shlex
 from contextvars import Context
 from pathlib import Path
@@ -26,6 +27,8 @@ from quorum.errors import ConfigError
 from quorum.v1 import admin_pb2 as pb
 from support.repository import ROOT
 
+LONGEST_OF_STRANGERS = 1_200
+"""More bytes than a line about a failed log-in has."""
 WHO = ("ann", "ipv4:192.0.2.7:41000", "queue=orders")
 
 
@@ -333,18 +336,42 @@ def test_no_administrative_request_begins_while_the_folder_of_the_file_is_gone(t
     assert verify([folder / "audit.jsonl"]).lines == 1
 
 
-def test_strangers_fill_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "why", "written"),
+    [
+        ("\N{GRINNING FACE}" * 255, "the token names no user of the cluster", 38),
+        ("", "the token is not accepted: " + '\N{GRINNING FACE}"\x01' * 10_000, 200),
+    ],
+)
+def test_strangers_fill_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str, written: int
+) -> None:
     path = tmp_path / "audit.jsonl"
     now_s = 6_000.0
     monkeypatch.setattr("quorum.api.audit.time.monotonic", lambda: now_s)
-    audit = Audit(AuditFile(path, "node-1"))
+    audit = Audit(AuditFile(path, "n" * 64))
+    peer = "ipv6:%5B2001:db8:ffff:ffff:ffff:ffff:ffff:ffff%5D:41000"
     for _ in range(REFUSALS_A_MINUTE + 41):
-        audit.log_in_failed("x" * 255, "ipv4:192.0.2.7:41000", "y" * 10_000)
-    assert len(lines_of(path)) == REFUSALS_A_MINUTE
+        audit.log_in_failed(name, peer, why)
+    lines = lines_of(path)
+    assert len(lines) == REFUSALS_A_MINUTE
+    assert (lines[0]["user"], len(lines[0]["outcome"])) == (name[:64], written)
+    assert path.stat().st_size < LONGEST_OF_STRANGERS * REFUSALS_A_MINUTE
     now_s += 60
     audit.refused("Queue/Browse", *WHO, "no permission")
     assert lines_of(path)[-1]["left_out"] == 41
-    assert path.stat().st_size < 1_200 * REFUSALS_A_MINUTE
+
+
+def test_the_page_says_how_long_the_lines_are_kept_at_worst() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    shown = re.search(
+        r"at most (\d+) lines of ([\d,]+) bytes a minute, so the files have the last (\d+) days", page
+    )
+    assert shown is not None
+    assert shown[1] == str(REFUSALS_A_MINUTE)
+    assert shown[2] == f"{LONGEST_OF_STRANGERS:,}"
+    a_day = REFUSALS_A_MINUTE * 60 * 24 * LONGEST_OF_STRANGERS
+    assert int(shown[3]) == audit_file.KEPT * audit_file.MAX_FILE_BYTES // a_day
 
 
 def test_another_file_is_not_taken_for_an_audit_file(tmp_path: Path) -> None:
