@@ -164,7 +164,7 @@ _FIELD = _TEXT + rb'":' + _VALUE
 _MARK = b'{"before":"'
 _WHOLE = re.compile(_MARK + rb'([0-9a-f]{64})","time":' + _TEXT + rb'"(?:,' + _FIELD + rb")*+\}")
 _CUT_OFF = re.compile(
-    rb"\{(?:" + _FIELD + rb",)*+(?:" + _TEXT + rb'(?:":?|":(?:' + _TEXT + rb'"?|[0-9]++))?)?'
+    rb"\{(?:" + _FIELD + rb",)*+(?:" + _TEXT + rb'(?:\\|":?|":(?:' + _TEXT + rb'["\\]?|[0-9]++))?)?'
 )
 """What a crash can leave of a line: any beginning of it."""
 

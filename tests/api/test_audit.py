@@ -198,14 +198,18 @@ def test_lines_that_are_missing_at_the_end_are_found_by_a_hash(tmp_path: Path) -
 def test_a_line_that_the_end_of_the_process_cut_off_stays_and_counts(tmp_path: Path) -> None:
     """Wherever it is cut."""
     path = tmp_path / "audit.jsonl"
-    audited(path, 1)
+    file = AuditFile(path, "node-1")
+    file.write("event")
+    file.write("event", name='"\\\x7fé😀', number=12)
     whole = path.read_bytes()
     first = whole.index(b"\n") + 1
-    for length in range(first + 1, len(whole) - 2, 3):
+    for length in range(first + 1, len(whole) - 1):
         path.write_bytes(whole[:length])
         cut = verify([path])
         assert (cut.lines, cut.interrupted, cut.is_last_interrupted) == (2, 1, True)
-        AuditFile(path, "node-1").write("event", name='"\\\x7fé😀')
+        if length % 5:
+            continue
+        AuditFile(path, "node-1").write("event", number=3)
         found = verify([path])
         assert (found.lines, found.interrupted, found.is_last_interrupted) == (3, 1, False)
         assert path.read_bytes().startswith(whole[:length] + b"\n")
