@@ -206,7 +206,7 @@ class Access:
         return is_known
 
     def _failed(self, name: str, peer: str, why: str) -> status.StatusError:
-        self.audit.log_in_failed(name[:255], peer, why)
+        self.audit.log_in_failed(name, peer, why)
         return _unauthenticated("log_in_failed", f"log-in as {name[:255]!r} failed: {why}")
 
     def begin(self, call: Any, user: User | None, headers: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import secrets
 import time
 from contextvars import ContextVar
@@ -17,6 +18,10 @@ from quorum.api.audit_file import AuditFile
 REFUSALS_A_MINUTE = 100
 """Lines about failed log-ins and refused requests. More are only counted, because strangers cause them."""
 MAX_OUTCOME = 500
+MAX_STRANGER, MAX_STRANGER_OUTCOME = 64, 200
+"""Characters of a name and of a reason that strangers cause, so that they cannot soon push out older lines."""
+NOT_PLAIN = re.compile("[^ -~]")
+"""What the audit file writes with up to 12 characters."""
 DONE, NO_ANSWER = "done", "ended without an answer"
 
 _BEGUN: ContextVar[dict[str, str] | None] = ContextVar("begun", default=None)
@@ -60,7 +65,8 @@ class Audit:
         self._sparse("refused", call=call, user=user, peer=peer, target=target, outcome=why[:MAX_OUTCOME])
 
     def log_in_failed(self, user: str, peer: str, why: str) -> None:
-        self._sparse("log-in failed", user=user, peer=peer, outcome=why[:MAX_OUTCOME])
+        outcome = NOT_PLAIN.sub("?", why[:MAX_STRANGER_OUTCOME])  # it may have a part of a token
+        self._sparse("log-in failed", user=user[:MAX_STRANGER], peer=peer, outcome=outcome)
 
     def _sparse(self, event: str, **fields: str) -> None:
         minute = int(time.monotonic() // 60)

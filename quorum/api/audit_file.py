@@ -7,6 +7,7 @@ later lines again. The log on stderr therefore has the beginning of each line's 
 keep the last hash that `verify` prints.
 
 A line is handed to the operating system at once, and is not synced: the power of the machine may take the last ones.
+Before each line the member looks whether the file of that name is still the one that it has open.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+
+import structlog
 
 from fifo.frozen_dataclasses import dataclass
 from quorum.errors import ConfigError, OperatorError
@@ -43,8 +47,6 @@ class AuditFile:
             self._last = _last_hash(file)
             self._descriptor = _opened(file)
             self._size = os.fstat(self._descriptor).st_size
-            if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
-                self._append(b"\n")  # the process ended within a line, which counts as it is
         except OSError as error:
             raise ConfigError(f"audit_file {file} cannot be used: {error.strerror}") from error
 
@@ -53,11 +55,33 @@ class AuditFile:
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         whole = {"before": self._last, "time": time, "member": self._member, "event": event, **fields}
         line = json.dumps(whole, ensure_ascii=True, separators=(",", ":")).encode()
+        self._look()
         if self._size >= MAX_FILE_BYTES:
             self._begin_another()
+        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
+            self._append(b"\n")  # the process ended within a line, which counts as it is
         self._append(line + b"\n")
         self._last = sha256(line).hexdigest()
         return self._last
+
+    def _look(self) -> None:
+        """Open the file again if it was renamed, removed or replaced. The log says so, also if it became shorter."""
+        opened = os.fstat(self._descriptor)
+        try:
+            is_there = os.path.samestat(self._file.stat(), opened)
+        except FileNotFoundError:
+            is_there = False
+        fields = {"file": str(self._file), "last_hash": self._last[:16]}
+        if not is_there:
+            descriptor = _opened(self._file)
+            os.close(self._descriptor)
+            self._descriptor = descriptor
+            text = "the audit file was renamed, removed or replaced; the next lines go to a file of its name"
+            structlog.get_logger().warning(text, **fields)
+        elif opened.st_size < self._size:
+            text = "the audit file has become shorter: lines were removed from it"
+            structlog.get_logger().warning(text, **fields, bytes_before=self._size, bytes_now=opened.st_size)
+        self._size = os.fstat(self._descriptor).st_size
 
     def _append(self, data: bytes) -> None:
         """Append all of it, or nothing."""
@@ -77,12 +101,11 @@ class AuditFile:
         fresh = self._file.with_name(f"{self._file.name}.new")
         descriptor = _opened(fresh)
         try:
-            if self._file.exists():  # otherwise it has its number already
-                numbers = range(1, KEPT + 1)
-                gap = next((each for each in numbers if not _numbered(self._file, each).exists()), KEPT)
-                for number in range(gap - 1, 0, -1):
-                    _numbered(self._file, number).replace(_numbered(self._file, number + 1))
-                self._file.replace(_numbered(self._file, 1))
+            numbers = range(1, KEPT + 1)
+            gap = next((each for each in numbers if not _numbered(self._file, each).exists()), KEPT)
+            for number in range(gap - 1, 0, -1):
+                _numbered(self._file, number).replace(_numbered(self._file, number + 1))
+            self._file.replace(_numbered(self._file, 1))
             fresh.replace(self._file)
         except OSError:
             os.close(descriptor)
@@ -134,59 +157,94 @@ def _last_hash(file: Path) -> str:
 
 # ---- reading
 
+_TEXT = rb'"(?:[ !#-\[\]-~]++|\\[ -~])*+'
+"""A text without its last quotation mark. Lines are ASCII."""
+_VALUE = rb"(?:" + _TEXT + rb'"|[0-9]++)'
+_FIELD = _TEXT + rb'":' + _VALUE
+_MARK = b'{"before":"'
+_WHOLE = re.compile(_MARK + rb'([0-9a-f]{64})","time":' + _TEXT + rb'"(?:,' + _FIELD + rb")*+\}")
+_CUT_OFF = re.compile(
+    rb"\{(?:" + _FIELD + rb",)*+(?:" + _TEXT + rb'(?:\\|":?|":(?:' + _TEXT + rb'["\\]?|[0-9]++))?)?'
+)
+"""What a crash can leave of a line: any beginning of it."""
+
 
 class Broken(OperatorError):
-    """A line does not follow from the one before it."""
+    """A line does not follow from the one before it, or is no line of an audit file."""
+
+
+class NotContained(OperatorError):
+    """The lines fit, but none of them has the hash that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
     """before: hash of the line before the first one, zeros if there was none. last: hash of the last line.
-    interrupted: lines that are no JSON, because the process ended while it wrote them."""
+    interrupted: lines that are only the beginning of one, because a crash cut them off while they were written.
+    is_last_interrupted: the last line is one of them. contained_at: the place of the hash that was asked for."""
 
     lines: int
     interrupted: int
     before: str
     last: str
+    is_last_interrupted: bool
+    contained_at: str
 
 
-def verify(files: list[Path]) -> Verified:
+def verify(files: list[Path], contains: str = "") -> Verified:
     """Read audit files, the oldest first, as one chain. Broken names the first line that does not fit; OperatorError if
-    a file cannot be read."""
-    first, last = "", ""
+    a file cannot be read.
+
+    contains: the beginning of the hash of one of the lines, or of the line before them. NotContained if it is not
+    there."""
+    first, last, contained_at = "", "", ""
     lines = interrupted = 0
+    is_cut_off = False
     for file in files:
         for number, line in enumerate(_lines(file), 1):
-            before = _before(line)
-            if before is None:
-                interrupted += 1
-            elif last and before != last:
+            place = f"{file}, line {number}"
+            before, is_cut_off = _before(line, place)
+            if not (last.startswith(before) if is_cut_off else before == last) and last:
                 raise Broken(
-                    f"{file}, line {number}: it names {before[:16] or 'nothing'} as the hash of the line before it, "
-                    f"which has {last[:16]}: one of them was changed, or lines between them are missing"
+                    f"{place}: it names {before[:16]} as the hash of the line before it, which has {last[:16]}: "
+                    "one of them was changed, or lines between them are missing"
                 )
-            elif not last:
+            if not lines:
                 first = before
+                if contains and before.startswith(contains):
+                    contained_at = f"the line before {place}"
             last = sha256(line).hexdigest()
+            if contains and last.startswith(contains):
+                contained_at = place
             lines += 1
-    return Verified(lines, interrupted, first or NOTHING, last or NOTHING)
+            interrupted += is_cut_off
+    if lines and lines == interrupted:
+        raise Broken(f"{files[-1]} is no audit file: it has no whole line")
+    if contains and not contained_at:
+        raise NotContained(
+            f"the {lines:,} lines fit each other, but none of them has the hash {contains}: the line was removed with "
+            "all later ones, or all lines from there on were written again, or it is in a file that is not given"
+        )
+    return Verified(lines, interrupted, first or NOTHING, last or NOTHING, is_cut_off, contained_at)
 
 
-def _before(line: bytes) -> str | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    except RecursionError:  # no member writes nested values
-        return ""
-    before = found.get("before") if isinstance(found, dict) else None
-    return before if isinstance(before, str) else ""
+def _before(line: bytes, place: str) -> tuple[str, bool]:
+    """The hash that a line names, and whether the line was cut off; then the hash may be, too. Broken if no member can
+    have written it."""
+    whole = _WHOLE.fullmatch(line)
+    if whole is not None:
+        return whole[1].decode("ascii"), False
+    if line and line.startswith(_MARK[: len(line)]) and _CUT_OFF.fullmatch(line):
+        return line[len(_MARK) : len(_MARK) + len(NOTHING)].decode("ascii"), True
+    raise Broken(
+        f"{place}: it is no line of an audit file, nor the beginning of one; it was changed or added"
+    )
 
 
 def _lines(file: Path) -> Iterator[bytes]:
     try:
         with file.open("rb") as opened:
-            for line in opened:
+            while line := opened.readline(MAX_LINE_BYTES):
                 yield line.removesuffix(b"\n")
     except OSError as error:
         raise OperatorError(f"{file} cannot be read: {error.strerror}") from error

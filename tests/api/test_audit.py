@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import re
 import shlex
 from contextvars import Context
 from pathlib import Path
@@ -26,6 +27,8 @@ from quorum.errors import ConfigError
 from quorum.v1 import admin_pb2 as pb
 from support.repository import ROOT
 
+LONGEST_OF_STRANGERS = 1_200
+"""More bytes than a line about a failed log-in has."""
 WHO = ("ann", "ipv4:192.0.2.7:41000", "queue=orders")
 
 
@@ -162,35 +165,99 @@ def test_what_was_done_to_a_line_is_found(tmp_path: Path, change: str) -> None:
     assert found.exit_code == 1
 
 
-def test_a_line_of_deep_json_is_told_as_any_other(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    audited(path, 1)
-    path.write_bytes(b"[" * 100_000 + b"\n" + path.read_bytes())
-    with pytest.raises(Broken, match=r"audit\.jsonl, line 2: "):
-        verify([path])
-
-
-def test_lines_that_are_missing_at_the_end_are_found_by_the_last_hash(tmp_path: Path) -> None:
+def test_lines_that_are_missing_at_the_end_are_found_by_a_hash(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     audited(path, 2)
     last = verify([path]).last
-    runner = CliRunner()
-    shown = runner.invoke(app, ["audit", "verify", str(path), "--last", last[:16]])
-    assert (shown.exit_code, shown.output.splitlines()[-1]) == (0, f"last         {last}")
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    assert runner.invoke(app, ["audit", "verify", str(path)]).exit_code == 0
-    assert runner.invoke(app, ["audit", "verify", str(path), "--last", last]).exit_code == 1
+    audited(path, 1)
+    whole = path.read_bytes()
+
+    def shown(*options: str) -> tuple[int, list[str], str]:
+        done = CliRunner().invoke(app, ["audit", "verify", str(path), *options])
+        return done.exit_code, done.output.splitlines(), str(done.exception)
+
+    status, output, _ = shown("--contains", last[:16])
+    assert (status, output[-1]) == (0, f"contains     {last[:16]}  ({path}, line 4)"), "the file has grown"
+    assert shown("--contains", NOTHING)[:1] == (0,), "the line before the first one"
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    assert shown()[0] == 0
+    status, _, error = shown("--contains", last)
+    assert (status, error.partition(":")[0]) == (
+        1,
+        f"the 3 lines fit each other, but none of them has the hash {last}",
+    )
+    path.write_bytes(whole.replace(b"ann", b"bob", 1))
+    status, _, error = shown("--contains", last)
+    assert status == 1
+    assert "one of them was changed" in error, "a broken chain is another finding"
+    for wrong in ("", "x" * 16, last[:15], f"{last}0"):
+        status, _, error = shown("--contains", wrong)
+        assert "allowed are 16 to 64 digits" in error
 
 
 def test_a_line_that_the_end_of_the_process_cut_off_stays_and_counts(tmp_path: Path) -> None:
+    """Wherever it is cut."""
+    path = tmp_path / "audit.jsonl"
+    file = AuditFile(path, "node-1")
+    file.write("event")
+    file.write("event", name='"\\\x7fé😀', number=12)
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for length in range(first + 1, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        cut = verify([path])
+        assert (cut.lines, cut.interrupted, cut.is_last_interrupted) == (2, 1, True)
+        if length % 5:
+            continue
+        AuditFile(path, "node-1").write("event", number=3)
+        found = verify([path])
+        assert (found.lines, found.interrupted, found.is_last_interrupted) == (3, 1, False)
+        assert path.read_bytes().startswith(whole[:length] + b"\n")
+    path.write_bytes(whole[:-20])
+    shown = CliRunner().invoke(app, ["audit", "verify", str(path)])
+    assert shown.exit_code == 0
+    assert "the last line is incomplete: a crash cut it off, or it was changed\n" in shown.output
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        b"a line of text\n",
+        b"\n",
+        b"{}\n",
+        b"5\n",
+        b'{"before\0',
+        b'{"event',
+        b'{"before":"0123',
+        b"[" * 100_000 + b"\n",
+    ],
+)
+def test_what_no_crash_leaves_is_a_finding(tmp_path: Path, added: bytes) -> None:
     path = tmp_path / "audit.jsonl"
     audited(path, 1)
     whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
+    path.write_bytes(whole + added)
+    with pytest.raises(Broken, match=r"audit\.jsonl, line 3: "):
+        verify([path])
+    if added.startswith(b'{"before":'):
+        return  # what was before the first line of the oldest file is not known
+    path.write_bytes(added + whole)
+    with pytest.raises(Broken, match=r"audit\.jsonl, line 1: "):
+        verify([path])
+
+
+def test_an_overwritten_last_line_and_another_file_are_findings(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
     audited(path, 1)
-    found = verify([path])
-    assert (found.lines, found.interrupted) == (4, 1)
-    assert path.read_bytes().startswith(whole[:-20] + b"\n")
+    first, last = path.read_bytes().splitlines()
+    path.write_bytes(first + b"\n" + b"x" * len(last) + b"\n")
+    with pytest.raises(Broken, match="line 2: it is no line of an audit file"):
+        verify([path])
+    with pytest.raises(Broken, match=r"README\.md, line 1: it is no line"):
+        verify([ROOT / "README.md"])
+    path.write_bytes(first[:-1])
+    with pytest.raises(Broken, match="is no audit file: it has no whole line"):
+        verify([path])
 
 
 def test_without_its_line_no_administrative_request_begins(
@@ -221,18 +288,94 @@ def test_without_its_line_no_administrative_request_begins(
     assert verify([path]).lines == 1
 
 
-def test_strangers_fill_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", ["renamed", "removed", "replaced", "replaced within a line"])
+def test_lines_go_to_the_file_of_the_name_also_if_it_was_moved(tmp_path: Path, change: str) -> None:
+    path, older = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.1"
+    file = AuditFile(path, "node-1")
+    last = [file.write("event", number=number) for number in range(3)][-1]
+    path.rename(older)
+    if change == "removed":
+        older.unlink()
+    elif change == "replaced":
+        path.write_bytes(b"")
+    elif change == "replaced within a line":
+        path.write_bytes(b"x")
+    with capture_logs() as logged:
+        file.write("event", number=3)
+        file.write("event", number=4)
+    assert [(each["log_level"], each["file"], each["last_hash"]) for each in logged] == [
+        ("warning", str(path), last[:16])
+    ]
+    assert "renamed, removed or replaced" in logged[0]["event"]
+    if change == "replaced within a line":
+        assert path.read_bytes().startswith(b'x\n{"before":"')
+        return
+    assert [(each["number"], each["before"] == last) for each in lines_of(path)] == [(3, True), (4, False)]
+    found = verify([path] if change == "removed" else [older, path])
+    assert found.lines == (2 if change == "removed" else 5)
+
+
+def test_a_file_that_was_made_shorter_is_told_in_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    file = AuditFile(path, "node-1")
+    file.write("event", number=0)
+    os.truncate(path, 0)
+    with capture_logs() as logged:
+        last = file.write("event", number=1)
+        file.write("event", number=2)
+    assert ["shorter" in each["event"] for each in logged] == [True]
+    assert verify([path], contains=last).lines == 2
+
+
+def test_no_administrative_request_begins_while_the_folder_of_the_file_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    audit = Audit(AuditFile(folder / "audit.jsonl", "node-1"))
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(StatusError) as refused:
+        Context().run(audit.begin, "Admin/DeleteQueue", *WHO)
+    assert refused.value.status.reason == "audit_failed"
+    folder.mkdir()
+    Context().run(audit.begin, "Admin/DeleteQueue", *WHO)
+    assert verify([folder / "audit.jsonl"]).lines == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "written"),
+    [
+        ("\N{GRINNING FACE}" * 255, "the token names no user of the cluster", 38),
+        ("", "the token is not accepted: " + '\N{GRINNING FACE}"\x01' * 10_000, 200),
+    ],
+)
+def test_strangers_fill_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str, written: int
+) -> None:
     path = tmp_path / "audit.jsonl"
     now_s = 6_000.0
     monkeypatch.setattr("quorum.api.audit.time.monotonic", lambda: now_s)
-    audit = Audit(AuditFile(path, "node-1"))
+    audit = Audit(AuditFile(path, "n" * 64))
+    peer = "ipv6:%5B2001:db8:ffff:ffff:ffff:ffff:ffff:ffff%5D:41000"
     for _ in range(REFUSALS_A_MINUTE + 41):
-        audit.log_in_failed("x" * 255, "ipv4:192.0.2.7:41000", "y" * 10_000)
-    assert len(lines_of(path)) == REFUSALS_A_MINUTE
+        audit.log_in_failed(name, peer, why)
+    lines = lines_of(path)
+    assert len(lines) == REFUSALS_A_MINUTE
+    assert (lines[0]["user"], len(lines[0]["outcome"])) == (name[:64], written)
+    assert path.stat().st_size < LONGEST_OF_STRANGERS * REFUSALS_A_MINUTE
     now_s += 60
     audit.refused("Queue/Browse", *WHO, "no permission")
     assert lines_of(path)[-1]["left_out"] == 41
-    assert path.stat().st_size < 1_200 * REFUSALS_A_MINUTE
+
+
+def test_the_page_says_how_long_the_lines_are_kept_at_worst() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    shown = re.search(
+        r"at most (\d+) lines of ([\d,]+) bytes a minute, so the files have the last (\d+) days", page
+    )
+    assert shown is not None
+    assert shown[1] == str(REFUSALS_A_MINUTE)
+    assert shown[2] == f"{LONGEST_OF_STRANGERS:,}"
+    a_day = REFUSALS_A_MINUTE * 60 * 24 * LONGEST_OF_STRANGERS
+    assert int(shown[3]) == audit_file.KEPT * audit_file.MAX_FILE_BYTES // a_day
 
 
 def test_another_file_is_not_taken_for_an_audit_file(tmp_path: Path) -> None:

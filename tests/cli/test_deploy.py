@@ -169,6 +169,20 @@ def test_the_unit_runs_the_command_with_options_it_has() -> None:
     assert BEGINS_ANEW not in never_again
 
 
+def test_the_unit_lets_a_member_write_where_the_pages_put_its_files() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "quorum.service", encoding="utf-8")
+    service = unit["Service"]
+    assert service["ProtectSystem"] == "strict", "it can write nowhere else"
+    assert (service["StateDirectory"], service["StateDirectoryMode"]) == ("quorum", "0700")
+    assert (service["LogsDirectory"], service["LogsDirectoryMode"]) == ("quorum", "0700")
+    for page in ("deploy.md", "security.md"):
+        assert 'audit_file = "/var/log/quorum/audit.jsonl"' in (ROOT / "docs" / page).read_text(
+            encoding="utf-8"
+        )
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_can_read_the_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "quorum.service").read_text(encoding="utf-8")
