@@ -15,7 +15,10 @@ from quorum.cli.console import (
     JsonOption,
     TimeoutOption,
     UrlOption,
+    YesOption,
+    confirm,
     note,
+    note_regular_expression,
     print_json,
     print_table,
     served,
@@ -132,8 +135,12 @@ def _patterns(configure: str, write: str, read: str) -> str:
 
 
 @app.command()
-def delete(user: UserArgument, url: UrlOption = None, timeout: TimeoutOption = None) -> None:
+def delete(
+    user: UserArgument, yes: YesOption = False, url: UrlOption = None, timeout: TimeoutOption = None
+) -> None:
     """Delete a user, and end its sessions."""
+    if not yes:
+        confirm(f"Delete user {user} and end its sessions?")
     with served(url, timeout) as client:
         client.delete_user(user)
     print(f"deleted {user}")
@@ -150,6 +157,8 @@ def set_(
 ) -> None:
     """Replace all three permissions of a user. Each is a pattern that matches whole names of queues and exchanges, '*'
     for any characters; without it there is none."""
+    for pattern in (configure, write, read):
+        note_regular_expression(pattern)
     with served(url, timeout) as client:
         changed = client.set_permissions(user, configure, write, read)
     print(f"{'set' if changed else 'is so already:'} {user}: {_patterns(configure, write, read)}")

@@ -49,6 +49,9 @@ def test_users_and_their_permissions(url: str, monkeypatch: pytest.MonkeyPatch) 
     allowed = "ann: configure nothing, write 'orders.*', read nothing\n"
     assert quorum(url, "permissions", "set", "ann", "--write", "orders.*") == f"set {allowed}"
     assert quorum(url, "permissions", "set", "ann", "--write", "orders.*") == f"is so already: {allowed}"
+    regular = CliRunner().invoke(app, ["permissions", "set", "ann", "--read", "^a.*$", "--url", url])
+    assert regular.stderr.startswith("note: '^a.*$' is no regular expression: ") and not regular.exit_code
+    quorum(url, "permissions", "set", "ann", "--write", "orders.*")
     found = json.loads(quorum(url, "users", "list", "--json"))
     assert [(each["name"], each["administers"], each["write"]) for each in found] == [
         ("admin", True, ""),
@@ -56,7 +59,8 @@ def test_users_and_their_permissions(url: str, monkeypatch: pytest.MonkeyPatch) 
     ]
     table = quorum(url, "permissions", "list")
     assert "orders.*" in table and "administers" in table and PASSWORD not in table
-    quorum(url, "users", "delete", "ann")
+    assert "nothing was changed" in refused(url, "users", "delete", "ann", stdin="n\n")
+    quorum(url, "users", "delete", "ann", "--yes")
     assert "ann" not in quorum(url, "users", "list")
 
 
