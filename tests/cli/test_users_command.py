@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,30 @@ def test_an_empty_password_changes_nothing(url: str) -> None:
         assert isinstance(error, CliError), done.output
         assert (str(error), error.status) == ("no password on stdin: the first line is empty", 2)
     assert json.loads(quorum(url, "users", "list", "--json")) == []
+
+
+def test_a_missing_user_names_the_variables(url: str) -> None:
+    quorum(url, "users", "add", "admin", "--administer", "--password-stdin", stdin=f"{PASSWORD}\n")
+    wanted = ": a user and a password are needed (docs/security.md): in the URL, or in "
+    for variables, words in (
+        ({}, "QUORUM_USER and QUORUM_PASSWORD"),
+        (
+            {"QUORUM_PASSWORD": PASSWORD},
+            "QUORUM_USER and QUORUM_PASSWORD; QUORUM_PASSWORD is set, and QUORUM_USER is not",
+        ),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "quorum", "users", "list", "--url", url],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if not name.startswith("QUORUM_")}
+            | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.endswith(f"{wanted}{words}\n") and len(done.stderr.splitlines()) == 1
 
 
 def test_without_a_terminal_the_option_for_stdin_is_named() -> None:
