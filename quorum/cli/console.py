@@ -257,6 +257,19 @@ def confirm(question: str) -> None:
         raise CliError("nothing was changed", 1)
 
 
+REGULAR_EXPRESSION = ("^", "$", "\\", ".*")
+"""What a pattern of RabbitMQ has, and one of Quorum hardly."""
+
+
+def note_regular_expression(pattern: str) -> None:
+    """Say on stderr how a pattern is read that may be meant as a regular expression."""
+    if any(part in pattern for part in REGULAR_EXPRESSION):
+        note(
+            f"note: '{pattern}' is no regular expression: it matches whole names, '*' stands for any characters, and "
+            "every other character for itself"
+        )
+
+
 def explain(client: Client, limit_ms: int = EXPLAIN_LIMIT_MS) -> str:
     """A possible cause of a delay: groups without a leader, or no answer from the service. Empty if there is none, or
     if the user may not know it."""

@@ -20,6 +20,7 @@ from quorum.cli.console import (
     printable,
     served,
 )
+from quorum.cli.counts import counted
 
 if TYPE_CHECKING:
     from quorum.client.definitions import DefinitionResult, ImportReport
@@ -29,6 +30,8 @@ app = typer.Typer(
 )
 
 STANDARD = Path("-")
+ONE = {"bindings": "binding", "exchanges": "exchange", "policies": "policy", "queues": "queue"}
+"""The kinds of definitions, in a file and for one of them."""
 
 
 @app.command("export")
@@ -50,8 +53,8 @@ def export(
         sys.stdout.buffer.flush()
         return
     _write(file, data)
-    counts = ", ".join(f"{len(rows):,} {kind}" for kind, rows in found.items() if isinstance(rows, list))
-    print(f"wrote {counts} to {file}")
+    counts = (counted(len(rows), ONE[kind], kind) for kind, rows in found.items() if isinstance(rows, list))
+    print(f"wrote {', '.join(counts)} to {file}")
 
 
 @app.command("import")

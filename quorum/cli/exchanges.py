@@ -12,6 +12,8 @@ from quorum.cli.console import (
     JsonOption,
     TimeoutOption,
     UrlOption,
+    YesOption,
+    confirm,
     pairs,
     print_json,
     print_table,
@@ -132,10 +134,13 @@ def delete(
     if_unused: Annotated[
         bool, typer.Option("--if-unused", help="only if no binding leads from the exchange")
     ] = False,
+    yes: YesOption = False,
     url: UrlOption = None,
     timeout: TimeoutOption = None,
 ) -> None:
-    """Delete an exchange and its bindings without confirmation."""
+    """Delete an exchange and its bindings."""
+    if not yes:
+        confirm(f"Delete {exchange} and its bindings?")
     with served(url, timeout) as client:
         client.delete_exchange(exchange, if_unused=if_unused)
     print(f"deleted {exchange}")

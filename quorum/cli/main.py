@@ -190,6 +190,10 @@ def main() -> None:
 def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if getattr(error, "reason", "") == "LOG_IN_NEEDED":
+        lacks_user = "QUORUM_PASSWORD" in os.environ and not os.environ.get("QUORUM_USER")
+        found = "; QUORUM_PASSWORD is set, and QUORUM_USER is not" if lacks_user else ""
+        return f"{error}: in the URL, or in QUORUM_USER and QUORUM_PASSWORD{found}"
     return str(error)
 
 

@@ -11,6 +11,9 @@ from quorum.cli.console import (
     JsonOption,
     TimeoutOption,
     UrlOption,
+    YesOption,
+    confirm,
+    note_regular_expression,
     pairs,
     print_json,
     print_table,
@@ -69,14 +72,19 @@ def set_(
 ) -> None:
     """Make or change a policy; ends when all queues are configured accordingly."""
     arguments = pairs(argument, "argument")
+    note_regular_expression(pattern)
     with served(url, timeout) as client:
         changed = client.set_policy(policy, pattern, arguments, priority)
     print(f"{'set' if changed else 'is so already:'} {policy}")
 
 
 @app.command()
-def delete(policy: NameArgument, url: UrlOption = None, timeout: TimeoutOption = None) -> None:
+def delete(
+    policy: NameArgument, yes: YesOption = False, url: UrlOption = None, timeout: TimeoutOption = None
+) -> None:
     """Delete a policy; ends when all queues are configured without it."""
+    if not yes:
+        confirm(f"Delete policy {policy}?")
     with served(url, timeout) as client:
         client.delete_policy(policy)
     print(f"deleted {policy}")

@@ -90,12 +90,14 @@ def read(file: Node, vhost: str | None = None) -> Contents:
     files.check_sizes(found)
     refused = []
     for name in sorted({each for each, _ in others}):
-        counts = ", ".join(f"{others[name, section]} {section}" for section in READ if others[name, section])
+        counts = ", ".join(
+            _counted(others[name, section], section) for section in READ if others[name, section]
+        )
         if vhost is None:
             why = f"{counts} of a virtual host other than '/'; `--vhost {name}` reads them instead"
             refused.append(Definition("vhost", name, "$", None, refusal=why))
         else:
-            notes.append(f"virtual host {name!r}: {counts} are not read")
+            notes.append(f"virtual host {name!r}: {counts} not read")
     if version.split(".")[0] in ("2", "3") and any(map(_is_unlimited, found)):
         notes.append(
             f"RabbitMQ {version} has no delivery limit by default; queues here have one, unless x-delivery-limit is -1"
@@ -108,9 +110,9 @@ def read(file: Node, vhost: str | None = None) -> Contents:
 def _unread(fields: Fields) -> Iterator[str]:
     """A note for each section that is not read and is not empty."""
     reasons = {
-        "users": "there are no users yet",
-        "permissions": "there are no permissions yet",
-        "topic_permissions": "there are no permissions yet",
+        "users": "`quorum users add` makes users",
+        "permissions": "`quorum permissions set` sets permissions",
+        "topic_permissions": "permissions here are for whole queues and exchanges",
         "parameters": "federation, shovels, operator policies and limits have no counterpart",
         "global_parameters": "they describe the RabbitMQ cluster",
     }
@@ -122,7 +124,16 @@ def _unread(fields: Fields) -> Iterator[str]:
             continue  # of an export of a single one
         count = len(node.value) if isinstance(node.value, list | dict) else 1
         if count:
-            yield f"{count} {name.replace('_', ' ')} not read: {reasons.get(name, 'an unknown section')}"
+            unknown = f"{count} {'entry' if count == 1 else 'entries'} of {name!r}"
+            what = _counted(count, name) if name in reasons else unknown
+            yield f"{what} not read: {reasons.get(name, 'an unknown section')}"
+
+
+def _counted(count: int, section: str) -> str:
+    """The number of a section's objects: 1 policy, 2 global parameters."""
+    several = section.replace("_", " ")
+    one = "policy" if section == "policies" else several.removesuffix("s")
+    return f"{count} {one if count == 1 else several}"
 
 
 # ---- exchanges and queues

@@ -69,11 +69,14 @@ async def _of_plain(endpoint: str) -> str:
 async def _of_secure(service: Service, endpoint: str) -> str:
     try:
         context = ssl.create_default_context(cafile=service.ca_file or None)
+    except ssl.SSLError as error:
+        return f"ca_file {service.ca_file} has no certificate that can be used: {_reason(error)}"
+    try:
         if service.certificate_file:
             context.load_cert_chain(service.certificate_file, service.key_file)
     except ssl.SSLError as error:
-        reason = (error.reason or str(error)).replace("_", " ").lower()
-        return f"the files that the URL names cannot be used: {reason}"
+        files = f"certificate_file {service.certificate_file} with key_file {service.key_file}"
+        return f"{files} cannot be used: {_reason(error)}"
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC does not check that much either
     try:
         async with _connected(endpoint, context) as reader:
@@ -92,6 +95,10 @@ async def _of_secure(service: Service, endpoint: str) -> str:
             return f"{endpoint} does not speak TLS, and the URL is with TLS; use {SCHEME}{endpoint}"
         raise
     return ""
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()
 
 
 def _remedy(service: Service, error: ssl.SSLCertVerificationError) -> str:

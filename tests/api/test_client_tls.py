@@ -81,7 +81,12 @@ def test_clients_without_tls_or_with_another_authority_reach_nothing(made: Path)
                 (f"quorum://{address}", f"{address} speaks TLS, .* use quorums://{address}/\\?ca_file="),
                 (f"quorums://{address}", "not accepted: .*the URL has to name the authority .* \\?ca_file="),
                 (f"quorums://{address}/?ca_file={other}", f"not accepted: .*{other} .* is not the authority"),
-                (f"quorums://{address}/?ca_file={made}/ca.key", "files that the URL names cannot be used"),
+                (f"quorums://{address}/?ca_file={made}/ca.key", f"^ca_file {made}/ca.key has no certificate"),
+                (
+                    f"quorums://{address}/?ca_file={made}/ca.pem&certificate_file={made}/client.pem"
+                    f"&key_file={made}/ca.key",
+                    f"^certificate_file {made}/client.pem with key_file {made}/ca.key cannot be used: ",
+                ),
             ):
                 with pytest.raises(TlsError, match=said):
                     await quorum.connect(url, connect_timeout_ms=PATIENT_MS)

@@ -236,7 +236,7 @@ def test_messages_are_published_to_exchanges(quorum: Quorum, service: Service) -
     assert "routed" in quorum("bindings", "list", "shop", url=service.url)[0]
     quorum("bindings", "remove", "shop", "routed", "-k", "new", url=service.url)
     assert json.loads(quorum("bindings", "list", "--json", url=service.url)[0]) == []
-    quorum("exchanges", "delete", "shop", url=service.url)
+    quorum("exchanges", "delete", "shop", "--yes", url=service.url)
     assert "no exchange 'shop'" in quorum("exchanges", "show", "shop", url=service.url, status=1)[1]
 
 
@@ -255,9 +255,20 @@ def test_policies_are_set_listed_and_deleted(quorum: Quorum, service: Service) -
     out, _ = quorum("policies", "list", url=service.url)
     assert "orders.*" in out and "x-max-length=5" in out
     quorum(*set_, "--priority", str(1 << 31), url=service.url, status=2)
-    assert quorum("policies", "delete", "short", url=service.url)[0] == "deleted short\n"
+    assert quorum("policies", "delete", "short", "--yes", url=service.url)[0] == "deleted short\n"
     assert "short" not in quorum("policies", "list", url=service.url)[0]
-    assert "no policy 'short'" in quorum("policies", "delete", "short", url=service.url, status=1)[1]
+    assert "no policy 'short'" in quorum("policies", "delete", "short", "--yes", url=service.url, status=1)[1]
+
+
+def test_a_pattern_that_looks_like_a_regular_expression_is_noted(quorum: Quorum, service: Service) -> None:
+    for pattern in ("^orders", "orders$", r"orders\.new", "orders.*"):
+        out, err = quorum("policies", "set", "rx", pattern, "-a", "x-max-length=5", url=service.url)
+        assert (out, len(err.splitlines())) == ("set rx\n", 1)
+        assert err.startswith(f"note: '{pattern}' is no regular expression: ")
+    for pattern in ("orders*", "orders.new", "*"):
+        set_ = ("policies", "set", "rx", pattern, "-a", "x-max-length=5")
+        assert quorum(*set_, url=service.url) == ("set rx\n", "")
+    quorum("policies", "delete", "rx", "--yes", url=service.url)
 
 
 def test_lines_are_published_and_consumed(quorum: Quorum, service: Service) -> None:
@@ -504,6 +515,26 @@ def test_nobody_deletes_or_purges_a_queue_by_a_slip(quorum: Quorum, service: Ser
         "deleted precious and 0 messages\n",
         "",
     )
+
+
+def test_nobody_deletes_an_exchange_a_policy_or_a_user_by_a_slip(quorum: Quorum, service: Service) -> None:
+    for command in (
+        ("exchanges", "declare", "precious"),
+        ("policies", "set", "precious", "kept", "-a", "x-max-length=5"),
+    ):
+        quorum(*command, url=service.url)
+    for kind, question in (
+        ("exchanges", "Delete precious and its bindings?"),
+        ("policies", "Delete policy precious?"),
+        ("users", "Delete user precious and end its sessions?"),
+    ):
+        for answer in (b"n\n", b""):
+            out, err = quorum(kind, "delete", "precious", url=service.url, stdin=answer, status=1)
+            assert question in err
+            assert (out, err.endswith("error: nothing was changed\n")) == ("", True)
+    for kind in ("exchanges", "policies"):
+        deleted = quorum(kind, "delete", "precious", url=service.url, stdin=b"y\n")
+        assert deleted[0] == "deleted precious\n"
 
 
 def test_the_nearest_name_of_a_queue_is_told(quorum: Quorum, service: Service) -> None:

@@ -61,7 +61,7 @@ def test_definitions_are_imported_and_exported(url: str, tmp_path: Path) -> None
     written = tmp_path / "exported.json"
     written.write_text("old", encoding="utf-8")
     told = quorum(url, "export", str(written)).stdout
-    assert told == f"wrote 1 bindings, 1 exchanges, 0 policies, 1 queues to {written}\n"
+    assert told == f"wrote 1 binding, 1 exchange, 0 policies, 1 queue to {written}\n"
     assert written.read_text(encoding="utf-8") == printed
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
 
@@ -94,12 +94,12 @@ def test_a_file_of_rabbitmq_is_read_with_notes(url: str, tmp_path: Path) -> None
     file = saved(tmp_path, given)
     done = quorum(url, "import", file, "--dry-run", status=1)
     assert done.stdout.splitlines() == [
-        "refused  vhost prod: 1 queues of a virtual host other than '/'; `--vhost prod` reads them instead",
+        "refused  vhost prod: 1 queue of a virtual host other than '/'; `--vhost prod` reads them instead",
         "added    queue orders",
         "         note: a classic queue: it becomes a replicated queue, with a delivery limit (x-delivery-limit)",
         "dry run, nothing is changed: 1 added, 0 same, 0 differs, 1 refused",
     ]
-    assert "note: 1 users not read: there are no users yet" in done.stderr
+    assert "note: 1 user not read: `quorum users add` makes users" in done.stderr
     assert quorum(url, "import", file, "--vhost", "prod").stdout.splitlines()[0] == "added    queue bills"
 
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
 
+from quorum.cli.console import CliError
 from quorum.cli.main import app
+from support.repository import ROOT
 from support.served_member import served_in_a_thread
 
 PASSWORD = "a long password"
+OTHER = "another password"
+NOTHING = "configure nothing, write nothing, read nothing"
 
 
 @pytest.fixture
@@ -26,16 +33,26 @@ def quorum(url: str, *arguments: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
+def refused(url: str, *arguments: str, stdin: str | None = None) -> str:
+    done = CliRunner().invoke(app, [*arguments, "--url", url], input=stdin)
+    assert done.exit_code != 0, done.output
+    return str(done.exception)
+
+
 def test_users_and_their_permissions(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     typed = f"{PASSWORD}\n{PASSWORD}\n"
-    assert quorum(url, "users", "add", "admin", "--administer", stdin=typed).endswith("set admin\n")
-    refused = CliRunner().invoke(app, ["queues", "list", "--url", url])
-    assert refused.exit_code != 0 and "a user and a password are needed" in str(refused.exception)
+    told = quorum(url, "users", "add", "admin", "--administer", stdin=typed)
+    assert told.endswith(f"set admin: administers, logs in with a password, {NOTHING}\n")
+    assert "a user and a password are needed" in refused(url, "queues", "list")
     monkeypatch.setenv("QUORUM_USER", "admin")
     monkeypatch.setenv("QUORUM_PASSWORD", PASSWORD)
     quorum(url, "users", "add", "ann", "--password-stdin", stdin=f"{PASSWORD}\n")
-    assert quorum(url, "permissions", "set", "ann", "--write", "orders.*") == "set ann\n"
-    assert quorum(url, "permissions", "set", "ann", "--write", "orders.*") == "is so already: ann\n"
+    allowed = "ann: configure nothing, write 'orders.*', read nothing\n"
+    assert quorum(url, "permissions", "set", "ann", "--write", "orders.*") == f"set {allowed}"
+    assert quorum(url, "permissions", "set", "ann", "--write", "orders.*") == f"is so already: {allowed}"
+    regular = CliRunner().invoke(app, ["permissions", "set", "ann", "--read", "^a.*$", "--url", url])
+    assert regular.stderr.startswith("note: '^a.*$' is no regular expression: ") and not regular.exit_code
+    quorum(url, "permissions", "set", "ann", "--write", "orders.*")
     found = json.loads(quorum(url, "users", "list", "--json"))
     assert [(each["name"], each["administers"], each["write"]) for each in found] == [
         ("admin", True, ""),
@@ -43,5 +60,80 @@ def test_users_and_their_permissions(url: str, monkeypatch: pytest.MonkeyPatch) 
     ]
     table = quorum(url, "permissions", "list")
     assert "orders.*" in table and "administers" in table and PASSWORD not in table
-    quorum(url, "users", "delete", "ann")
+    assert "nothing was changed" in refused(url, "users", "delete", "ann", stdin="n\n")
+    quorum(url, "users", "delete", "ann", "--yes")
     assert "ann" not in quorum(url, "users", "list")
+
+
+def test_what_a_change_of_a_user_does_not_name_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quorum(url, "users", "add", "admin", "--administer", "--password-stdin", stdin=f"{PASSWORD}\n")
+    monkeypatch.setenv("QUORUM_USER", "admin")
+    monkeypatch.setenv("QUORUM_PASSWORD", PASSWORD)
+    told = quorum(url, "users", "add", "ann", "--monitor", "--no-password")
+    assert told == f"set ann: monitors, logs in with a certificate, {NOTHING}\n"
+    quorum(url, "permissions", "set", "ann", "--read", "a*")
+    kept = "configure nothing, write nothing, read 'a*'\n"
+    told = quorum(url, "users", "add", "ann", "--password-stdin", stdin=f"{PASSWORD}\n")
+    assert told == f"set ann: monitors, logs in with a password, {kept}"
+    told = quorum(url, "users", "add", "ann", "--no-password", "--administer", "--no-monitor")
+    assert told == f"set ann: administers, logs in with a password, {kept}"
+    assert quorum(url, "users", "add", "ann", "--no-password") == (
+        f"is so already: ann: administers, logs in with a password, {kept}"
+    )
+    told = quorum(url, "users", "add", "ann", "--no-password", "--no-administer")
+    assert told == f"set ann: logs in with a password, {kept}"
+    told = quorum(url, "users", "add", "admin", "--password-stdin", stdin=f"{OTHER}\n")
+    assert told == f"set admin: administers, logs in with a password, {NOTHING}\n"
+    assert "wrong user or password" in refused(url, "users", "list")
+    monkeypatch.setenv("QUORUM_PASSWORD", OTHER)
+    assert "only administrator" in refused(url, "users", "add", "admin", "--no-password", "--no-administer")
+
+
+def test_an_empty_password_changes_nothing(url: str) -> None:
+    for stdin in ("", "\n", f"\n{PASSWORD}\n"):
+        done = CliRunner().invoke(app, ["users", "add", "ann", "--password-stdin", "--url", url], input=stdin)
+        error = done.exception
+        assert isinstance(error, CliError), done.output
+        assert (str(error), error.status) == ("no password on stdin: the first line is empty", 2)
+    assert json.loads(quorum(url, "users", "list", "--json")) == []
+
+
+def test_a_missing_user_names_the_variables(url: str) -> None:
+    quorum(url, "users", "add", "admin", "--administer", "--password-stdin", stdin=f"{PASSWORD}\n")
+    wanted = ": a user and a password are needed (docs/security.md): in the URL, or in "
+    for variables, words in (
+        ({}, "QUORUM_USER and QUORUM_PASSWORD"),
+        (
+            {"QUORUM_PASSWORD": PASSWORD},
+            "QUORUM_USER and QUORUM_PASSWORD; QUORUM_PASSWORD is set, and QUORUM_USER is not",
+        ),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "quorum", "users", "list", "--url", url],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if not name.startswith("QUORUM_")}
+            | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.endswith(f"{wanted}{words}\n") and len(done.stderr.splitlines()) == 1
+
+
+def test_without_a_terminal_the_option_for_stdin_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "quorum", "users", "add", "ann"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[1:] == [
+        "error: there is no terminal to ask for the password; --password-stdin reads it from stdin"
+    ]

@@ -264,10 +264,10 @@ def test_sections_that_are_not_read_are_named() -> None:
         news=[1],
     ).notes
     assert [note.partition(":")[0] for note in notes] == [
-        "1 global parameters not read",
-        "1 news not read",
-        "1 parameters not read",
-        "1 permissions not read",
+        "1 global parameter not read",
+        "1 entry of 'news' not read",
+        "1 parameter not read",
+        "1 permission not read",
         "2 users not read",
     ]
 
@@ -279,12 +279,12 @@ def test_another_virtual_host_has_to_be_named() -> None:
     refused, kept = read(**sections).definitions
     assert (refused.kind, refused.name) == ("vhost", "prod")
     assert refused.refusal == (
-        "1 exchanges, 1 queues of a virtual host other than '/'; `--vhost prod` reads them instead"
+        "1 exchange, 1 queue of a virtual host other than '/'; `--vhost prod` reads them instead"
     )
     assert kept.name == "a"
     chosen = read("prod", **sections)
     assert [each.name for each in chosen.definitions] == ["e", "b"]
-    assert chosen.notes == ("virtual host '/': 1 queues are not read",)
+    assert chosen.notes == ("virtual host '/': 1 queue not read",)
     assert read("none", **sections).notes[-1] == "virtual host 'none' has no definitions in this file"
     assert only(read_definitions({"rabbit_version": "4.0.0", "queues": [{"name": "q"}]}, "x")).name == "q"
 
