@@ -257,7 +257,7 @@ def confirm(question: str) -> None:
         raise CliError("nothing was changed", 1)
 
 
-REGULAR_EXPRESSION = ("^", "$", "\\", ".*")
+REGULAR_EXPRESSION = ("^", "$", "\\")
 """What a pattern of RabbitMQ has, and one of Quorum hardly."""
 
 
