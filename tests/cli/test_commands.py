@@ -261,11 +261,11 @@ def test_policies_are_set_listed_and_deleted(quorum: Quorum, service: Service) -
 
 
 def test_a_pattern_that_looks_like_a_regular_expression_is_noted(quorum: Quorum, service: Service) -> None:
-    for pattern in ("^orders", "orders$", r"orders\.new", "orders.*"):
+    for pattern in ("^orders", "orders$", r"orders\.new"):
         out, err = quorum("policies", "set", "rx", pattern, "-a", "x-max-length=5", url=service.url)
         assert (out, len(err.splitlines())) == ("set rx\n", 1)
         assert err.startswith(f"note: '{pattern}' is no regular expression: ")
-    for pattern in ("orders*", "orders.new", "*"):
+    for pattern in ("orders*", "orders.*", "orders.new", "*"):
         set_ = ("policies", "set", "rx", pattern, "-a", "x-max-length=5")
         assert quorum(*set_, url=service.url) == ("set rx\n", "")
     quorum("policies", "delete", "rx", "--yes", url=service.url)
