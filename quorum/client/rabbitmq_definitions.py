@@ -108,9 +108,9 @@ def read(file: Node, vhost: str | None = None) -> Contents:
 def _unread(fields: Fields) -> Iterator[str]:
     """A note for each section that is not read and is not empty."""
     reasons = {
-        "users": "there are no users yet",
-        "permissions": "there are no permissions yet",
-        "topic_permissions": "there are no permissions yet",
+        "users": "passwords are stored in another form here; make users with `quorum users`",
+        "permissions": "patterns here are no regular expressions; set them with `quorum permissions`",
+        "topic_permissions": "permissions by routing key have no counterpart",
         "parameters": "federation, shovels, operator policies and limits have no counterpart",
         "global_parameters": "they describe the RabbitMQ cluster",
     }

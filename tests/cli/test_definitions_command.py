@@ -99,7 +99,7 @@ def test_a_file_of_rabbitmq_is_read_with_notes(url: str, tmp_path: Path) -> None
         "         note: a classic queue: it becomes a replicated queue, with a delivery limit (x-delivery-limit)",
         "dry run, nothing is changed: 1 added, 0 same, 0 differs, 1 refused",
     ]
-    assert "note: 1 users not read: there are no users yet" in done.stderr
+    assert "note: 1 users not read: passwords are stored in another form here" in done.stderr
     assert quorum(url, "import", file, "--vhost", "prod").stdout.splitlines()[0] == "added    queue bills"
 
 
