@@ -73,7 +73,9 @@ def test_what_differs_or_is_refused_ends_with_status_1(url: str, tmp_path: Path)
         "queues": [{"name": "orders"}, {"name": "bills", "arguments": {"x-maxlength": 5}}],
     }
     lines = quorum(url, "import", saved(tmp_path, given), status=1).stdout.splitlines()
-    assert lines[0].startswith("differs  queue orders: ") and "x-max-length is 5, and was not given" in lines[0]
+    assert (
+        lines[0].startswith("differs  queue orders: ") and "x-max-length is 5, and was not given" in lines[0]
+    )
     assert lines[1].startswith("refused  queue bills: unknown argument 'x-maxlength'")
     assert lines[2] == "0 added, 0 same, 1 differs, 1 refused"
     found = json.loads(quorum(url, "import", saved(tmp_path, given), "--json", status=1).stdout)
