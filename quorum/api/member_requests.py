@@ -29,6 +29,8 @@ NO_LEADER_POLL_S = 1.0
 NO_LEADER_POLLS = 3
 """A call gives up after this many looks in a row at a group without a leader, or one that is not served because states
 differ. With the default timeouts an election takes far less."""
+SERVED_POLL_S = 0.1
+"""Between two looks of a call that is not sent before its group has a leader."""
 ANSWER_WAIT_S = 10.0
 """A query that this node has not answered after this time is better sent to another node."""
 MEND_WAIT_S = 5.0
@@ -125,7 +127,7 @@ class MemberRequests:
             structlog.get_logger().error(
                 "a body cannot be read", group=unreadable.group, error=str(unreadable)
             )
-            raise status.of_ended("unreadable")
+            raise status.of_call_ended("unreadable")
 
     # ---- waiting
 
@@ -169,6 +171,14 @@ class MemberRequests:
                     "behind", f"this node could not answer within {wait_s:g} s; ask another node"
                 )
         return future.result()
+
+    async def await_served(self, group: int) -> None:
+        """Return when this node knows a leader of the group, and serves it. UNAVAILABLE if that takes too long."""
+        deadline_s = self._loop.time() + NO_LEADER_POLLS * NO_LEADER_POLL_S
+        while (found := await self._unserved((group,))) is not None:
+            if self._loop.time() >= deadline_s:
+                raise found
+            await asyncio.sleep(SERVED_POLL_S)
 
     async def _unserved(self, groups: Collection[int]) -> status.StatusError | None:
         """Which of the groups has no leader that this node knows of, or is not served, as far as the node knows."""

@@ -142,7 +142,10 @@ class OwnSession:
         size: int = 0,
     ) -> None:
         """Publish a new batch of so many messages. make(first_client_sequence, lowest_unconfirmed) -> the command.
-        size: bytes that the batch takes in the log, if they are more than its own."""
+        size: bytes that the batch takes in the log, if they are more than its own.
+
+        The error OUTCOME_UNKNOWN says that the group has not decided. Then the batch is not sent again, but one that
+        has arrived may still be published. After any other error nothing has been published."""
 
         def numbered(future: asyncio.Future[Reply | None]) -> c.Enqueue:
             numbers = self._numbers[group]
@@ -152,7 +155,17 @@ class OwnSession:
             future.add_done_callback(lambda _: unconfirmed.pop(first, None))
             return make(first, next(iter(unconfirmed)))
 
-        await self.sent(group, await self._send(group, numbered, batch, max(len(batch), size)))
+        answer = await self._send(group, numbered, batch, max(len(batch), size))
+        number = self._number
+        try:
+            reply = await self._requests.decided((group,), answer)
+        except BaseException as error:
+            # the answer still counts against the window until it comes: see _send
+            self._inputs.submit(ev.Withdraw(number, group, answer))
+            if isinstance(error, status.StatusError):
+                raise status.outcome_unknown(error.status) from error
+            raise
+        _accepted(reply)
 
     async def send(self, group: int, command: c.Stage, batch: bytes) -> asyncio.Future[Reply | None]:
         """Send a command that carries a batch, in the order of the calls; `sent` waits for its answer."""
@@ -250,7 +263,7 @@ class OwnSession:
     def ended(self, reason: str) -> None:
         self._sessions.end(self._number)
         # the system group forgets a session that was silent for a day: the call that says so may be repeated
-        error = status.of_ended("resync" if reason == "expired" else reason)
+        error = status.of_call_ended("resync" if reason == "expired" else reason)
         deliveries = [future for waiting in self._gets.values() for future in waiting]
         for call in list(self._calls):
             if not call.done():

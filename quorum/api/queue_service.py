@@ -99,6 +99,10 @@ class QueueService(queue_pb2_grpc.QueueServicer):
             due_times_ms=checked.due_times_ms,
             group_keys=checked.group_keys,
         )
+        if not self._hub.published.may_deliver(queue.group):
+            await self._hub.requests.await_served(
+                queue.group
+            )  # what fails before it is sent is refused for certain
         await self._hub.own_session.publish(queue.group, make, data, checked.count, size)
         return pb.PublishResponse(count=checked.count)
 
@@ -116,7 +120,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         response = pb.GetResponse()
         if deliver is not None:
             if not self._hub.published.may_deliver(queue.group):
-                raise status.of_ended("node_down")
+                raise status.of_call_ended("node_down")
             await self._fill(response, queue.group, deliver)
         return response
 
@@ -126,7 +130,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         left = LEASE_LIMIT_S
         while not self._hub.published.may_deliver(group):
             if left <= 0:
-                raise status.of_ended("node_down")
+                raise status.of_call_ended("node_down")
             left -= LEASE_POLL_S
             await asyncio.sleep(LEASE_POLL_S)
 

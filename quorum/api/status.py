@@ -158,6 +158,15 @@ def unavailable(reason: str, message: str) -> StatusError:
     return StatusError(make(Code.UNAVAILABLE, reason, message))
 
 
+def outcome_unknown(why: Status) -> StatusError:
+    """The error for a publish that its group has not decided. why: what has ended the waiting."""
+    text = (
+        "the publish may have happened, or may still happen; publishing it again may double its messages: "
+        + why.message.partition("; ")[0]
+    )
+    return StatusError(make(Code.DEADLINE_EXCEEDED, "outcome_unknown", text))
+
+
 def not_found(message: str) -> StatusError:
     return StatusError(make(Code.NOT_FOUND, "not_found", message))
 
@@ -225,6 +234,14 @@ def of_refused(refused: Refused) -> Status:
 
 def of_ended(reason: str) -> StatusError:
     code, text = _ENDED[reason]
+    return StatusError(make(code, "session_" + reason, text))
+
+
+def of_call_ended(reason: str) -> StatusError:
+    """The same for a unary call: its client has no session that it could open again."""
+    code, text = _ENDED[reason]
+    if code is Code.UNAVAILABLE:
+        text = text.partition("; ")[0] + "; repeat the call, at any member"
     return StatusError(make(code, "session_" + reason, text))
 
 

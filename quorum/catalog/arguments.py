@@ -13,7 +13,7 @@ An argument is one of three kinds:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fifo.commands import (
@@ -160,14 +160,20 @@ def check_size(arguments: Mapping[str, ArgumentValue]) -> None:
         )
 
 
-def differences(wanted: QueueConfig, present: QueueConfig) -> str:
-    """The changes that a second declaration would make, in the words of arguments; empty if there are none."""
-    found = []
+def differences(wanted: QueueConfig, present: QueueConfig, given: Collection[str]) -> str:
+    """The changes that a second declaration would make, in the words of arguments; empty if there are none. given: the
+    arguments of that declaration, which come first."""
+    found, not_given = [], []
     for argument, known in SUPPORTED.items():
         new, old = getattr(wanted, known.attribute), getattr(present, known.attribute)
-        if new != old:
+        if new == old:
+            continue
+        if argument in given:
             found.append(f"{argument} is {_outward(old)}, not {_outward(new)}")
-    return "; ".join(found)
+        else:
+            wanted_default = "and was not given" if new == -1 else f"not {_outward(new)}, the default"
+            not_given.append(f"{argument} is {_outward(old)}, {wanted_default}")
+    return "; ".join(found + not_given)
 
 
 def check_policy_arguments(arguments: Mapping[str, ArgumentValue], version: int = CURRENT) -> None:

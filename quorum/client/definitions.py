@@ -70,6 +70,11 @@ def read_definitions(data: str | bytes | Mapping[str, Any], vhost: str | None = 
     file = files.parse(data)
     if files.FORMAT_KEY not in file.value and rabbitmq.is_rabbitmq(file):
         return rabbitmq.read(file, vhost)
+    if set(file.value) == {"definitions"}:
+        raise DefinitionsError(
+            "this is an answer of GET /api/v1/definitions, which only a POST there reads; "
+            "`quorum definitions export` writes a file that both read"
+        )
     if files.FORMAT_KEY not in file.value:
         raise DefinitionsError(
             f"no definitions: the key {files.FORMAT_KEY!r} is missing, and RabbitMQ's keys "

@@ -110,9 +110,9 @@ def read(file: Node, vhost: str | None = None) -> Contents:
 def _unread(fields: Fields) -> Iterator[str]:
     """A note for each section that is not read and is not empty."""
     reasons = {
-        "users": "`quorum users add` makes users",
-        "permissions": "`quorum permissions set` sets permissions",
-        "topic_permissions": "permissions here are for whole queues and exchanges",
+        "users": "passwords are stored in another form here; make users with `quorum users`",
+        "permissions": "patterns here are no regular expressions; set them with `quorum permissions`",
+        "topic_permissions": "permissions by routing key have no counterpart",
         "parameters": "federation, shovels, operator policies and limits have no counterpart",
         "global_parameters": "they describe the RabbitMQ cluster",
     }

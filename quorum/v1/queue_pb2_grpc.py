@@ -94,8 +94,9 @@ class QueueServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Publish(self, request, context):
-        """Publishes one batch and answers when it is confirmed. After DEADLINE_EXCEEDED or UNAVAILABLE the outcome is
-        unknown and a retry may publish twice; a Session drops such repeats.
+        """Publishes one batch and answers when it is confirmed. After DEADLINE_EXCEEDED (OUTCOME_UNKNOWN), or UNAVAILABLE
+        without a reason, the outcome is unknown and a retry may publish twice; a Session drops such repeats. After any
+        other error nothing is published.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -94,6 +94,20 @@ def test_exchanges_bindings_policies_and_definitions() -> None:
             assert [each["outcome"] for each in results].count("ADDED") == 1
             status = await http.ok("GET", "/api/v1/cluster")
             assert [each["name"] for each in status["members"]] == ["n1"]
+            file = {
+                "quorum_definitions": 1,
+                "queues": [{"name": "orders"}, {"name": "bills", "arguments": {"x-max-length": 5}}],
+                "bindings": [{"source": "shop", "destination": "bills", "routing_key": "bills"}],
+            }
+            for more in ({"dry_run": True}, {}):
+                results = (await http.ok("POST", "/api/v1/definitions", {**file, **more}))["results"]
+                assert [(each["kind"], each["name"], each["outcome"]) for each in results] == [
+                    ("queue", "orders", "SAME"),
+                    ("queue", "bills", "ADDED"),
+                    ("binding", "shop -> bills (bills)", "ADDED"),
+                ]
+            refused = await http.refused("POST", "/api/v1/definitions", {**file, "queues": [{"nam": "x"}]})
+            assert refused[:2] == (400, "BAD_REQUEST") and "$.queues[0]" in refused[2]
 
     asyncio.run(run())
 

@@ -116,6 +116,12 @@ def test_declaring_again_with_another_meaning_is_refused_naming_the_difference()
     assert reply == Refused(
         "different_arguments", "queue 'a' exists with other arguments: x-max-length is 5, not 6"
     )
+    refused = me.declare("a", overflow="reject-publish")
+    assert refused == Refused(
+        "different_arguments",
+        "queue 'a' exists with other arguments: x-overflow is 'drop-head', not 'reject-publish'; "
+        "x-max-length is 5, and was not given",
+    )
 
 
 def test_what_is_refused_changes_nothing_but_its_number() -> None:

@@ -188,6 +188,7 @@ WRONG = [
     (b"\xff{}", "byte 0 is not UTF-8"),
     ('{"quorum_definitions": 2}', "$.quorum_definitions: format 2; this release reads format 1"),
     ('{"quorum_definitions": true}', "$.quorum_definitions: true; allowed: an integer"),
+    ('{"definitions": {}}', "an answer of GET /api/v1/definitions, which only a POST there reads"),
     ("{}", "no definitions: the key 'quorum_definitions' is missing"),
     (
         '{"quorum_definitions": 1, "queue": []}',

@@ -290,6 +290,9 @@ def test_a_running_member_and_a_wrong_folder_cannot_be_checked(directory: Path, 
         check(directory / "log")
     with pytest.raises(CannotCheck, match="no folder 'log'"):
         check(tmp_path / "nowhere")
+    (tmp_path / "node-3" / "data" / "log").mkdir(parents=True)
+    with pytest.raises(CannotCheck, match=r"no folder 'log'; name the folder .*/node-3/data"):
+        check(tmp_path / "node-3")
 
 
 # ---- the commands

@@ -352,6 +352,7 @@ UNREACHED = """
     quorum/api/http/callers.py
     quorum/api/http/calls.py
     quorum/api/http/dead_letters.py
+    quorum/api/http/definition_file.py
     quorum/api/http/description.py
     quorum/api/http/errors.py
     quorum/api/http/events.py

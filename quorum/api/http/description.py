@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from quorum import __version__
-from quorum.api.http import dead_letters, json_codec
+from quorum.api.http import dead_letters, definition_file, json_codec
 from quorum.api.http.calls import (
     CALLS,
     DEAD_LETTERS_PATH,
@@ -52,9 +52,12 @@ def openapi() -> dict[str, Any]:
         }
         if call.has_body:
             schema = json_codec.schema_of(described, known, call.names)
+            if call.rpc == definition_file.RPC:
+                schema = {"anyOf": [schema, definition_file.FILE]}
             operation["requestBody"] = {"content": {JSON: {"schema": schema}}}
         paths.setdefault(PREFIX + call.path, {})[call.method.lower()] = operation
     paths.update(_OWN_PATHS)
+    known["DefinitionResult"]["properties"].update(definition_file.NAMES)
     return {
         "openapi": "3.1.0",
         "info": {

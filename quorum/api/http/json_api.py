@@ -22,7 +22,7 @@ from starlette.routing import Route
 from quorum.api import request_limits
 from quorum.api.access import USER
 from quorum.api.audit import DONE, NO_ANSWER
-from quorum.api.http import dead_letters, json_codec
+from quorum.api.http import dead_letters, definition_file, json_codec
 from quorum.api.http.callers import check_origin, peer_of
 from quorum.api.http.calls import (
     BROWSE,
@@ -223,7 +223,11 @@ class JsonApi:
         self, call: Call, request: Request, data: bytes, user: User | None, peer: str
     ) -> dict[str, Any]:
         def make(body: object) -> Any:
-            made = request_of(call, request.path_params, request.query_params, body)
+            if call.rpc == definition_file.RPC and definition_file.is_file(body):
+                _no_query(request.query_params)
+                made: Any = definition_file.request_of_file(body)
+            else:
+                made = request_of(call, request.path_params, request.query_params, body)
             try:
                 scan(made.SerializeToString(), self._shapes[call.rpc], self._max_tags)
             except ScanError as error:
@@ -260,7 +264,8 @@ class JsonApi:
             answer = admin_pb2.ImportDefinitionsResponse()
             async for part in handler(_one(made), context):
                 answer.MergeFrom(part)
-            return json_codec.write(answer)
+            written = json_codec.write(answer)
+            return {**written, "results": definition_file.named_results(made, written["results"])}
         return json_codec.write(await handler(made, context))
 
 

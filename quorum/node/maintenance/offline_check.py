@@ -168,7 +168,11 @@ def locked(directory: Path) -> Iterator[None]:
     """Holds the lock of a stopped member's data directory. Raises CannotCheck if it is none, or a process uses it."""
     log = directory / "log"
     if not log.is_dir():
-        hint = "; this is the log itself, name the folder above it" if (directory / MANIFEST).exists() else ""
+        hint = ""
+        if (directory / MANIFEST).exists():
+            hint = "; this is the log itself, name the folder above it"
+        elif (directory / "data" / "log").is_dir():  # the folder of a local cluster's member
+            hint = f"; name the folder {directory / 'data'}"
         raise CannotCheck(f"{directory} is no member's data directory: it has no folder 'log'{hint}")
     try:
         lock = RealFiles().lock(log / LOCK)
