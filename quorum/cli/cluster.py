@@ -308,11 +308,11 @@ def status(
     """Show members and Raft groups as the answering node sees them. A member's answer is preferred to one of a node
     that is not a member (any more). Status 1 if a group has no leader."""
     if directory is not None:
-        from quorum.cli.local_cluster import LocalCluster
+        from quorum.cli.cluster_file import read_url
 
         if url is not None:
             raise CliError("--url and --dir both name a cluster; give one of them")
-        url = LocalCluster.open(directory).url
+        url = read_url(directory)
     patience = Patience(timeout)
     seen = members.ask_any(url or default_url(), patience)
     if seen is None:

@@ -33,10 +33,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlencode
 
 from quorum.addresses import MAX_MEMBERS, host_port
-from quorum.cli.cluster_file import STATE_FILE, read_cluster_file
+from quorum.cli.cluster_file import (
+    ADMINISTRATOR,
+    CERTIFICATES,
+    STATE_FILE,
+    is_secured,
+    make_url,
+    read_administrator,
+    read_cluster_file,
+    require_cluster,
+)
 from quorum.cli.counts import counted
 from quorum.cli.listeners import listeners
 from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
@@ -59,7 +67,6 @@ OUTSIDE = ("waiting", "removed")
 """Standings of a node that is not a member of the cluster."""
 OUTSIDE_S = 2.0
 """Seconds for which a starting node may report such a standing, until it has read its log."""
-ADMINISTRATOR = "administrator"
 
 Progress = Callable[[str], None]
 
@@ -135,10 +142,7 @@ class LocalCluster:
     @classmethod
     def open(cls, directory: Path, *, sink: LineSink | None = None) -> LocalCluster:
         """The cluster that the directory holds. ClusterError if it holds none."""
-        file = directory / STATE_FILE
-        if not file.exists():
-            raise ClusterError(f"there is no cluster in {directory} (no {STATE_FILE})")
-        return cls(directory, len(read_cluster_file(file).members), sink=sink)
+        return cls(directory, len(read_cluster_file(require_cluster(directory)).members), sink=sink)
 
     def _make(
         self,
@@ -325,21 +329,18 @@ class LocalCluster:
 
     def url_of(self, *names: str, logs_in: bool = True) -> str:
         """URL of these members, in this order. logs_in: as the administrator, if the cluster is secured."""
-        hosts = ",".join(self.member(name).client for name in names)
-        if not self.is_secured:
-            return f"quorum://{hosts}"
-        log_in = ":".join(self.administrator) + "@" if logs_in else ""
-        return f"quorums://{log_in}{hosts}/?" + urlencode({"ca_file": self.certificates / "ca.pem"})
+        clients = [self.member(name).client for name in names]
+        return make_url(self.directory, clients, secured=self.is_secured, logs_in=logs_in)
 
     @property
     def is_secured(self) -> bool:
-        return "tls_certificate_file" in self._settings
+        return is_secured(self._settings)
 
     @property
     def certificates(self) -> Path:
         """The folder of a secured cluster's authority and certificate for clients, as `quorum certificates create`
         makes it."""
-        return self.directory / "certificates"
+        return self.directory / CERTIFICATES
 
     @property
     def peer_certificates(self) -> Path:
@@ -355,8 +356,7 @@ class LocalCluster:
     def administrator(self) -> tuple[str, str]:
         """(name, password) of a secured cluster's administrator, who makes the first users. It logs in afterwards only
         if it is one of them, with the same password."""
-        name, _, password = self.administrator_file.read_text(encoding="ascii").strip().partition(":")
-        return name, password
+        return read_administrator(self.directory)
 
     def make_administrator(self) -> None:
         """Make the administrator of a secured cluster its first user, unless the cluster has users. From the first
