@@ -187,6 +187,8 @@ def test_a_member_killed_and_started_again_catches_up(quorum: Quorum, tmp_path: 
         while "answers, and does not serve" not in quorum("health", "--answers", address, cwd=tmp_path):
             assert time.monotonic() < deadline
         quorum("health", address, cwd=tmp_path, status=1)
+        said = quorum("cluster", "status", "--url", f"quorum://{address}", cwd=tmp_path, status=1)
+        assert said.count("(no majority)") == 4, said
         cluster.kill("node-1")
         assert f"{address} does not answer" in quorum("health", "--answers", address, cwd=tmp_path, status=1)
     assert cluster.running() == {}
