@@ -242,14 +242,20 @@ def start(
     names: Annotated[list[str], typer.Argument(metavar="NODE...", help="members that are down")],
     directory: DirectoryOption = DEFAULT_DIRECTORY,
 ) -> None:
-    """Start members of a local cluster that are down; they keep running after this command."""
+    """Start members of a local cluster that are down; they keep running after this command. A node that has never been
+    a member is left waiting for `quorum cluster add`."""
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
+    new_nodes = [name for name in names if not cluster.was_member(name)]
     cluster.start(names)
-    cluster.wait_ready(names)
+    new = cluster.wait_ready(names, new_nodes=new_nodes)
     for name in names:
-        print(f"{name} serves: {cluster.url_of(name, logs_in=False)}")
+        if name in new:
+            client = cluster.member(name).client
+            print(f"{name} runs, and waits for `quorum cluster add {client}` or `quorum cluster replace`")
+        else:
+            print(f"{name} serves: {cluster.url_of(name, logs_in=False)}")
 
 
 @app.command("stop")

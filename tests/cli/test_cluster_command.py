@@ -266,6 +266,9 @@ def test_members_join_are_drained_and_are_removed(quorum: Quorum, folder: Path) 
         assert "as node-1 (removed) sees it" in said
         assert "node-1 is not a member of the cluster any more" in said
         quorum("cluster", "add", "127.0.0.1:1", cwd=folder, status=1)  # nobody answers
+        new = LocalCluster.open(folder / "quorum-data").prepare()
+        said = quorum("cluster", "start", new.name, cwd=folder)
+        assert said.startswith(f"{new.name} runs, and waits for `quorum cluster add {new.client}`")
     finally:
         quorum("cluster", "down", "--purge", cwd=folder)
 
