@@ -24,8 +24,9 @@ class ClusterError(OperatorError):
 
 
 def how_to_install(extra: str) -> str:
-    """The command that brings an extra of the distribution, which is on no package index."""
+    """The command that brings an extra of the distribution, which is on no package index. Empty: what clients need."""
+    chosen = f"[{extra}]" if extra else ""
     return (
-        f"pip install 'FILE.whl[{extra}]', where FILE.whl is the wheel of this release; "
-        f"'.[{extra}]' in its source tree"
+        f"pip install 'FILE.whl{chosen}', where FILE.whl is the wheel of this release; "
+        f"'.{chosen}' in its source tree"
     )

@@ -242,14 +242,20 @@ def start(
     names: Annotated[list[str], typer.Argument(metavar="NODE...", help="members that are down")],
     directory: DirectoryOption = DEFAULT_DIRECTORY,
 ) -> None:
-    """Start members of a local cluster that are down; they keep running after this command."""
+    """Start members of a local cluster that are down; they keep running after this command. A node that has never been
+    a member is left waiting for `quorum cluster add`."""
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
+    new_nodes = [name for name in names if not cluster.was_member(name)]
     cluster.start(names)
-    cluster.wait_ready(names)
+    new = cluster.wait_ready(names, new_nodes=new_nodes)
     for name in names:
-        print(f"{name} serves: {cluster.url_of(name, logs_in=False)}")
+        if name in new:
+            client = cluster.member(name).client
+            print(f"{name} runs, and waits for `quorum cluster add {client}` or `quorum cluster replace`")
+        else:
+            print(f"{name} serves: {cluster.url_of(name, logs_in=False)}")
 
 
 @app.command("stop")
@@ -306,13 +312,14 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show members and Raft groups as the answering node sees them. A member's answer is preferred to one of a node
-    that is not a member (any more). Status 1 if a group has no leader."""
+    that is not a member (any more). Status 1 if a group has no leader, or if the answering node cannot reach the leader
+    or a majority of the voters."""
     if directory is not None:
-        from quorum.cli.local_cluster import LocalCluster
+        from quorum.cli.cluster_file import read_url
 
         if url is not None:
             raise CliError("--url and --dir both name a cluster; give one of them")
-        url = LocalCluster.open(directory).url
+        url = read_url(directory)
     patience = Patience(timeout)
     seen = members.ask_any(url or default_url(), patience)
     if seen is None:
@@ -323,8 +330,19 @@ def status(
         print_json(_plain(seen))
     else:
         _tables(seen)
-    is_well = seen.standing != "removed" and seen.groups and all(group.leader for group in seen.groups)
-    raise typer.Exit(0 if is_well else 1)
+    raise typer.Exit(0 if _is_well(seen) else 1)
+
+
+def _is_well(seen: ClusterStatus) -> bool:
+    """Whether every group can work, as far as the answering node knows."""
+    return (
+        seen.standing != "removed"
+        and len(seen.groups) > 0
+        and all(
+            group.leader and _reaches_leader(seen, group) and _has_majority(seen, group)
+            for group in seen.groups
+        )
+    )
 
 
 def _not_ours(names: tuple[str, ...]) -> str:
@@ -351,6 +369,30 @@ def _disk(disk: DiskInfo | None) -> tuple[str, str]:
     elif disk.low:
         free = f"[red]LOW[/red], {free}: publishes are refused"
     return free, f"[red]{sync}, slow[/red]" if disk.slow else sync
+
+
+def _has_majority(seen: ClusterStatus, group: GroupInfo) -> bool:
+    """Whether the answering node reaches a majority of the voters."""
+    lost = {each.id if each.replaces else each.name for each in seen.members if not each.reachable}
+    return not group.members or 2 * len(lost.intersection(group.members)) < len(group.members)
+
+
+def _reaches_leader(seen: ClusterStatus, group: GroupInfo) -> bool:
+    """Whether the answering node reaches the leader that it knows. Just after a failure it names the last one."""
+    named = [
+        each.reachable for each in seen.members if each.name == group.leader
+    ]  # two while one replaces the other
+    return not named or any(named)
+
+
+def _leader(seen: ClusterStatus, group: GroupInfo) -> str:
+    """The leader of a group, and what is wrong with it, for people."""
+    found = [group.leader or "[red]none[/red]"]
+    if not _reaches_leader(seen, group):
+        found.append("[red](not reachable)[/red]")
+    if not _has_majority(seen, group):
+        found.append("[red](no majority)[/red]")
+    return " ".join(found)
 
 
 def _condition(group: GroupInfo) -> str:
@@ -429,7 +471,7 @@ def _tables(seen: ClusterStatus) -> None:
     for heading in ("group", "leader", "term", "committed", "applied", "version", "members", own):
         groups.add_column(heading, no_wrap=heading not in ("leader", "members", own))
     for group in seen.groups:
-        leader = group.leader or "[red]none[/red]"
+        leader = _leader(seen, group)
         name = "system" if group.group == 0 else str(group.group)
         voters = " ".join(group.members)
         learners = f" (learning: {' '.join(group.learners)})" if group.learners else ""

@@ -1,17 +1,21 @@
-"""Reads and checks cluster.json of a local cluster's directory, because a person may have edited it."""
+"""Reads and checks cluster.json of a local cluster's directory, because a person may have edited it. It also makes the
+cluster's URL of it. Clients use this module, so it needs no package of a member."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from quorum.addresses import check_name, host_port
 from quorum.errors import ClusterError
 
 STATE_FILE = "cluster.json"
+ADMINISTRATOR = "administrator"
+CERTIFICATES = "certificates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,42 @@ class ClusterFile:
 
     members: Mapping[str, Addresses]
     settings: Mapping[str, str | int]
+
+
+def is_secured(settings: Mapping[str, str | int]) -> bool:
+    """Whether clients need TLS, by the settings of the members."""
+    return "tls_certificate_file" in settings
+
+
+def read_administrator(directory: Path) -> tuple[str, str]:
+    """(name, password) of a secured cluster's administrator."""
+    name, _, password = (directory / ADMINISTRATOR).read_text(encoding="ascii").strip().partition(":")
+    return name, password
+
+
+def make_url(directory: Path, clients: Iterable[str], *, secured: bool, logs_in: bool = True) -> str:
+    """URL of these addresses for clients. logs_in: as the administrator, if the cluster is secured."""
+    hosts = ",".join(clients)
+    if not secured:
+        return f"quorum://{hosts}"
+    log_in = ":".join(read_administrator(directory)) + "@" if logs_in else ""
+    return f"quorums://{log_in}{hosts}/?" + urlencode({"ca_file": directory / CERTIFICATES / "ca.pem"})
+
+
+def read_url(directory: Path) -> str:
+    """URL of all members of the cluster that the directory holds, also of those that are down. ClusterError if it holds
+    none."""
+    found = read_cluster_file(require_cluster(directory))
+    clients = [each.client for each in found.members.values()]
+    return make_url(directory.absolute(), clients, secured=is_secured(found.settings))
+
+
+def require_cluster(directory: Path) -> Path:
+    """The file of the cluster that the directory holds. ClusterError if it holds none."""
+    file = directory / STATE_FILE
+    if not file.exists():
+        raise ClusterError(f"there is no cluster in {directory} (no {STATE_FILE})")
+    return file
 
 
 def read_cluster_file(file: Path) -> ClusterFile:

@@ -300,13 +300,9 @@ def require_linux() -> None:
 
 def default_url() -> str:
     """The local cluster's URL if there is one in the current directory."""
-    from quorum.cli.cluster_file import STATE_FILE
+    from quorum.cli.cluster_file import STATE_FILE, read_url
 
-    if not (DEFAULT_DIRECTORY / STATE_FILE).exists():
-        return DEFAULT_URL
-    from quorum.cli.local_cluster import LocalCluster  # needs what a member needs
-
-    return LocalCluster.open(DEFAULT_DIRECTORY).url
+    return read_url(DEFAULT_DIRECTORY) if (DEFAULT_DIRECTORY / STATE_FILE).exists() else DEFAULT_URL
 
 
 def pairs(given: Iterable[str] | None, what: str) -> dict[str, FieldValue]:

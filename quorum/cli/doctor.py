@@ -24,7 +24,7 @@ from quorum import __version__
 from quorum.addresses import host_port
 from quorum.cli.console import printable, require_linux
 from quorum.cli.listeners import listeners
-from quorum.errors import ConfigError
+from quorum.errors import ConfigError, how_to_install
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -312,7 +312,7 @@ def _packages(*, is_for_member: bool) -> Iterator[Finding]:
     for extra, purpose in PURPOSES.items():
         what = f"packages for {purpose}"
         missing, other = _lacking(extra)
-        command = f"pip install '{DISTRIBUTION}[{extra}]'" if extra else f"pip install {DISTRIBUTION}"
+        command = how_to_install(extra)
         if other or (missing and extra == "server" and is_for_member) or (missing and not extra):
             lacking = [f"not installed: {', '.join(missing)}"] if missing else []
             yield Finding("bad", what, "; ".join([*lacking, *other, command]))

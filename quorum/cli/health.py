@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.addresses import host_port
-from quorum.cli.console import CliError, without_log_of_grpc
+from quorum.cli.console import DEFAULT_URL, CliError, default_url, without_log_of_grpc
 
 if TYPE_CHECKING:
     from quorum.client.endpoints import Service
 
 ANSWER_LIMIT_S = 4.0
-DEFAULT_ADDRESS = "127.0.0.1:7400"
 
 
 def health(
     address: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="[HOST:PORT]",
             envvar="QUORUM_URL",
             help="a member's address for clients, or its URL, of which the first member is asked; without it "
-            "QUORUM_URL, else 127.0.0.1:7400",
+            f"QUORUM_URL, else the local cluster in ./quorum-data, else {DEFAULT_URL}",
         ),
-    ] = DEFAULT_ADDRESS,
+    ] = None,
     answers: Annotated[
         bool,
         typer.Option(
@@ -46,7 +45,7 @@ def health(
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     service = None
-    shown = address
+    shown = address = address or default_url()
     if "://" in address:
         from quorum.client.endpoints import parse_url
 

@@ -33,17 +33,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlencode
 
 from quorum.addresses import MAX_MEMBERS, host_port
-from quorum.cli.cluster_file import STATE_FILE, read_cluster_file
+from quorum.cli.cluster_file import (
+    ADMINISTRATOR,
+    CERTIFICATES,
+    STATE_FILE,
+    is_secured,
+    make_url,
+    read_administrator,
+    read_cluster_file,
+    require_cluster,
+)
 from quorum.cli.counts import counted
 from quorum.cli.listeners import listeners
 from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.errors import ClusterError
 from quorum.log.files import RealFiles
 from quorum.log.log import LOCK
-from quorum.node.identity.identity import IdentityError, read_identity
+from quorum.node.identity.identity import Identity, IdentityError, read_identity
 
 if TYPE_CHECKING:
     from quorum.v1.admin_pb2 import ClusterStatusResponse
@@ -59,7 +67,6 @@ OUTSIDE = ("waiting", "removed")
 """Standings of a node that is not a member of the cluster."""
 OUTSIDE_S = 2.0
 """Seconds for which a starting node may report such a standing, until it has read its log."""
-ADMINISTRATOR = "administrator"
 
 Progress = Callable[[str], None]
 
@@ -135,10 +142,7 @@ class LocalCluster:
     @classmethod
     def open(cls, directory: Path, *, sink: LineSink | None = None) -> LocalCluster:
         """The cluster that the directory holds. ClusterError if it holds none."""
-        file = directory / STATE_FILE
-        if not file.exists():
-            raise ClusterError(f"there is no cluster in {directory} (no {STATE_FILE})")
-        return cls(directory, len(read_cluster_file(file).members), sink=sink)
+        return cls(directory, len(read_cluster_file(require_cluster(directory)).members), sink=sink)
 
     def _make(
         self,
@@ -325,21 +329,18 @@ class LocalCluster:
 
     def url_of(self, *names: str, logs_in: bool = True) -> str:
         """URL of these members, in this order. logs_in: as the administrator, if the cluster is secured."""
-        hosts = ",".join(self.member(name).client for name in names)
-        if not self.is_secured:
-            return f"quorum://{hosts}"
-        log_in = ":".join(self.administrator) + "@" if logs_in else ""
-        return f"quorums://{log_in}{hosts}/?" + urlencode({"ca_file": self.certificates / "ca.pem"})
+        clients = [self.member(name).client for name in names]
+        return make_url(self.directory, clients, secured=self.is_secured, logs_in=logs_in)
 
     @property
     def is_secured(self) -> bool:
-        return "tls_certificate_file" in self._settings
+        return is_secured(self._settings)
 
     @property
     def certificates(self) -> Path:
         """The folder of a secured cluster's authority and certificate for clients, as `quorum certificates create`
         makes it."""
-        return self.directory / "certificates"
+        return self.directory / CERTIFICATES
 
     @property
     def peer_certificates(self) -> Path:
@@ -355,8 +356,7 @@ class LocalCluster:
     def administrator(self) -> tuple[str, str]:
         """(name, password) of a secured cluster's administrator, who makes the first users. It logs in afterwards only
         if it is one of them, with the same password."""
-        name, _, password = self.administrator_file.read_text(encoding="ascii").strip().partition(":")
-        return name, password
+        return read_administrator(self.directory)
 
     def make_administrator(self) -> None:
         """Make the administrator of a secured cluster its first user, unless the cluster has users. From the first
@@ -580,16 +580,19 @@ class LocalCluster:
         names: Sequence[str] | None = None,
         limit_s: float = START_LIMIT_S,
         progress: Progress | None = None,
+        *,
+        new_nodes: Sequence[str] = (),
     ) -> dict[str, str]:
         """Wait until these members (default: all) serve and know a leader of every group. A member of another cluster
         that has the port of one of them does not count.
 
-        Without names, nodes that have not joined the cluster or were removed are not waited for. Returns their standing
-        by name.
+        Without names, nodes that have not joined the cluster or were removed are not waited for. new_nodes: nodes that
+        may wait to be added. Returns the standing of those that are no members by name.
 
         Raises ClusterError, with the end of a member's output, if a member ends before that or the time is over.
         """
         waiting = list(self._members if names is None else names)
+        new: dict[str, str] = {}
         deadline = time.monotonic() + limit_s
         since_s = time.monotonic()
         while True:
@@ -600,10 +603,13 @@ class LocalCluster:
                     waiting.remove(name)
                     if progress is not None:
                         progress(name)
+                elif name in new_nodes and self._waits_to_be_added(name):
+                    waiting.remove(name)
+                    new[name] = "waiting"
             outside = self._outsiders(waiting) if names is None else {}
             since_s = since_s if outside else time.monotonic()
             if not waiting or (outside and time.monotonic() - since_s > OUTSIDE_S):
-                return outside
+                return outside | new
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"member {waiting[0]} does not serve after {limit_s:g} s:\n{self.last_output(waiting[0])}"
@@ -658,13 +664,33 @@ class LocalCluster:
         port = host_port(self.member(name).client)[1]
         return process is not None and process.pid in [each.pid for each in listeners(port)]
 
+    def was_member(self, name: str) -> bool:
+        """Whether the node has ever been a member, as its data directory says. Until a member has read its log, it may
+        say that it waits to be added."""
+        found = self._identity(name)
+        return found is not None and (
+            len(found.founding.members) > 0
+            or found.node_state.incarnation in {each.incarnation for each in found.node_state.members}
+        )
+
+    def _waits_to_be_added(self, name: str) -> bool:
+        seen = self.status(name)
+        return seen is not None and (seen.standing, seen.own.incarnation) == (
+            "waiting",
+            self._incarnation(name),
+        )
+
     def _incarnation(self, name: str) -> str | None:
         """Incarnation of the member's data directory; None if there is none, or it cannot be read."""
+        identity = self._identity(name)
+        return None if identity is None else identity.node_state.incarnation
+
+    def _identity(self, name: str) -> Identity | None:
+        """What the member's data directory says of it; None if there is none, or it cannot be read."""
         try:
-            identity = read_identity(self.member(name).data, RealFiles())
+            return read_identity(self.member(name).data, RealFiles())
         except (OSError, IdentityError):
             return None
-        return None if identity is None else identity.node_state.incarnation
 
     def _channel(self, name: str) -> Any:
         """A channel to a member. If the cluster is not secured, it has the user of the environment, if there is one."""

@@ -20,6 +20,12 @@ ALERT = "ALERT"
 """Part of the names of errors that the other end has reported: it speaks TLS."""
 NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
 """Names of the errors of an answer that is not TLS."""
+PROTOCOL = "h2"
+"""The name in TLS of HTTP/2, which gRPC demands."""
+NO_GRPC = (
+    "{0} looks like the port of http_listen: it speaks TLS, but not the protocol of clients (HTTP/2); use the member's "
+    "address for clients"
+)
 CLIENT_FILES = "; certificate_file and key_file of the URL name it"
 
 
@@ -55,8 +61,9 @@ async def _of_plain(endpoint: str) -> str:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        async with _connected(endpoint, context):
-            pass
+        async with _connected(endpoint, context) as (_, protocol):
+            if protocol != PROTOCOL:
+                return NO_GRPC.format(endpoint)
     except ssl.SSLError as error:
         if ALERT not in (error.reason or ""):
             return ""
@@ -79,7 +86,9 @@ async def _of_secure(service: Service, endpoint: str) -> str:
         return f"{files} cannot be used: {_reason(error)}"
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC does not check that much either
     try:
-        async with _connected(endpoint, context) as reader:
+        async with _connected(endpoint, context) as (reader, protocol):
+            if protocol != PROTOCOL:
+                return NO_GRPC.format(endpoint)
             if not await reader.read(1):  # with TLS 1.3, a member refuses the client's certificate only here
                 raise _Refused
     except ssl.SSLCertVerificationError as error:
@@ -114,11 +123,14 @@ UNKNOWN_AUTHORITY = (18, 19, 20, 21)
 
 
 @contextlib.asynccontextmanager
-async def _connected(endpoint: str, context: ssl.SSLContext) -> AsyncIterator[asyncio.StreamReader]:
-    context.set_alpn_protocols(["h2"])
+async def _connected(
+    endpoint: str, context: ssl.SSLContext
+) -> AsyncIterator[tuple[asyncio.StreamReader, str | None]]:
+    """A connection, and the protocol that the other end has chosen for it."""
+    context.set_alpn_protocols([PROTOCOL])
     host, _, port = endpoint.rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
     try:
-        yield reader
+        yield reader, writer.get_extra_info("ssl_object").selected_alpn_protocol()
     finally:
         writer.transport.abort()

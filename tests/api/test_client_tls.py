@@ -23,6 +23,8 @@ from quorum.api.certificates import Certificates
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
 from quorum.cli.certificates import create
+from quorum.cli.console import CliError
+from quorum.cli.health import health
 from quorum.cli.local_cluster import free_ports
 from quorum.client.bulk import BulkClient
 from quorum.client.endpoints import parse_url
@@ -96,6 +98,25 @@ def test_clients_without_tls_or_with_another_authority_reach_nothing(made: Path)
                 await quorum.connect(
                     f"quorums://{address}/?ca_file={made}/ca.pem", connect_timeout_ms=PATIENT_MS
                 )
+
+    asyncio.run(run())
+
+
+def test_the_port_of_http_is_told_from_the_port_of_clients(made: Path) -> None:
+    async def run() -> None:
+        certificates = Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key")
+        async with serving() as (_, [api]):
+            http = HttpServer(api.hub, "n1", JsonApi(api.hub, api.admin, api.queues), certificates, None)
+            [free] = free_ports(1)
+            address = f"{HOST}:{await http.start(f'{HOST}:{free}')}"
+            try:
+                for url in (f"quorum://{address}", f"quorums://{address}/?ca_file={made}/ca.pem"):
+                    with pytest.raises(TlsError, match=f"{address} looks like the port of http_listen"):
+                        await quorum.connect(url, connect_timeout_ms=PATIENT_MS)
+                    with pytest.raises(CliError, match=f"{address} looks like the port of http_listen"):
+                        await asyncio.to_thread(health, url, timeout=PATIENT_MS / 1000)
+            finally:
+                await http.stop()
 
     asyncio.run(run())
 

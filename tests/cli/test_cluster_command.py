@@ -187,6 +187,8 @@ def test_a_member_killed_and_started_again_catches_up(quorum: Quorum, tmp_path: 
         while "answers, and does not serve" not in quorum("health", "--answers", address, cwd=tmp_path):
             assert time.monotonic() < deadline
         quorum("health", address, cwd=tmp_path, status=1)
+        said = quorum("cluster", "status", "--url", f"quorum://{address}", cwd=tmp_path, status=1)
+        assert said.count("(no majority)") == 4, said
         cluster.kill("node-1")
         assert f"{address} does not answer" in quorum("health", "--answers", address, cwd=tmp_path, status=1)
     assert cluster.running() == {}
@@ -264,6 +266,9 @@ def test_members_join_are_drained_and_are_removed(quorum: Quorum, folder: Path) 
         assert "as node-1 (removed) sees it" in said
         assert "node-1 is not a member of the cluster any more" in said
         quorum("cluster", "add", "127.0.0.1:1", cwd=folder, status=1)  # nobody answers
+        new = LocalCluster.open(folder / "quorum-data").prepare()
+        said = quorum("cluster", "start", new.name, cwd=folder)
+        assert said.startswith(f"{new.name} runs, and waits for `quorum cluster add {new.client}`")
     finally:
         quorum("cluster", "down", "--purge", cwd=folder)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -89,6 +90,46 @@ def test_the_status_says_who_is_behind_the_answering_node(
         "group 1: node-3 is 1 entry behind",
         "group 2: how far node-2 is behind is not known yet, node-3 is 4 entries behind",
     ]
+
+
+@pytest.mark.parametrize(
+    ("leader", "unreachable", "said", "is_well"),
+    [
+        ("node-1", (), "node-1", True),
+        ("node-1", ("node-3",), "node-1", True),
+        ("node-3", ("node-3",), "node-3 (not reachable)", False),
+        ("node-3", ("node-2", "node-3"), "node-3 (not reachable) (no majority)", False),
+        ("node-1", ("node-2", "node-3"), "node-1 (no majority)", False),
+        ("", ("node-2", "node-3"), "none (no majority)", False),
+        ("", (), "none", False),
+    ],
+)
+def test_the_status_marks_a_group_that_cannot_work(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    leader: str,
+    unreachable: tuple[str, ...],
+    said: str,
+    is_well: bool,
+) -> None:
+    """Also while the answering node still takes a lost member for the leader."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    found = admin_pb2.ClusterStatusResponse(answering_node="node-1", standing="member")
+    names = ("node-1", "node-2", "node-3")
+    for name in names:
+        found.members.add(name=name, id=name, client_address="x:1", reachable=name not in unreachable)
+    found.members.add(name="node-3", id="node-3~0a", replaces="node-3", client_address="x:2", reachable=False)
+    found.groups.add(group=1, leader=leader, members=names)
+    seen = ClusterStatus.of(found)
+    monkeypatch.setattr(cluster.members, "ask_any", lambda url, patience: seen)
+    for as_json in (False, True):
+        with pytest.raises(typer.Exit) as ended:
+            cluster.status(url="quorum://x:1", as_json=as_json)
+        assert ended.value.exit_code == (0 if is_well else 1)
+        out = capsys.readouterr().out
+        if not as_json:
+            [row] = [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│ 1 ")]
+            assert row[1].strip() == said
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from quorum.cli import doctor
 from quorum.cli.certificates import create
 from quorum.cli.local_cluster import free_ports
 from quorum.config import load
-from quorum.errors import ConfigError
+from quorum.errors import ConfigError, how_to_install
 from quorum.log.log import LOCK
 from quorum.node.identity.identity import Founding, record_start
 from quorum.node.maintenance.new_cluster import new_cluster
@@ -223,9 +223,10 @@ def test_the_packages_of_each_purpose_are_told(
     told = (alone["packages for a client"], alone[member], found[member], found["packages for Spark"])
     assert tuple(each.level for each in told) == levels
     if "structlog" not in installed:
-        assert "structlog" in told[1].text and "pip install 'quorum-queue[server]'" in told[1].text
+        assert "structlog" in told[1].text and how_to_install("server") in told[1].text
         assert "not installed: structlog; pip" in told[2].text
         assert str(config) in found["not checked"].text and "configuration" not in found
+    assert all("pip install 'FILE.whl" in each.text for each in told if each.level != "ok")
     if "pyspark" not in installed:
         assert "not installed: pyspark" in told[3].text
     assert installed["grpcio"] != "1.84" or "grpcio is 1.84, wanted is <1.86,>=1.85.1" in told[1].text

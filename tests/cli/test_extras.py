@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -63,6 +65,41 @@ def test_a_client_s_command_looks_for_the_default_member(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("QUORUM_URL", raising=False)
     assert "this command needs" not in command(*words, "--timeout", "0").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "is_secured"),
+    [
+        (("queues", "declare", "orders"), False),
+        (("publish", "orders", "x"), False),
+        (("browse", "orders"), False),
+        (("cluster", "status"), False),
+        (("queues", "list"), True),
+        (("health",), True),
+    ],
+)
+def test_a_client_s_command_finds_the_local_cluster(
+    words: tuple[str, ...], is_secured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("QUORUM_URL", raising=False)
+    folder = tmp_path / "quorum-data"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    folder.mkdir()
+    state = {
+        "members": {"node-1": {"client": address, "peer": "127.0.0.1:1"}},
+        "settings": {"tls_certificate_file": "x"} if is_secured else {},
+    }
+    (folder / "cluster.json").write_text(json.dumps(state), encoding="utf-8")
+    if is_secured:
+        (folder / "administrator").write_text("admin:secret\n", encoding="ascii")
+        (folder / "certificates").mkdir()
+        (folder / "certificates" / "ca.pem").write_text("", encoding="ascii")
+    done = command(*words, "--timeout", "0")
+    assert done.returncode == 1
+    assert "this command needs" not in done.stderr and "secret" not in done.stderr
+    assert address in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,14 @@ def test_boot_numbers_grow_and_never_fall_behind_the_wall_clock(tmp_path: Path) 
     ("name", "founding", "words"),
     [
         ("b", FOUNDING, "belongs to node 'a' of cluster 'orders', this is node 'b'"),
-        ("a", replace(FOUNDING, cluster="other"), "this is node 'a' of cluster 'other'"),
+        (
+            "a",
+            replace(FOUNDING, cluster="other"),
+            "this is node 'a' of cluster 'other'. If it is the same member, correct cluster in its configuration; "
+            "only a different member needs a directory of its own$",
+        ),
+        ("b", FOUNDING, "If it is the same member, correct name in"),
+        ("b", replace(FOUNDING, cluster="other"), "If it is the same member, correct name and cluster in"),
         ("a", replace(FOUNDING, queue_groups=5), "it cannot continue as cluster 'orders', queue_groups 5"),
         ("a", replace(FOUNDING, members=("a", "b")), "it cannot continue as .* members a, b$"),
     ],

@@ -6,6 +6,7 @@ that hangs.
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import ssl
@@ -336,7 +337,7 @@ def test_a_proof_cannot_be_reflected() -> None:
     dialer.check(proof, b"listener", dialed, listened)
     with pytest.raises(HandshakeError):
         listener.check(proof, b"dialer", dialed, listened)
-    with pytest.raises(HandshakeError, match="another node"):
+    with pytest.raises(HandshakeError, match="a hello for 'b', and this node is 'a'"):
         listener.read(listened)
 
 
@@ -845,6 +846,34 @@ def test_a_probe_of_the_port_is_no_warning_and_half_a_hello_is_one(
     assert (line["event"], line["log_level"], line["address"]) == ("peer refused", "warning", address)
     assert "peer" not in line, "it has no name yet"
     assert network.stats.refused_handshakes == 1
+
+
+def test_another_node_at_the_address_of_a_member_is_told_once_a_minute(cluster: Cluster) -> None:
+    """As when a node with an emptied directory waits to be added: b dials a, and d is there."""
+    cluster._sockets["d"], cluster.members["d"] = cluster._sockets.pop("a"), cluster.members["a"]
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    told: dict[str, list[float]] = {"b": [], "d": []}
+
+    def note(logger: Any, level: str, line: Any) -> Any:
+        said = (line["node"], line.get("peer"), line.get("reason"))
+        if said in (("b", "a", "closed in the handshake"), ("d", None, refused)):
+            told[line["node"]].append(cluster.now)
+        raise structlog.DropEvent
+
+    refused = "a hello for 'a', and this node is 'd'"
+    assert "a hello for 'node-1', and this node is" in page
+    structlog.configure(processors=[note])
+    try:
+        cluster.add("b")
+        network = cluster.add("d")
+        began = cluster.now
+        cluster.until(lambda: cluster.now > began + 150.0, passes_s=0.25)
+    finally:
+        structlog.reset_defaults()
+    assert network.stats.refused_handshakes > 30
+    for times in told.values():
+        assert len(times) == 3
+        assert all(later - earlier >= 60.0 for earlier, later in itertools.pairwise(times))
 
 
 def test_a_peer_that_both_ends_dial_is_no_warning(cluster: Cluster) -> None:

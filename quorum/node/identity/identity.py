@@ -153,10 +153,13 @@ def check_identity(directory: Path, name: str, founding: Founding, files: Files)
     if known is None:
         return None
     begun = known.founding
-    if known.name != name or begun.cluster != founding.cluster:
+    compared = {"name": (known.name, name), "cluster": (begun.cluster, founding.cluster)}
+    wrong = [key for key, (begun_as, configured) in compared.items() if begun_as != configured]
+    if wrong:
         raise IdentityError(
             f"{directory} belongs to node {known.name!r} of cluster {begun.cluster!r}, "
-            f"this is node {name!r} of cluster {founding.cluster!r}; give each node a directory of its own"
+            f"this is node {name!r} of cluster {founding.cluster!r}. If it is the same member, correct "
+            f"{' and '.join(wrong)} in its configuration; only a different member needs a directory of its own"
         )
     if begun != founding:
         raise IdentityError(f"{directory} began as {begun}; it cannot continue as {founding}")

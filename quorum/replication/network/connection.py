@@ -82,6 +82,8 @@ TURN_BYTES = 4 << 20
 """Bytes read from one peer before the others have their turn."""
 UPKEEP_S = 0.1
 WARN_EVERY_S = 1.0
+REPEAT_EVERY_S = 60.0
+"""Least time between two lines about the same peer and reason."""
 
 Address = tuple[str, int]
 
@@ -196,6 +198,8 @@ class PeerNetwork:
         self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < me}
         self._next_upkeep_s = float("-inf")
         self._logged_s = {"warning": float("-inf"), "info": float("-inf")}
+        self._refused_s: dict[tuple[str | None, str], float] = {}
+        """when each reason was logged for a peer, within REPEAT_EVERY_S"""
         """when a refused peer was last logged at this level"""
         self._is_open = True
         self._wake_read, self._wake_write = os.pipe()
@@ -658,8 +662,12 @@ class PeerNetwork:
         self._forget(connection)
         self.stats.refused_handshakes += 1
         now = self._clock()
-        if now >= self._logged_s[level] + WARN_EVERY_S:
+        said = (connection.peer, reason)
+        is_repeated = now < self._refused_s.get(said, float("-inf")) + REPEAT_EVERY_S
+        if now >= self._logged_s[level] + WARN_EVERY_S and not is_repeated:
             self._logged_s[level] = now
+            recent = {key: at for key, at in self._refused_s.items() if now < at + REPEAT_EVERY_S}
+            self._refused_s = {**recent, said: now}
             named = {} if connection.peer is None else {"peer": connection.peer}
             self._log.log(
                 logging.WARNING if level == "warning" else logging.INFO,

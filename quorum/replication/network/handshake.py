@@ -195,7 +195,7 @@ class Identity:
         if bytes(32) not in (founding, self._founding) and founding != self._founding:
             raise HandshakeError("a node whose cluster began with other members")
         if not hmac.compare_digest(receiver, encode_name(self.me)):
-            raise HandshakeError("a hello for another node")
+            raise HandshakeError(f"a hello for {_decode_name(receiver)!r}, and this node is {self.me!r}")
         found = Hello(_decode_name(sender), self.me, boot, incarnation, nonce, versions, needed)
         if UNKNOWN not in (known, self._incarnation) and known != self._incarnation:
             raise HandshakeError(
