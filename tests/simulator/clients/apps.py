@@ -126,7 +126,11 @@ class App(Process):
         await asyncio.gather(self._main, return_exceptions=True)
         if self.client is not None:
             await self.client.close(timeout_ms=2_000)
+        await self.end_calls()
         self.client = None
+
+    async def end_calls(self) -> None:
+        """Ends what still waits for an answer, before the history is judged."""
 
 
 class NumberedProducer(App):
@@ -286,6 +290,12 @@ class Consumer(App):
         await reading
         if draining is not None:
             await draining
+
+    async def end_calls(self) -> None:
+        waiting = list(self._settling)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _drain(self, consumer: ClientConsumer) -> None:
         try:
