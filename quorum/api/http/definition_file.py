@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from quorum.api.http.json_codec import JsonError
 from quorum.client import definition_files
@@ -21,7 +21,7 @@ NAMES = {"kind": {"enum": ["exchange", "queue", "binding", "policy"]}, "name": {
 """What a result has beside its fields in the proto."""
 
 
-def is_file(body: object) -> bool:
+def is_file(body: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(body, dict) and FORMAT_KEY in body
 
 
@@ -33,7 +33,7 @@ def request_of_file(body: dict[str, Any]) -> admin_pb2.ImportDefinitionsRequest:
     file = {name: value for name, value in body.items() if name != "dry_run"}
     request = admin_pb2.ImportDefinitionsRequest(dry_run=dry_run)
     made = request.definitions
-    sections = {
+    sections: dict[str, Any] = {
         "exchange": made.exchanges,
         "queue": made.queues,
         "binding": made.bindings,
@@ -46,7 +46,7 @@ def request_of_file(body: dict[str, Any]) -> admin_pb2.ImportDefinitionsRequest:
     for each in contents.definitions:
         if each.refusal:
             raise JsonError(f"{each.place}: {each.refusal}")
-        sections[each.kind].append(each.wire)  # type: ignore[attr-defined]
+        sections[each.kind].append(each.wire)
     return request
 
 
