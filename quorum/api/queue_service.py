@@ -100,9 +100,8 @@ class QueueService(queue_pb2_grpc.QueueServicer):
             group_keys=checked.group_keys,
         )
         if not self._hub.published.may_deliver(queue.group):
-            await self._hub.requests.await_served(
-                queue.group
-            )  # what fails before it is sent is refused for certain
+            # what fails before it is sent is refused for certain
+            await self._hub.requests.await_served(queue.group)
         await self._hub.own_session.publish(queue.group, make, data, checked.count, size)
         return pb.PublishResponse(count=checked.count)
 
