@@ -379,9 +379,8 @@ def _has_majority(seen: ClusterStatus, group: GroupInfo) -> bool:
 
 def _reaches_leader(seen: ClusterStatus, group: GroupInfo) -> bool:
     """Whether the answering node reaches the leader that it knows. Just after a failure it names the last one."""
-    named = [
-        each.reachable for each in seen.members if each.name == group.leader
-    ]  # two while one replaces the other
+    # while one member replaces another, both have the name
+    named = [each.reachable for each in seen.members if each.name == group.leader]
     return not named or any(named)
 
 
