@@ -35,12 +35,12 @@ from google.protobuf.message import DecodeError
 
 from fifo.frozen_dataclasses import dataclass
 from quorum.api import request_limits, status
-from quorum.api.access import USER, Access
-from quorum.api.audit import DONE, NO_ANSWER
 from quorum.api.handlers import Context
 from quorum.api.owners import CALLER, client_address
-from quorum.api.rights import OPEN
 from quorum.api.rpc_status import abort
+from quorum.api.security.access import USER, Access
+from quorum.api.security.audit import DONE, NO_ANSWER
+from quorum.api.security.rights import OPEN
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.catalog.users import User
 from quorum.node.wire.batches import BatchLimits

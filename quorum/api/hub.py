@@ -15,7 +15,6 @@ from typing import Any
 
 import structlog
 
-from quorum.api.access import Access
 from quorum.api.catalog_view import CatalogView
 from quorum.api.decision_worker import DecisionWorker
 from quorum.api.deliveries import BodyReader
@@ -25,6 +24,7 @@ from quorum.api.own_session import OwnSession
 from quorum.api.published_state import PublishedState
 from quorum.api.raft_thread import OpenSessions, RaftInputs, RaftThread
 from quorum.api.reading import Workers
+from quorum.api.security.access import Access
 from quorum.api.shares import ByteWindow, DeliveryWindow, PublishWindow
 from quorum.api.turns import Turns
 from quorum.log import Log

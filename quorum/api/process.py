@@ -20,15 +20,15 @@ from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
-from quorum.api.access import Access
-from quorum.api.audit import Audit
-from quorum.api.audit_file import AuditFile
 from quorum.api.dead_letters import forward_dead_letters
 from quorum.api.health_watch import watch_health
 from quorum.api.hub import Hub
 from quorum.api.listening import check_ports
-from quorum.api.named_files import NamedFiles, load_files
-from quorum.api.reloading import Reloader, Source
+from quorum.api.security.access import Access
+from quorum.api.security.audit import Audit
+from quorum.api.security.audit_file import AuditFile
+from quorum.api.security.named_files import NamedFiles, load_files
+from quorum.api.security.reloading import Reloader, Source
 from quorum.api.server import Server
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError

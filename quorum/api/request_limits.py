@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from fifo.commands import MAX_NAME_BYTES
 from fifo.limits import PRODUCTION
 from fifo.staging import PART_BYTES
-from quorum.api.passwords import MAX_PASSWORD_BYTES
+from quorum.api.security.passwords import MAX_PASSWORD_BYTES
 from quorum.api.session_consumers import MAX_RANGES
 from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, PROPERTIES, BatchLimits
 from quorum.node.wire.wire_scan import DEFAULT_BYTES, Limit, Limits, Shape, shape_of

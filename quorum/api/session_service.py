@@ -13,15 +13,15 @@ from fifo import commands as c
 from fifo.limits import PRODUCTION
 from quorum.api import outcomes as o
 from quorum.api import status
-from quorum.api.access import USER, refusal
 from quorum.api.client_session import ClientSession
 from quorum.api.deliveries import DeliveredBatch
 from quorum.api.handlers import Context
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.request_filters import filter_of
-from quorum.api.rights import READ, published
 from quorum.api.rpc_status import abort, to_proto
+from quorum.api.security.access import USER, refusal
+from quorum.api.security.rights import READ, published
 from quorum.api.session_consumers import Disposition
 from quorum.catalog.users import User
 from quorum.v1 import queue_pb2 as pb

@@ -11,7 +11,7 @@ from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.handlers import unary_once
 from quorum.api.hub import Hub
-from quorum.api.passwords import check_password, secret_of
+from quorum.api.security.passwords import check_password, secret_of
 from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserCommand, check
 from quorum.v1 import admin_pb2 as pb
 

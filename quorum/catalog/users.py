@@ -4,7 +4,7 @@ A permission is a pattern of names (policies.matches), as policies have: it allo
 exchange whose whole name matches. An empty pattern allows nothing. Two rights are for the cluster: *monitor* sees
 everything, *administer* may do everything.
 
-The catalog never sees a password. It has the text that a member made from it (api/passwords.py).
+The catalog never sees a password. It has the text that a member made from it (api/security/passwords.py).
 """
 
 from __future__ import annotations

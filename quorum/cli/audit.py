@@ -43,8 +43,8 @@ def verify(
 
     The newest lines have no line after them. That they were removed is only found with --contains, if their hash was
     kept elsewhere."""
-    from quorum.api.audit_file import NOTHING
-    from quorum.api.audit_file import verify as verified
+    from quorum.api.security.audit_file import NOTHING
+    from quorum.api.security.audit_file import verify as verified
 
     if contains is not None and re.fullmatch(HASH, contains) is None:
         raise CliError(f"--contains {contains!r}: allowed are 16 to 64 digits from 0 to 9 and a to f")

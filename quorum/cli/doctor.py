@@ -124,7 +124,7 @@ Check = tuple[str, tuple[str, ...], Callable[[], Iterable[Finding]]]
 
 
 def _checks(config: NodeConfig) -> Iterator[Check]:
-    from quorum.api.certificates import CLIENT_FILES, PEER_FILES
+    from quorum.api.security.certificates import CLIENT_FILES, PEER_FILES
 
     member = ("name", "members")
     yield "certificate for clients", (*CLIENT_FILES, *member), lambda: _client_certificates(config)
@@ -140,7 +140,7 @@ def _checks(config: NodeConfig) -> Iterator[Check]:
 def _wrong_files(examined: Examined) -> Iterator[str]:
     """Why the member would not start with the files that its configuration names, and on its data directory, as far
     as their keys can be used."""
-    from quorum.api.named_files import wrong_files
+    from quorum.api.security.named_files import wrong_files
 
     yield from wrong_files(examined)
     if examined.config is not None and examined.has(*DATA_KEYS):
@@ -149,7 +149,7 @@ def _wrong_files(examined: Examined) -> Iterator[str]:
 
 def _unchecked_files(examined: Examined) -> list[tuple[str, tuple[str, ...]]]:
     """What `_wrong_files` leaves out, with the keys that it needs."""
-    from quorum.api.named_files import FILE_CHECKS
+    from quorum.api.security.named_files import FILE_CHECKS
 
     checks = [*((what, keys) for what, keys, _ in FILE_CHECKS), ("data directory", DATA_KEYS)]
     return [(what, keys) for what, keys in checks if not examined.has(*keys)]
@@ -177,7 +177,7 @@ def _wrong_data(config: NodeConfig) -> Iterator[str]:
 
 
 def _client_certificates(config: NodeConfig) -> Iterator[Finding]:
-    from quorum.api.named_files import client_certificates
+    from quorum.api.security.named_files import client_certificates
 
     what = "certificate for clients"
     try:
@@ -199,7 +199,7 @@ def _client_certificates(config: NodeConfig) -> Iterator[Finding]:
 
 
 def _peer_certificates(config: NodeConfig) -> Iterator[Finding]:
-    from quorum.api.named_files import peer_security
+    from quorum.api.security.named_files import peer_security
 
     what = "certificate for members"
     try:

@@ -28,7 +28,7 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     set_up_libraries()
     try:
         from quorum.api.process import run
-        from quorum.api.reloading import Source
+        from quorum.api.security.reloading import Source
 
         return run(config, source=Source(lambda: load(file, flags), set_level))
     except Exception as error:
@@ -43,7 +43,7 @@ def _checked(file: Path | None, flags: Mapping[str, Any]) -> NodeConfig:
     an operator corrects everything at once."""
     examined = examine(file, flags)
     if examined.config is None or examined.wrong:
-        from quorum.api.named_files import wrong_files
+        from quorum.api.security.named_files import wrong_files
 
         raise ConfigError("\n".join((*examined.wrong, *wrong_files(examined))))
     return examined.config

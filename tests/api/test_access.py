@@ -19,10 +19,10 @@ from structlog.testing import capture_logs
 
 import quorum
 from quorum.api import server as api_server
-from quorum.api.access import Access, FirstAdministrator, is_loopback
 from quorum.api.calls import MAX_CALLS, _client_call
-from quorum.api.passwords import is_right, secret_of
-from quorum.api.rights import AUDITED, BY_METHOD, OPEN
+from quorum.api.security.access import Access, FirstAdministrator, is_loopback
+from quorum.api.security.passwords import is_right, secret_of
+from quorum.api.security.rights import AUDITED, BY_METHOD, OPEN
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client import encode_batch
@@ -591,7 +591,7 @@ def test_addresses_take_turns_with_their_passwords(monkeypatch: pytest.MonkeyPat
         checked.append(password)
         return secret == password
 
-    monkeypatch.setattr("quorum.api.access.is_right", is_right)
+    monkeypatch.setattr("quorum.api.security.access.is_right", is_right)
 
     async def scenario() -> None:
         access = Access()

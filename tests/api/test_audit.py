@@ -17,10 +17,10 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from quorum.api import audit_file
-from quorum.api.access import Access
-from quorum.api.audit import DONE, REFUSALS_A_MINUTE, Audit
-from quorum.api.audit_file import NOTHING, AuditFile, Broken, verify
+from quorum.api.security import audit_file
+from quorum.api.security.access import Access
+from quorum.api.security.audit import DONE, REFUSALS_A_MINUTE, Audit
+from quorum.api.security.audit_file import NOTHING, AuditFile, Broken, verify
 from quorum.api.status import StatusError
 from quorum.cli.main import app
 from quorum.errors import ConfigError
@@ -352,7 +352,7 @@ def test_strangers_fill_no_file(
 ) -> None:
     path = tmp_path / "audit.jsonl"
     now_s = 6_000.0
-    monkeypatch.setattr("quorum.api.audit.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("quorum.api.security.audit.time.monotonic", lambda: now_s)
     audit = Audit(AuditFile(path, "n" * 64))
     peer = "ipv6:%5B2001:db8:ffff:ffff:ffff:ffff:ffff:ffff%5D:41000"
     for _ in range(REFUSALS_A_MINUTE + 41):

@@ -11,11 +11,11 @@ import pytest
 
 from quorum.api import calls as calls_module
 from quorum.api import request_limits, shares, status
-from quorum.api.access import Access
 from quorum.api.calls import Gate, Places
 from quorum.api.connections import close_peers
 from quorum.api.owners import CALLER, client_address
 from quorum.api.rpc_status import abort
+from quorum.api.security.access import Access
 from quorum.api.shares import ByteWindow, Shares
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc

@@ -19,9 +19,9 @@ from cryptography import x509
 
 import quorum
 import quorum.sync
-from quorum.api.certificates import Certificates
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
+from quorum.api.security.certificates import Certificates
 from quorum.cli.certificates import create
 from quorum.cli.console import CliError
 from quorum.cli.health import health

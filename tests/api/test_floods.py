@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
-from quorum.api.access import Access
 from quorum.api.calls import Gate
+from quorum.api.security.access import Access
 from quorum.api.shares import ByteWindow
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2, admin_pb2_grpc

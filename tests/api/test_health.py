@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2 as pb
 from grpc_health.v1 import health_pb2_grpc
 
 from quorum.api import health_watch, server
-from quorum.api.access import Access
+from quorum.api.security.access import Access
 from quorum.api.server import Server
 from quorum.api.shares import ByteWindow
 from quorum.node.queries import CheckHealth, Health

@@ -15,7 +15,6 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 import quorum
-from quorum.api.access import refusal
 from quorum.api.http import answers, json_api, json_codec
 from quorum.api.http.calls import CALLS, PREFIX, request_of
 from quorum.api.http.description import openapi
@@ -23,7 +22,8 @@ from quorum.api.http.json_api import MAX_BODY
 from quorum.api.http.json_codec import MAX_VALUES, JsonError
 from quorum.api.http.metrics import Metrics
 from quorum.api.http.server import MOST_CONNECTIONS
-from quorum.api.rights import BY_METHOD
+from quorum.api.security.access import refusal
+from quorum.api.security.rights import BY_METHOD
 from quorum.catalog.users import User
 from quorum.v1 import admin_pb2, queue_pb2
 from support.http_member import PASSWORD, Http, member

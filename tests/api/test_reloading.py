@@ -7,8 +7,8 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from quorum.api.access import Access
-from quorum.api.reloading import Reloader, Source
+from quorum.api.security.access import Access
+from quorum.api.security.reloading import Reloader, Source
 
 
 def test_a_defect_in_a_reload_ends_no_member() -> None:

@@ -22,9 +22,9 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from structlog.testing import capture_logs
 
 import quorum
-from quorum.api.access import Access
+from quorum.api.security.access import Access
+from quorum.api.security.tokens import Tokens
 from quorum.api.status import StatusError
-from quorum.api.tokens import Tokens
 from quorum.catalog.users import User, Users
 from quorum.client.client import Client
 from quorum.client.endpoints import Service

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from quorum.api.certificates import Certificates
-from quorum.api.named_files import peer_security
+from quorum.api.security.certificates import Certificates
+from quorum.api.security.named_files import peer_security
 from quorum.cli import cluster as cluster_commands
 from quorum.cli import local_cluster
 from quorum.cli.local_cluster import PORTS, LocalCluster, free_ports

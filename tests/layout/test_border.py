@@ -27,10 +27,7 @@ READS_OF_THE_LOG = {"read"}
 OF_THE_MEMBER = {"incarnation_bytes"}
 """What `process` uses of the member it has made; the network asks for it, on the Raft thread."""
 NEUTRAL = (
-    "access",
     "allocator",
-    "audit",
-    "audit_file",
     "catalog_view",
     "client_session",
     "connections",
@@ -46,12 +43,15 @@ NEUTRAL = (
     "outcomes",
     "owners",
     "own_session",
-    "passwords",
     "producer_numbers",
     "raft_thread",
     "reading",
-    "rights",
     "routing",
+    "security.access",
+    "security.audit",
+    "security.audit_file",
+    "security.passwords",
+    "security.rights",
     "session_commands",
     "session_consumers",
     "session_publisher",

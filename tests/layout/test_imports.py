@@ -320,7 +320,7 @@ NOT_AT_START = {
     "quorum.api.arrow_out",
     "quorum.api.http",
     "quorum.api.json_values",
-    "quorum.api.tokens",
+    "quorum.api.security.tokens",
     "quorum.bench",
     "quorum.bulk",
     "quorum.client",
@@ -340,7 +340,9 @@ is that of imports."""
 
 def test_a_member_starts_without_what_only_some_members_need() -> None:
     """The modules that `quorum node` imports before it serves, and the client beside them."""
-    found = imported_by("quorum.cli.main", "quorum.cli.serve", "quorum.api.process", "quorum.api.reloading")
+    found = imported_by(
+        "quorum.cli.main", "quorum.cli.serve", "quorum.api.process", "quorum.api.security.reloading"
+    )
     assert {"grpc", "numpy", "quorum.node.member"} <= found
     assert NOT_AT_START & found == set()
     assert "pyarrow" not in imported_by("quorum.client")

@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2
 
 import quorum
 from quorum.api.http.calls import CALLS, PREFIX
-from quorum.api.rights import BY_METHOD
+from quorum.api.security.rights import BY_METHOD
 from quorum.cli.local_cluster import HOST
 from quorum.client.errors import RefusedError, UsageError
 from support.hostile_connections import PREFACE, call, headers_of

@@ -342,9 +342,9 @@ def test_a_large_batch_is_checked_in_the_simulations_only_thread() -> None:
 UNREACHED = """
     quorum/__init__.py
     quorum/api/allocator.py
-    quorum/api/audit_file.py
+    quorum/api/security/audit_file.py
     quorum/api/calls.py
-    quorum/api/certificates.py
+    quorum/api/security/certificates.py
     quorum/api/connections.py
     quorum/api/grpc_server.py
     quorum/api/health.py
@@ -363,14 +363,14 @@ UNREACHED = """
     quorum/api/http/server.py
     quorum/api/http/sums.py
     quorum/api/listening.py
-    quorum/api/named_files.py
-    quorum/api/passwords.py
+    quorum/api/security/named_files.py
+    quorum/api/security/passwords.py
     quorum/api/process.py
-    quorum/api/reloading.py
+    quorum/api/security/reloading.py
     quorum/api/request_limits.py
-    quorum/api/rights.py
+    quorum/api/security/rights.py
     quorum/api/server.py
-    quorum/api/tokens.py
+    quorum/api/security/tokens.py
     quorum/api/transaction_service.py
     quorum/bench/backlog.py
     quorum/bench/command.py

@@ -20,8 +20,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from quorum.api import request_limits
-from quorum.api.access import USER
-from quorum.api.audit import DONE, NO_ANSWER
 from quorum.api.http import dead_letters, definition_file, json_codec
 from quorum.api.http.callers import check_origin, peer_of
 from quorum.api.http.calls import (
@@ -42,6 +40,8 @@ from quorum.api.http.json_codec import JsonError
 from quorum.api.http.sums import AllQueues
 from quorum.api.hub import Hub
 from quorum.api.owners import CALLER, client_address, owner_of
+from quorum.api.security.access import USER
+from quorum.api.security.audit import DONE, NO_ANSWER
 from quorum.api.shares import Shares, WindowFull
 from quorum.api.status import Code, StatusError, invalid, make
 from quorum.catalog.users import User

@@ -20,8 +20,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quorum.addresses import host_port
-from quorum.api.access import Access, refusal
-from quorum.api.certificates import Certificates, RenewedContext
 from quorum.api.connections import LOOK_S, close_excess
 from quorum.api.http import description, errors, page_files
 from quorum.api.http.answers import Answers
@@ -30,7 +28,9 @@ from quorum.api.http.json_api import JsonApi
 from quorum.api.http.metrics import Metrics
 from quorum.api.hub import Hub
 from quorum.api.owners import client_address
-from quorum.api.rights import MONITOR
+from quorum.api.security.access import Access, refusal
+from quorum.api.security.certificates import Certificates, RenewedContext
+from quorum.api.security.rights import MONITOR
 from quorum.api.status import Code, StatusError
 from quorum.errors import OperatorError
 from quorum.node.queries import CheckHealth

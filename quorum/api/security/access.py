@@ -31,9 +31,9 @@ import structlog
 
 from fifo.frozen_dataclasses import dataclass
 from quorum.api import status
-from quorum.api.audit import Audit
-from quorum.api.passwords import is_right
-from quorum.api.rights import AUDITED, BY_METHOD, OPEN, Need, is_met
+from quorum.api.security.audit import Audit
+from quorum.api.security.passwords import is_right
+from quorum.api.security.rights import AUDITED, BY_METHOD, OPEN, Need, is_met
 from quorum.api.shares import Shares
 from quorum.api.turns import LARGE_STEPS, Turns
 from quorum.catalog.users import User, Users

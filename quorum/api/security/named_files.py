@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from fifo.frozen_dataclasses import dataclass
-from quorum.api.access import FirstAdministrator
-from quorum.api.audit_file import wrong_audit_file
-from quorum.api.certificates import CLIENT_FILES, PEER_FILES, Certificates, read_checked
-from quorum.api.passwords import check_password, secret_of
+from quorum.api.security.access import FirstAdministrator
+from quorum.api.security.audit_file import wrong_audit_file
+from quorum.api.security.certificates import CLIENT_FILES, PEER_FILES, Certificates, read_checked
+from quorum.api.security.passwords import check_password, secret_of
 from quorum.catalog.users import check_user_name
 from quorum.config import Examined, NodeConfig
 from quorum.errors import ConfigError
 from quorum.replication.network.tls import TlsSecurity
 
 if TYPE_CHECKING:
-    from quorum.api.tokens import Tokens
+    from quorum.api.security.tokens import Tokens
 
 T = TypeVar("T")
 TOKEN_KEYS = ("token_keys_file", "token_algorithm", "token_audience", "token_issuer", "token_user_claim")
@@ -117,7 +117,7 @@ def tokens_of(config: NodeConfig) -> Tokens | None:
     """What checks tokens, None without `token_keys_file`. ConfigError if the keys cannot be read."""
     if config.token_keys_file is None:
         return None
-    from quorum.api.tokens import Tokens
+    from quorum.api.security.tokens import Tokens
 
     try:
         return Tokens(

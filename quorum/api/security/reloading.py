@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from fifo.frozen_dataclasses import dataclass
-from quorum.api.access import Access
-from quorum.api.certificates import CLIENT_FILES, PEER_FILES, Certificates
-from quorum.api.named_files import TOKEN_KEYS, prepare_peer_files, tokens_of
+from quorum.api.security.access import Access
+from quorum.api.security.certificates import CLIENT_FILES, PEER_FILES, Certificates
+from quorum.api.security.named_files import TOKEN_KEYS, prepare_peer_files, tokens_of
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError
 from quorum.replication.network.tls import TlsSecurity
 
 if TYPE_CHECKING:
-    from quorum.api.tokens import Tokens
+    from quorum.api.security.tokens import Tokens
 
 LEVELS = ("debug", "info", "warning", "error")
 RELOADED = ("log_level", "allow_without_users", *TOKEN_KEYS)

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 import structlog
 
 from quorum.api import status
-from quorum.api.audit_file import AuditFile
+from quorum.api.security.audit_file import AuditFile
 
 REFUSALS_A_MINUTE = 100
 """Lines about failed log-ins and refused requests. More are only counted, because strangers cause them."""
