@@ -12,15 +12,13 @@ from dataclasses import asdict, astuple, replace
 from functools import partial
 from operator import attrgetter
 
-import grpc
-
 from fifo import commands as c
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.api.definition_service import DefinitionService
 from quorum.api.filters import selector_text
-from quorum.api.handlers import LISTED_BYTES, unary, unary_once
+from quorum.api.handlers import LISTED_BYTES, Context, unary, unary_once
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
@@ -62,9 +60,7 @@ class AdminService(
 
     @unary_once
     async def DeclareQueue(
-        self,
-        request: pb.DeclareQueueRequest,
-        context: grpc.aio.ServicerContext[pb.DeclareQueueRequest, pb.DeclareQueueResponse],
+        self, request: pb.DeclareQueueRequest, context: Context
     ) -> pb.DeclareQueueResponse:
         return pb.DeclareQueueResponse(
             created=await self._declare_queue(self._queue_declaration(request.queue, request.arguments))
@@ -117,11 +113,7 @@ class AdminService(
         return True
 
     @unary
-    async def DeleteQueue(
-        self,
-        request: pb.DeleteQueueRequest,
-        context: grpc.aio.ServicerContext[pb.DeleteQueueRequest, pb.DeleteQueueResponse],
-    ) -> pb.DeleteQueueResponse:
+    async def DeleteQueue(self, request: pb.DeleteQueueRequest, context: Context) -> pb.DeleteQueueResponse:
         check_queue_name(request.queue)
         queue = await self._meant(request)
         counts = await self._hub.requests.query(q.QueueCounts(queue.group, queue.id))
@@ -134,11 +126,7 @@ class AdminService(
         return pb.DeleteQueueResponse(message_count=0 if counts is None else counts.total)
 
     @unary
-    async def PurgeQueue(
-        self,
-        request: pb.PurgeQueueRequest,
-        context: grpc.aio.ServicerContext[pb.PurgeQueueRequest, pb.PurgeQueueResponse],
-    ) -> pb.PurgeQueueResponse:
+    async def PurgeQueue(self, request: pb.PurgeQueueRequest, context: Context) -> pb.PurgeQueueResponse:
         if request.before_sequence and not request.id:
             text = f"before_sequence {request.before_sequence} without an id; give the id of its queue"
             raise status.invalid("bad_argument", text)
@@ -165,11 +153,7 @@ class AdminService(
         return queue
 
     @unary
-    async def ListQueues(
-        self,
-        request: pb.ListQueuesRequest,
-        context: grpc.aio.ServicerContext[pb.ListQueuesRequest, pb.ListQueuesResponse],
-    ) -> pb.ListQueuesResponse:
+    async def ListQueues(self, request: pb.ListQueuesRequest, context: Context) -> pb.ListQueuesResponse:
         response = pb.ListQueuesResponse()
         known = await self._hub.requests.current_catalog()
         found = await asyncio.to_thread(_page, known.queues(), request)
@@ -202,9 +186,7 @@ class AdminService(
 
     @unary_once
     async def DescribeQueue(
-        self,
-        request: pb.DescribeQueueRequest,
-        context: grpc.aio.ServicerContext[pb.DescribeQueueRequest, pb.DescribeQueueResponse],
+        self, request: pb.DescribeQueueRequest, context: Context
     ) -> pb.DescribeQueueResponse:
         queue = (await self._hub.requests.current_catalog()).queue(request.queue)
         if queue is None:
@@ -263,9 +245,7 @@ class AdminService(
 
     @unary
     async def ClusterStatus(
-        self,
-        request: pb.ClusterStatusRequest,
-        context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
+        self, request: pb.ClusterStatusRequest, context: Context
     ) -> pb.ClusterStatusResponse:
         response = _cluster_status(await self._hub.requests.query(q.DescribeCluster()))
         for group in response.groups if request.with_state_hash else ():

@@ -17,8 +17,6 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-import grpc
-
 from fifo.effects import Ok, Refused
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
@@ -29,7 +27,7 @@ from quorum.api.exchange_service import (
     read_binding,
     shown_binding,
 )
-from quorum.api.handlers import streaming
+from quorum.api.handlers import Context, streaming
 from quorum.api.owners import owner_of
 from quorum.api.policy_service import policy_command, set_arguments, shown_policy
 from quorum.api.published_state import PublishedState
@@ -94,9 +92,7 @@ class DefinitionService(ExchangeService):
 
     @streaming
     async def ExportDefinitions(
-        self,
-        request: pb.ExportDefinitionsRequest,
-        context: grpc.aio.ServicerContext[pb.ExportDefinitionsRequest, pb.ExportDefinitionsResponse],
+        self, request: pb.ExportDefinitionsRequest, context: Context
     ) -> AsyncIterator[pb.ExportDefinitionsResponse]:
         found = await asyncio.to_thread(_sorted, _Catalog.of(await self._hub.requests.current_catalog()))
         for part in _parts(found):
@@ -106,7 +102,7 @@ class DefinitionService(ExchangeService):
     async def ImportDefinitions(
         self,
         requests: AsyncIterator[pb.ImportDefinitionsRequest],
-        context: grpc.aio.ServicerContext[pb.ImportDefinitionsRequest, pb.ImportDefinitionsResponse],
+        context: Context,
     ) -> AsyncIterator[pb.ImportDefinitionsResponse]:
         first = await _next(requests, NEXT_LIMIT_S)
         if first is None:

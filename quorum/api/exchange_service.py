@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 
-import grpc
-
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.catalog_view import CatalogView
 from quorum.api.filters import Filters, SelectorText, selector_text
-from quorum.api.handlers import LISTED_BYTES, unary_once
+from quorum.api.handlers import LISTED_BYTES, Context, unary_once
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.policy_service import argument, set_arguments
@@ -43,9 +41,7 @@ class ExchangeService:
 
     @unary_once
     async def DeclareExchange(
-        self,
-        request: pb.DeclareExchangeRequest,
-        context: grpc.aio.ServicerContext[pb.DeclareExchangeRequest, pb.DeclareExchangeResponse],
+        self, request: pb.DeclareExchangeRequest, context: Context
     ) -> pb.DeclareExchangeResponse:
         created = await self._declare_exchange(
             exchange_declaration(request.exchange, request.type, request.arguments)
@@ -61,9 +57,7 @@ class ExchangeService:
 
     @unary_once
     async def DeleteExchange(
-        self,
-        request: pb.DeleteExchangeRequest,
-        context: grpc.aio.ServicerContext[pb.DeleteExchangeRequest, pb.DeleteExchangeResponse],
+        self, request: pb.DeleteExchangeRequest, context: Context
     ) -> pb.DeleteExchangeResponse:
         check_exchange_name(request.exchange)
         check_reserved(request.exchange)
@@ -82,9 +76,7 @@ class ExchangeService:
 
     @unary_once
     async def ListExchanges(
-        self,
-        request: pb.ListExchangesRequest,
-        context: grpc.aio.ServicerContext[pb.ListExchangesRequest, pb.ListExchangesResponse],
+        self, request: pb.ListExchangesRequest, context: Context
     ) -> pb.ListExchangesResponse:
         routes = (await self._hub.requests.current_catalog()).routes
         wanted = [
@@ -109,11 +101,7 @@ class ExchangeService:
     # ---- bindings
 
     @unary_once
-    async def AddBinding(
-        self,
-        request: pb.AddBindingRequest,
-        context: grpc.aio.ServicerContext[pb.AddBindingRequest, pb.AddBindingResponse],
-    ) -> pb.AddBindingResponse:
+    async def AddBinding(self, request: pb.AddBindingRequest, context: Context) -> pb.AddBindingResponse:
         added = await self._bind(await self._binding(request.binding, owner_of(context.peer())))
         return pb.AddBindingResponse(added=added)
 
@@ -127,9 +115,7 @@ class ExchangeService:
 
     @unary_once
     async def RemoveBinding(
-        self,
-        request: pb.RemoveBindingRequest,
-        context: grpc.aio.ServicerContext[pb.RemoveBindingRequest, pb.RemoveBindingResponse],
+        self, request: pb.RemoveBindingRequest, context: Context
     ) -> pb.RemoveBindingResponse:
         number = request.binding.id
         if not number:
@@ -143,9 +129,7 @@ class ExchangeService:
 
     @unary_once
     async def ListBindings(
-        self,
-        request: pb.ListBindingsRequest,
-        context: grpc.aio.ServicerContext[pb.ListBindingsRequest, pb.ListBindingsResponse],
+        self, request: pb.ListBindingsRequest, context: Context
     ) -> pb.ListBindingsResponse:
         if request.queue and request.exchange:
             raise status.invalid(

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-import grpc
-
 from fifo.effects import Ok
 from quorum.addresses import check_id
 from quorum.api import status
-from quorum.api.handlers import unary
+from quorum.api.handlers import Context, unary
 from quorum.api.hub import Hub
 from quorum.catalog.lease_times import LeaseTimes, SetLeaseTimes, check_times
 from quorum.catalog.members import AddMember, DrainMember, MemberCommand, RemoveMember, check_member
@@ -40,11 +38,7 @@ class MemberService:
     _config: NodeConfig
 
     @unary
-    async def AddMember(
-        self,
-        request: pb.AddMemberRequest,
-        context: grpc.aio.ServicerContext[pb.AddMemberRequest, pb.AddMemberResponse],
-    ) -> pb.AddMemberResponse:
+    async def AddMember(self, request: pb.AddMemberRequest, context: Context) -> pb.AddMemberResponse:
         new = request.member
         command = AddMember(
             new.id, new.name, new.peer_address, new.client_address, new.incarnation, request.replace
@@ -56,20 +50,14 @@ class MemberService:
 
     @unary
     async def RemoveMember(
-        self,
-        request: pb.RemoveMemberRequest,
-        context: grpc.aio.ServicerContext[pb.RemoveMemberRequest, pb.RemoveMemberResponse],
+        self, request: pb.RemoveMemberRequest, context: Context
     ) -> pb.RemoveMemberResponse:
         _checked(check_id, request.name)
         await self._do_without(request.name, lambda changes: RemoveMember(request.name, changes))
         return pb.RemoveMemberResponse()
 
     @unary
-    async def DrainMember(
-        self,
-        request: pb.DrainMemberRequest,
-        context: grpc.aio.ServicerContext[pb.DrainMemberRequest, pb.DrainMemberResponse],
-    ) -> pb.DrainMemberResponse:
+    async def DrainMember(self, request: pb.DrainMemberRequest, context: Context) -> pb.DrainMemberResponse:
         _checked(check_id, request.name)
         if request.drained:
             await self._do_without(request.name, lambda changes: DrainMember(request.name, True, changes))
@@ -81,9 +69,7 @@ class MemberService:
 
     @unary
     async def TransferLeadership(
-        self,
-        request: pb.TransferLeadershipRequest,
-        context: grpc.aio.ServicerContext[pb.TransferLeadershipRequest, pb.TransferLeadershipResponse],
+        self, request: pb.TransferLeadershipRequest, context: Context
     ) -> pb.TransferLeadershipResponse:
         _checked(check_id, request.to)
         await self._transfer(request.group, request.to)
@@ -91,9 +77,7 @@ class MemberService:
 
     @unary
     async def RebalanceLeaders(
-        self,
-        request: pb.RebalanceLeadersRequest,
-        context: grpc.aio.ServicerContext[pb.RebalanceLeadersRequest, pb.RebalanceLeadersResponse],
+        self, request: pb.RebalanceLeadersRequest, context: Context
     ) -> pb.RebalanceLeadersResponse:
         response = pb.RebalanceLeadersResponse()
         for group, name in await self._hub.requests.query(q.PlanRebalance()):
@@ -103,9 +87,7 @@ class MemberService:
 
     @unary
     async def SetLeaseTimes(
-        self,
-        request: pb.SetLeaseTimesRequest,
-        context: grpc.aio.ServicerContext[pb.SetLeaseTimesRequest, pb.SetLeaseTimesResponse],
+        self, request: pb.SetLeaseTimesRequest, context: Context
     ) -> pb.SetLeaseTimesResponse:
         wanted = LeaseTimes(request.lease_times.lease_ms, request.lease_times.leader_fallback_ms)
         _checked(check_times, wanted)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import grpc
-
 from fifo.commands import MAX_NAME_BYTES
 from fifo.effects import Ok
-from quorum.api.handlers import unary
+from quorum.api.handlers import Context, unary
 from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_size, check_text
 from quorum.catalog.commands import RemovePolicy, SetPolicy
@@ -24,11 +22,7 @@ class PolicyService:
     _hub: Hub
 
     @unary
-    async def SetPolicy(
-        self,
-        request: pb.SetPolicyRequest,
-        context: grpc.aio.ServicerContext[pb.SetPolicyRequest, pb.SetPolicyResponse],
-    ) -> pb.SetPolicyResponse:
+    async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:
         command = policy_command(request.policy)
         if command.name not in self._hub.catalog.policies.by_name:
             check_size(dict(command.arguments))
@@ -39,9 +33,7 @@ class PolicyService:
 
     @unary
     async def DeletePolicy(
-        self,
-        request: pb.DeletePolicyRequest,
-        context: grpc.aio.ServicerContext[pb.DeletePolicyRequest, pb.DeletePolicyResponse],
+        self, request: pb.DeletePolicyRequest, context: Context
     ) -> pb.DeletePolicyResponse:
         check_text("policy name", request.name, MAX_NAME_BYTES)
         try:
@@ -52,9 +44,7 @@ class PolicyService:
 
     @unary
     async def ListPolicies(
-        self,
-        request: pb.ListPoliciesRequest,
-        context: grpc.aio.ServicerContext[pb.ListPoliciesRequest, pb.ListPoliciesResponse],
+        self, request: pb.ListPoliciesRequest, context: Context
     ) -> pb.ListPoliciesResponse:
         policies = (await self._hub.requests.current_catalog()).policies
         response = pb.ListPoliciesResponse()

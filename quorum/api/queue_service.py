@@ -6,14 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
-import grpc
-
 from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
 from fifo.results import BrowsePage
 from quorum.api import deliveries, status
 from quorum.api.filters import kept_fields, ordered_by
-from quorum.api.handlers import streaming, unary
+from quorum.api.handlers import Context, streaming, unary
 from quorum.api.hub import Hub
 from quorum.api.owners import client_address, owner_of
 from quorum.api.request_filters import filter_of
@@ -55,16 +53,12 @@ class QueueService(queue_pb2_grpc.QueueServicer):
     async def Session(
         self,
         request_iterator: AsyncIterator[pb.SessionRequest],
-        context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse],
+        context: Context,
     ) -> None:
         await SessionCall(self._hub).run(request_iterator, context)
 
     @unary
-    async def Publish(
-        self,
-        request: pb.PublishRequest,
-        context: grpc.aio.ServicerContext[pb.PublishRequest, pb.PublishResponse],
-    ) -> pb.PublishResponse:
+    async def Publish(self, request: pb.PublishRequest, context: Context) -> pb.PublishResponse:
         queue = await self._hub.requests.queue(request.queue)
         kept, max_bytes = kept_fields(self._hub.catalog, queue)
 
@@ -106,9 +100,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         return pb.PublishResponse(count=checked.count)
 
     @unary
-    async def Get(
-        self, request: pb.GetRequest, context: grpc.aio.ServicerContext[pb.GetRequest, pb.GetResponse]
-    ) -> pb.GetResponse:
+    async def Get(self, request: pb.GetRequest, context: Context) -> pb.GetResponse:
         queue = await self._hub.requests.queue(request.queue)
         count = request.count or 1
         if count > MAX_GET:
@@ -161,11 +153,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         return count
 
     @unary
-    async def FindLeader(
-        self,
-        request: pb.FindLeaderRequest,
-        context: grpc.aio.ServicerContext[pb.FindLeaderRequest, pb.FindLeaderResponse],
-    ) -> pb.FindLeaderResponse:
+    async def FindLeader(self, request: pb.FindLeaderRequest, context: Context) -> pb.FindLeaderResponse:
         queue = await self._hub.requests.queue(request.queue)
         leader = await self._hub.requests.query(LeaderEndpoint(queue.group))
         if leader is None:
@@ -173,11 +161,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         return pb.FindLeaderResponse(node=leader.id, address=leader.address)
 
     @streaming
-    async def Browse(
-        self,
-        request: pb.BrowseRequest,
-        context: grpc.aio.ServicerContext[pb.BrowseRequest, pb.BrowseResponse],
-    ) -> AsyncIterator[pb.BrowseResponse]:
+    async def Browse(self, request: pb.BrowseRequest, context: Context) -> AsyncIterator[pb.BrowseResponse]:
         queue = await self._hub.requests.queue(request.queue)
         expression = await self._hub.filters.expression(filter_of(request), owner_of(context.peer()))
         is_wanted = _every if expression is None else _wanted(expression)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import grpc
 import structlog
 
 from fifo.results import PreparedPart, TransactionInfo
 from quorum.api import status
-from quorum.api.handlers import LISTED_BYTES, unary_once
+from quorum.api.handlers import LISTED_BYTES, Context, unary_once
 from quorum.api.hub import Hub
 from quorum.node import queries as q
 from quorum.v1 import admin_pb2 as pb
@@ -30,9 +29,7 @@ class TransactionService:
 
     @unary_once
     async def ListTransactions(
-        self,
-        request: pb.ListTransactionsRequest,
-        context: grpc.aio.ServicerContext[pb.ListTransactionsRequest, pb.ListTransactionsResponse],
+        self, request: pb.ListTransactionsRequest, context: Context
     ) -> pb.ListTransactionsResponse:
         response = pb.ListTransactionsResponse()
         left, after = LISTED_BYTES, request.after
@@ -57,9 +54,7 @@ class TransactionService:
 
     @unary_once
     async def ResolveTransaction(
-        self,
-        request: pb.ResolveTransactionRequest,
-        context: grpc.aio.ServicerContext[pb.ResolveTransactionRequest, pb.ResolveTransactionResponse],
+        self, request: pb.ResolveTransactionRequest, context: Context
     ) -> pb.ResolveTransactionResponse:
         wanted, group = request.id, request.id.group
         self._check_group(group)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import grpc
-
 from fifo.effects import Ok
 from quorum.api import status
-from quorum.api.handlers import unary_once
+from quorum.api.handlers import Context, unary_once
 from quorum.api.hub import Hub
 from quorum.api.security.passwords import check_password, secret_of
 from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserCommand, check
@@ -28,11 +26,7 @@ class UserService:
         self._making_secrets = asyncio.Semaphore(HASHED_AT_ONCE)
 
     @unary_once
-    async def SetUser(
-        self,
-        request: pb.SetUserRequest,
-        context: grpc.aio.ServicerContext[pb.SetUserRequest, pb.SetUserResponse],
-    ) -> pb.SetUserResponse:
+    async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.SetUserResponse:
         secret = ""
         if request.password:
             try:
@@ -46,19 +40,13 @@ class UserService:
 
     @unary_once
     async def SetPermissions(
-        self,
-        request: pb.SetPermissionsRequest,
-        context: grpc.aio.ServicerContext[pb.SetPermissionsRequest, pb.SetPermissionsResponse],
+        self, request: pb.SetPermissionsRequest, context: Context
     ) -> pb.SetPermissionsResponse:
         command = SetPermissions(request.user, request.configure, request.write, request.read)
         return pb.SetPermissionsResponse(changed=await self._change_user(command))
 
     @unary_once
-    async def DeleteUser(
-        self,
-        request: pb.DeleteUserRequest,
-        context: grpc.aio.ServicerContext[pb.DeleteUserRequest, pb.DeleteUserResponse],
-    ) -> pb.DeleteUserResponse:
+    async def DeleteUser(self, request: pb.DeleteUserRequest, context: Context) -> pb.DeleteUserResponse:
         await self._change_user(RemoveUser(request.user))
         return pb.DeleteUserResponse()
 
@@ -70,11 +58,7 @@ class UserService:
         return bool(reply.count)
 
     @unary_once
-    async def ListUsers(
-        self,
-        request: pb.ListUsersRequest,
-        context: grpc.aio.ServicerContext[pb.ListUsersRequest, pb.ListUsersResponse],
-    ) -> pb.ListUsersResponse:
+    async def ListUsers(self, request: pb.ListUsersRequest, context: Context) -> pb.ListUsersResponse:
         users = (await self._hub.requests.current_catalog()).users
         response = pb.ListUsersResponse()
         for user in users.by_name.values():
