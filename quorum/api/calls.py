@@ -176,9 +176,7 @@ class Call:
             await answers.take(size, address)
         except WindowFull as error:
             text = f"no room for an answer of {size} bytes, for this client's address: {error}"
-            raise status.StatusError(
-                status.make(status.Code.RESOURCE_EXHAUSTED, "overloaded", text)
-            ) from error
+            raise status.exhausted("overloaded", text) from error
         try:
             await self._send(data)
         finally:
@@ -217,7 +215,7 @@ class _Method:
         """StatusError if the request has too many bytes."""
         if size > self.max_bytes:
             text = f"{self.name}: a request of {size} bytes; allowed: {self.max_bytes}"
-            raise status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "request_too_large", text))
+            raise status.exhausted("request_too_large", text)
 
     def read(self, data: bytes) -> Any:
         """Parse the request; StatusError if it is refused."""
@@ -225,12 +223,10 @@ class _Method:
             scan(data, self.shape, self.max_tags)
             return self.parse(data)
         except ScanError as error:
-            if error.is_malformed:
-                raise status.invalid("bad_request", f"{self.name}: {error}") from error
             text = f"{self.name}: {error}"
-            raise status.StatusError(
-                status.make(status.Code.RESOURCE_EXHAUSTED, "request_too_large", text)
-            ) from error
+            if error.is_malformed:
+                raise status.invalid("bad_request", text) from error
+            raise status.exhausted("request_too_large", text) from error
         except DecodeError as error:
             raise status.invalid(
                 "bad_request", f"{self.name}: the bytes are no {self.shape.name}: {error}"
@@ -365,8 +361,8 @@ class Requests:
         except WindowFull as error:
             name = self._method.name
             text = f"{name}: no room for a request of {size} bytes, for this client's address: {error}"
-            code = status.Code.UNAVAILABLE if self._method.is_stream else status.Code.RESOURCE_EXHAUSTED
-            raise status.StatusError(status.make(code, "overloaded", text)) from error
+            refused = status.unavailable if self._method.is_stream else status.exhausted
+            raise refused("overloaded", text) from error
 
     def release(self) -> None:
         """Release the bytes of the last request."""
@@ -498,4 +494,4 @@ def _no_room(method: _Method) -> status.StatusError:
         f"{method.name}: {method.calls.total} calls are under way at this node, and this client has its share of them; "
         f"allowed: {method.calls.most}, and of one address as many as are left free"
     )
-    return status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "too_many_calls", text))
+    return status.exhausted("too_many_calls", text)

@@ -44,7 +44,6 @@ from quorum.api.deliveries import BodyReader
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Confirms, Outcome
 from quorum.api.owners import owner_of
-from quorum.api.session_publisher import TOO_LARGE
 from quorum.node.errors import BodyUnreadable
 from quorum.node.queries import FindDeadWork
 from quorum.node.wire.batches import FRAME_BYTES, BatchLimits, StoredBatch
@@ -67,7 +66,7 @@ OWNER = owner_of("dead letters")
 cleanly gives its place back."""
 LETTER_LIMITS = BatchLimits(PRODUCTION.max_claimed, FRAME_BYTES, FRAME_BYTES)
 """A letter has been accepted before, so the present settings for clients do not count for it."""
-DIVISIBLE = ("queue_full", "unroutable", *TOO_LARGE)
+DIVISIBLE = ("queue_full", "unroutable", *status.TOO_LARGE)
 """Reasons for which a part of a refused batch may be taken."""
 NO_TARGET = status.make(
     status.Code.FAILED_PRECONDITION,
@@ -323,7 +322,9 @@ class _Worker:
         """The batch is decided: what the target has is gone. Return why the next letter has to wait, if it has to."""
         count, why = len(batch.letters), result.why
         is_dropping = config.dead_letter_strategy == "at_most_once"
-        may_fit = why is not None and why.reason in TOO_LARGE and (count > 1 or self._bare != batch.first)
+        may_fit = (
+            why is not None and why.reason in status.TOO_LARGE and (count > 1 or self._bare != batch.first)
+        )
         if why is None or (is_dropping and not may_fit):
             await self._settle(batch.last, result.forwarded_in_all)
             self._most = min(2 * self._most, PRODUCTION.max_claimed)

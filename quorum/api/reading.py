@@ -120,5 +120,4 @@ class Answer:
 
 
 def _overloaded(what: str) -> status.StatusError:
-    text = f"this node has no room {what}"
-    return status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "overloaded", text))
+    return status.exhausted("overloaded", f"this node has no room {what}")

@@ -34,8 +34,6 @@ T = TypeVar("T")
 MAX_UINT64 = (1 << 64) - 1
 MAX_KNOWN = 8_192
 """Queues of which a session remembers something; above it, it forgets them all."""
-TOO_LARGE = ("metadata_too_large", "message_too_large", "batch_too_large")
-"""Reasons that are about the size of a message."""
 
 
 def _too_many_copies(count: int, copies: int) -> batches.BatchError:
@@ -430,7 +428,9 @@ class SessionPublisher:
             return set()
         mode = Mode(independent)
         allowed = [choose(queues) for choose, queues in zip(allowed_of, routes, strict=True)]
-        refused = await self._send_routed(allowed, missing, first, first, batch, mode, together=TOO_LARGE)
+        refused = await self._send_routed(
+            allowed, missing, first, first, batch, mode, together=status.TOO_LARGE
+        )
         for begin, last, why in routing.neighbours(refused):
             self._outbox.reject(first + begin, first + last, why)
         self._commands.work.set()

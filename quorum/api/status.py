@@ -82,7 +82,8 @@ _REFUSED = {
     "in_doubt": Code.UNAVAILABLE,
 }
 """The codes of the words of `Refused`; a word that is not here becomes FAILED_PRECONDITION."""
-_TOO_LARGE = ("batch_too_large", "message_too_large", "metadata_too_large")
+TOO_LARGE = ("batch_too_large", "message_too_large", "metadata_too_large")
+"""Reasons of a BatchError that are about the size of a message or batch."""
 _ENDED = {
     "fenced": (Code.ABORTED, "a session with a higher epoch has taken over this producer"),
     "expired": (
@@ -156,6 +157,10 @@ def invalid(reason: str, message: str, **metadata: str) -> StatusError:
 
 def unavailable(reason: str, message: str) -> StatusError:
     return StatusError(make(Code.UNAVAILABLE, reason, message))
+
+
+def exhausted(reason: str, message: str) -> StatusError:
+    return StatusError(make(Code.RESOURCE_EXHAUSTED, reason, message))
 
 
 def outcome_unknown(why: Status) -> StatusError:
@@ -250,7 +255,7 @@ def of_error(
 ) -> Status:
     """The status for an error in the caller's request, found before anything was written."""
     if isinstance(error, BatchError):
-        code = Code.RESOURCE_EXHAUSTED if error.reason in _TOO_LARGE else Code.INVALID_ARGUMENT
+        code = Code.RESOURCE_EXHAUSTED if error.reason in TOO_LARGE else Code.INVALID_ARGUMENT
         return make(code, error.reason, str(error))
     if isinstance(error, SelectorError):
         place = {"line": str(error.line), "column": str(error.column)}

@@ -17,6 +17,7 @@ PLACES = {
     "_denied": 0,
     "BatchError": 0,
     "TogetherTooLarge": 0,
+    "exhausted": 0,
     "make": 1,
 }
 """Functions that are called with a reason, and the place of the reason among their arguments."""

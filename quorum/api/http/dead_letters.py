@@ -24,7 +24,7 @@ from quorum.api.deliveries import DeliveredBatch
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.session_consumers import Consumer, Disposition
-from quorum.api.status import Code, Status, StatusError, make
+from quorum.api.status import Code, Status, StatusError, exhausted, make
 from quorum.client.records import Redriven
 from quorum.client.redrive import HISTORY, Bounds, CannotTake, InDoubt, Redrive, Refused, last_death
 from quorum.node.wire import batches
@@ -123,7 +123,7 @@ class Redriver:
         from there on are not moved. StatusError."""
         if self._is_busy:
             text = "this member moves the messages of another queue back; try again later"
-            raise StatusError(make(Code.RESOURCE_EXHAUSTED, "too_many_calls", text))
+            raise exhausted("too_many_calls", text)
         self._hub.access.audit.begin("redrive", user, peer, f"queue={queue}")
         self._is_busy = True
         try:

@@ -43,7 +43,7 @@ from quorum.api.owners import CALLER, client_address, owner_of
 from quorum.api.security.access import USER
 from quorum.api.security.audit import DONE, NO_ANSWER
 from quorum.api.shares import Shares, WindowFull
-from quorum.api.status import Code, StatusError, invalid, make
+from quorum.api.status import Code, StatusError, exhausted, invalid, make
 from quorum.catalog.users import User
 from quorum.node.wire import batches
 from quorum.node.wire.wire_scan import ScanError, scan
@@ -207,7 +207,7 @@ class JsonApi:
             await self._hub.received.take(size, address)
         except WindowFull as error:
             text = f"no room for a request of {size} bytes, for this client's address: {error}"
-            raise StatusError(make(Code.RESOURCE_EXHAUSTED, "overloaded", text)) from error
+            raise exhausted("overloaded", text) from error
         try:
             yield await _body(request, size)
         finally:
@@ -299,10 +299,10 @@ def _length(request: Request) -> int:
     if not given and not is_chunked:
         return 0
     if is_chunked or not given.isdecimal() or len(given) > 12:
-        raise StatusError(make(Code.INVALID_ARGUMENT, "bad_request", "a body without a content-length"))
+        raise invalid("bad_request", "a body without a content-length")
     if int(given) > MAX_BODY:
         text = f"a body of {int(given)} bytes; allowed: {MAX_BODY}"
-        raise StatusError(make(Code.RESOURCE_EXHAUSTED, "request_too_large", text))
+        raise exhausted("request_too_large", text)
     return int(given)
 
 

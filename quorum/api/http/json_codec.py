@@ -23,7 +23,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from quorum.api.status import Code, StatusError, make
+from quorum.api.status import exhausted
 from quorum.v1 import queue_pb2
 
 VALUE = queue_pb2.Value.DESCRIPTOR.full_name
@@ -76,7 +76,7 @@ def parsed(data: bytes) -> object:
         return {}
     if _values(data) > MAX_VALUES:
         text = f"the body has more than {MAX_VALUES} values"
-        raise StatusError(make(Code.RESOURCE_EXHAUSTED, "request_too_large", text))
+        raise exhausted("request_too_large", text)
     try:
         found: object = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -194,7 +194,7 @@ class Access:
             return True
         if not self._waiting.enter(address):
             text = "too many log-ins of this client's address wait to be checked"
-            raise status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "too_many_log_ins", text))
+            raise status.exhausted("too_many_log_ins", text)
         try:
             is_known = await self._turns.run(address, LARGE_STEPS + 1, lambda: is_right(password, secret))
         finally:
