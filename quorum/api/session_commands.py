@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fifo import commands as c
 from fifo.effects import Refused, Reply
+from fifo.frozen_dataclasses import dataclass
 from quorum.api import status
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Failed, Outbox
@@ -23,6 +24,24 @@ class Token(Protocol):
     def queues(self) -> Sequence[CatalogQueue]: ...
 
     def answered(self, reply: Reply | None) -> None: ...
+
+
+Answered = Callable[[Reply | None], object]
+"""Called with the group's answer to a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The token of a command that counts as under way."""
+
+    commands: SessionCommands
+    then: Answered
+    queues: Sequence[CatalogQueue]
+
+    def answered(self, reply: Reply | None) -> None:
+        self.commands.under_way -= 1
+        self.commands.room.set()
+        self.then(reply)
 
 
 class SessionCommands:
@@ -58,20 +77,23 @@ class SessionCommands:
         """The client sends something all the same."""
         self.is_clean = False
 
-    def submit(self, group: int, command: c.Command, token: Token, *, can_wait: bool = False) -> None:
-        """Send a command; `answered` has to follow. can_wait: no caller awaits its outcome."""
+    def submit(
+        self,
+        group: int,
+        command: c.Command,
+        answered: Answered,
+        queues: Sequence[CatalogQueue] = (),
+        *,
+        can_wait: bool = False,
+    ) -> None:
+        """Send a command. queues: as in Token. can_wait: no caller awaits its outcome."""
         self.under_way += 1
         submit = self._hub.submit_soon if can_wait else self._hub.submit
-        submit(events.Submit(self.number, group, command, token))
+        submit(events.Submit(self.number, group, command, _Counted(self, answered, queues)))
 
     def publish(self, group: int, command: c.Enqueue | c.InTransaction, token: Token, batch: bytes) -> None:
         """Send a command with its batch, which is not counted here."""
         self._hub.submit(events.Submit(self.number, group, command, token, batch))
-
-    def answered(self) -> None:
-        """A request that is no batch is not under way any more."""
-        self.under_way -= 1
-        self.room.set()
 
     def finish(self, request_id: int, reply: Reply | None) -> None:
         """A request is done, or refused by its group."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import structlog
 
@@ -14,7 +15,7 @@ from quorum.api import deliveries, status
 from quorum.api.filters import Filter
 from quorum.api.hub import Hub
 from quorum.api.outcomes import ActiveChanged, Attached, Cancelled, Drained, PendingDelivery, TimedOut
-from quorum.api.session_commands import SessionCommands, Token
+from quorum.api.session_commands import Answered, SessionCommands
 from quorum.catalog.queues import CatalogQueue
 from quorum.log import LogError
 from quorum.node.errors import BodyUnreadable
@@ -75,44 +76,6 @@ class Disposition:
         return kind(consumer.queue, consumer.tag, self.attach, self.tags, self.credit_to)
 
 
-@dataclass(frozen=True, slots=True)
-class _Attaching:
-    consumers: SessionConsumers
-    queues: tuple[CatalogQueue]
-    request_id: int
-    consumer: Consumer
-
-    def answered(self, reply: Reply | None) -> None:
-        self.consumers.attach_answered(self.request_id, self.consumer, reply)
-
-
-@dataclass(frozen=True, slots=True)
-class _Requested:
-    """A request that is done or refused. request_id 0: no answer is wanted."""
-
-    commands: SessionCommands
-    request_id: int
-    queues: tuple[()] = ()
-
-    def answered(self, reply: Reply | None) -> None:
-        self.commands.answered()
-        self.commands.finish(self.request_id, reply)
-
-
-@dataclass(frozen=True, slots=True)
-class _Getting:
-    consumers: SessionConsumers
-    queue: CatalogQueue
-    request_id: int
-
-    @property
-    def queues(self) -> tuple[CatalogQueue]:
-        return (self.queue,)
-
-    def answered(self, reply: Reply | None) -> None:
-        self.consumers.get_answered(self.request_id, self.queue, reply)
-
-
 class SessionConsumers:
     """The consumers of one session."""
 
@@ -153,7 +116,7 @@ class SessionConsumers:
         consumer.is_cancelled = False
         consumer.credit_to, consumer.delivered_to = credit_to, 0
         command = c.Attach(queue.id, tag, selector, credit_to, priority)
-        self._submit(consumer, command, _Attaching(self, (queue,), request_id, consumer))
+        self._submit(consumer, command, partial(self._attach_answered, request_id, consumer), (queue,))
 
     def _check_tag(self, tag: str, queue: CatalogQueue) -> None:
         """StatusError if a consumer of another queue has the tag."""
@@ -173,10 +136,9 @@ class SessionConsumers:
             raise status.invalid("limit", f"a session has at most {MAX_CONSUMERS} consumers")
         self.cancel(0, cancelled, requeue=True)
 
-    def attach_answered(self, request_id: int, consumer: Consumer, reply: Reply | None) -> None:
+    def _attach_answered(self, request_id: int, consumer: Consumer, reply: Reply | None) -> None:
         """A refused consumer is forgotten, unless it is attached already or another request may attach it. A consumer
         of the same tag may have taken its place."""
-        self._commands.answered()
         consumer.attaching -= 1
         if isinstance(reply, AttachedReply):
             if consumer.attach != reply.attach:
@@ -202,7 +164,7 @@ class SessionConsumers:
         if consumer is not None:
             consumer.raise_credit(credit_to)
             command = c.Credit(consumer.queue, consumer.tag, credit_to, drain)
-            self._submit(consumer, command, _Requested(self._commands, request_id))
+            self._submit(consumer, command, partial(self._commands.finish, request_id))
 
     def cancel(self, request_id: int, tag: str, *, requeue: bool) -> None:
         """End a consumer. requeue: the messages that it holds return to the queue; otherwise they may still be
@@ -210,7 +172,7 @@ class SessionConsumers:
         consumer = self.find(request_id, tag)
         if consumer is not None:
             command = c.Cancel(consumer.queue, consumer.tag, requeue)
-            self._submit(consumer, command, _Requested(self._commands, request_id))
+            self._submit(consumer, command, partial(self._commands.finish, request_id))
             del self.by_tag[consumer.tag]
             if not requeue:
                 consumer.is_cancelled = True
@@ -248,13 +210,13 @@ class SessionConsumers:
             self._commands.refuse(request_id, error)
             return
         command = c.Get(queue.id, count, settled)
-        self._submit(self._getter(queue.id, queue.group), command, _Getting(self, queue, request_id))
+        answered = partial(self._get_answered, request_id, queue.id)
+        self._submit(self._getter(queue.id, queue.group), command, answered, (queue,))
 
-    def get_answered(self, request_id: int, queue: CatalogQueue, reply: Reply | None) -> None:
+    def _get_answered(self, request_id: int, queue: int, reply: Reply | None) -> None:
         """The messages that a get has taken are about to be delivered, or there are none."""
-        self._commands.answered()
         if isinstance(reply, Ok) and reply.count:
-            self._gets.setdefault(queue.id, deque()).append(request_id)
+            self._gets.setdefault(queue, deque()).append(request_id)
         else:
             self._commands.finish(request_id, reply)
 
@@ -282,7 +244,7 @@ class SessionConsumers:
             return
         is_credit_awaited = consumer.raise_credit(disposition.credit_to)
         can_wait = type(command) is c.Settle and not request_id and not is_credit_awaited
-        self._submit(consumer, command, _Requested(self._commands, request_id), can_wait=can_wait)
+        self._submit(consumer, command, partial(self._commands.finish, request_id), can_wait=can_wait)
 
     def checked(self, consumer: Consumer, disposition: Disposition) -> c.Settle:
         """The command of a disposition. StatusError if an argument is wrong."""
@@ -302,10 +264,16 @@ class SessionConsumers:
         return disposition.command(kind, consumer)
 
     def _submit(
-        self, consumer: Consumer, command: c.Command, token: Token, *, can_wait: bool = False
+        self,
+        consumer: Consumer,
+        command: c.Command,
+        answered: Answered,
+        queues: Sequence[CatalogQueue] = (),
+        *,
+        can_wait: bool = False,
     ) -> None:
         self._commands.resume()
-        self._commands.submit(consumer.group, command, token, can_wait=can_wait)
+        self._commands.submit(consumer.group, command, answered, queues, can_wait=can_wait)
 
     # ---- deliveries
 

@@ -64,20 +64,6 @@ class _Published:
 
 
 @dataclass(frozen=True, slots=True)
-class _Registering:
-    """A group has to know the session before it can say which messages it has taken."""
-
-    commands: SessionCommands
-    registered: asyncio.Future[Reply | None]
-    queues: tuple[()] = ()
-
-    def answered(self, reply: Reply | None) -> None:
-        self.commands.answered()
-        if not self.registered.done():
-            self.registered.set_result(reply)
-
-
-@dataclass(frozen=True, slots=True)
 class Mode:
     """How a batch is published: see `SessionPublisher.publish`."""
 
@@ -853,12 +839,17 @@ class SessionPublisher:
             self._current.update([queue.id for queue in unknown])
         if first > self._taken_to.get(group, MAX_UINT64):
             return ()
-        if group not in self._taken_to:
+        if group not in self._taken_to:  # the group has to know the session first
             registered: asyncio.Future[Reply | None] = self._hub.loop.create_future()
-            self._commands.submit(group, c.Wake(), _Registering(self._commands, registered))
+            self._commands.submit(group, c.Wake(), partial(_set_unless_done, registered))
             await self._hub.requests.decided((group,), registered)
         found = await self._hub.requests.query(FindTaken(group, *self._origin, first, last))
         if found is None:
             raise status.of_ended("resync")
         self._taken_to[group] = found.highest
         return found.ranges
+
+
+def _set_unless_done(future: asyncio.Future[Reply | None], reply: Reply | None) -> None:
+    if not future.done():  # its caller may have stopped waiting
+        future.set_result(reply)

@@ -28,53 +28,6 @@ MAX_TRANSACTIONS = PRODUCTION.transaction_window
 """Transactions of a session that are neither committed nor rolled back."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Settling:
-    commands: SessionCommands
-    parts: Parts
-    group: int
-    request_id: int
-    queues: tuple[()] = ()
-
-    def answered(self, reply: Reply | None) -> None:
-        self.commands.answered()
-        self.parts.answered(self.group, reply)
-        self.commands.finish(self.request_id, reply)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """A Commit or Rollback."""
-
-    commands: SessionCommands
-    parts: Parts
-    request_id: int
-    queues: tuple[()] = ()
-
-    def answered(self, reply: Reply | None) -> None:
-        self.commands.answered()
-        if isinstance(reply, Refused) and self.parts.refusal is not None and self.request_id:
-            self.commands.outbox.add(Failed(self.request_id, self.parts.refusal))
-        else:
-            self.commands.finish(self.request_id, reply)
-
-
-@dataclass(slots=True, eq=False)
-class _RollingBack:
-    """A Rollback in all groups of a transaction. left: groups that have not answered."""
-
-    commands: SessionCommands
-    request_id: int
-    left: int
-    queues: tuple[()] = ()
-
-    def answered(self, reply: Reply | None) -> None:
-        self.commands.answered()
-        self.left -= 1
-        if not self.left:
-            self.commands.finish(self.request_id, None)
-
-
 @dataclass(slots=True, eq=False)
 class _AskingAll:
     """A Commit in all groups. left: groups that have not answered."""
@@ -84,10 +37,8 @@ class _AskingAll:
     left: int
     is_committed: bool = False
     refused: Refused | None = None
-    queues: tuple[()] = ()
 
     def answered(self, reply: Reply | None) -> None:
-        self.commands.answered()
         self.left -= 1
         if not isinstance(reply, Refused):
             self.is_committed = True
@@ -164,8 +115,8 @@ class SessionTransactions:
         if transaction.refusal is None:
             self._use(transaction, consumer.group, 1, len(command.tags))
             consumer.raise_credit(command.credit_to)
-            token = _Settling(self._commands, transaction, consumer.group, request_id)
-            self._commands.submit(consumer.group, c.InTransaction(tx, command), token)
+            answered = partial(self._settled, transaction, consumer.group, request_id)
+            self._commands.submit(consumer.group, c.InTransaction(tx, command), answered)
         else:
             self._commands.refuse(request_id, status.StatusError(transaction.refusal))
 
@@ -194,13 +145,11 @@ class SessionTransactions:
         elif len(transaction.by_group) == 1:
             part = transaction.by_group[transaction.record]
             command = c.Commit(tx, part.operations, part.most_ranges)
-            token = _Ending(self._commands, transaction, request_id)
-            self._commands.submit(transaction.record, command, token)
+            self._commands.submit(transaction.record, command, partial(self._ended, transaction, request_id))
         else:
             self._deciding[tx] = SharedCommit(
                 self._commands,
                 self._hub.decisions,
-                self._commands.producer,
                 transaction,
                 request_id,
                 lambda: self._deciding.pop(tx, None),
@@ -226,9 +175,9 @@ class SessionTransactions:
         """Commit a transaction that began in an earlier session. It is lost, unless its group has committed it. That
         group is not known here, and each of the others refuses the number for ever."""
         groups = self._hub.catalog.queue_groups
-        token = _AskingAll(self._commands, request_id, len(groups))
+        asking = _AskingAll(self._commands, request_id, len(groups))
         for group in groups:
-            self._commands.submit(group, c.Commit(tx), token)
+            self._commands.submit(group, c.Commit(tx), asking.answered)
 
     def _find(self, tx: int) -> Parts:
         """The transaction of this number, which this may begin."""
@@ -256,9 +205,28 @@ class SessionTransactions:
                 self._roll_back(transaction, 0)
 
     def _roll_back(self, transaction: Parts, request_id: int) -> None:
-        token = _RollingBack(self._commands, request_id, len(transaction.by_group))
+        """Roll back in all groups. The request is done when all of them have answered."""
+        left = len(transaction.by_group)
+
+        def answered(_: Reply | None) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._commands.finish(request_id, None)
+
         for group in transaction.by_group:
-            self._commands.submit(group, c.Rollback(transaction.number), token)
+            self._commands.submit(group, c.Rollback(transaction.number), answered)
+
+    def _settled(self, transaction: Parts, group: int, request_id: int, reply: Reply | None) -> None:
+        transaction.answered(group, reply)
+        self._commands.finish(request_id, reply)
+
+    def _ended(self, transaction: Parts, request_id: int, reply: Reply | None) -> None:
+        """The only group of a transaction has committed it, or refused to."""
+        if isinstance(reply, Refused) and transaction.refusal is not None and request_id:
+            self._commands.outbox.add(Failed(request_id, transaction.refusal))
+        else:
+            self._commands.finish(request_id, reply)
 
 
 def _being_committed(tx: int) -> status.StatusError:

@@ -11,8 +11,9 @@ and the leaders of the groups end the transaction (decision_worker.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 from fifo import commands as c
@@ -57,43 +58,37 @@ class Parts:
     def others(self) -> list[int]:
         return list(self.by_group)[1:]
 
+    @property
+    def most_ranges(self) -> int:
+        """The highest number of ranges that a group has of it."""
+        return max(part.most_ranges for part in self.by_group.values())
+
+    def refuse(self, refused: Refused) -> None:
+        """The first refusal counts."""
+        self.refusal = self.refusal or status.of_refused(refused)
+
     def answered(self, group: int, reply: Reply | None) -> None:
         """The group has answered a publish or settlement."""
         self.by_group[group].waiting -= 1
         if isinstance(reply, Refused):
-            self.refusal = self.refusal or status.of_refused(reply)
+            self.refuse(reply)
         if self.on_answer is not None:
             self.on_answer()
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A command of the commit at a group."""
-
-    commands: SessionCommands
-    then: Callable[[Reply | None], None]
-    queues: tuple[()] = ()
-
-    def answered(self, reply: Reply | None) -> None:
-        self.commands.answered()
-        self.then(reply)
-
-
 class SharedCommit:
-    """One commit. producer: of the session. over: is called once it is told."""
+    """One commit. over: is called once it is told."""
 
     def __init__(
         self,
         commands: SessionCommands,
         decisions: DecisionWorker,
-        producer: bytes,
         parts: Parts,
         request_id: int,
         over: Callable[[], object],
     ) -> None:
         self._commands = commands
         self._decisions = decisions
-        self._producer = producer
         self._parts = parts
         self.request_ids = [request_id]
         """all that ask for this commit"""
@@ -116,13 +111,13 @@ class SharedCommit:
         for group in parts.others:
             part = parts.by_group[group]
             command = c.Prepare(parts.number, part.operations, part.most_ranges, parts.record)
-            self._submit(group, command, lambda reply, group=group: self._has_prepared(group, reply))  # type: ignore[misc]
+            self._commands.submit(group, command, partial(self._has_prepared, group))
 
     def _has_prepared(self, group: int, reply: Reply | None) -> None:
         parts = self._parts
         self._unprepared -= 1
         if isinstance(reply, Refused):
-            parts.refusal = parts.refusal or status.of_refused(reply)
+            parts.refuse(reply)
         else:
             self._prepared.append(group)
         if self._unprepared:
@@ -131,51 +126,47 @@ class SharedCommit:
             self._roll_back()
             return
         own = parts.by_group[parts.record]
-        most = max(part.most_ranges for part in parts.by_group.values())
-        self._submit(
-            parts.record, c.Decide(parts.number, own.operations, most, tuple(parts.others)), self._has_decided
-        )
+        command = c.Decide(parts.number, own.operations, parts.most_ranges, tuple(parts.others))
+        self._commands.submit(parts.record, command, self._has_decided)
 
     def _has_decided(self, reply: Reply | None) -> None:
         if isinstance(reply, Refused):
-            self._parts.refusal = self._parts.refusal or status.of_refused(reply)
+            self._parts.refuse(reply)
             self._start(self._drop_prepared())
         else:
             self._start(self._finish())
 
     def _roll_back(self) -> None:
         """The first group ends the transaction; then it can never be committed."""
+        command = c.Rollback(self._parts.number)
         for group in self._parts.by_group:
             if group not in self._prepared and group != self._parts.record:
-                self._submit(group, c.Rollback(self._parts.number), lambda _: None)
-        self._submit(
-            self._parts.record, c.Rollback(self._parts.number), lambda _: self._start(self._drop_prepared())
-        )
+                self._commands.submit(group, command, lambda _: None)
+        self._commands.submit(self._parts.record, command, lambda _: self._start(self._drop_prepared()))
 
     async def _drop_prepared(self) -> None:
         parts = self._parts
-        ranges = max(part.most_ranges for part in parts.by_group.values())
-        await self._decisions.tell(self._producer, parts.number, ranges, self._prepared, is_committed=False)
+        await self._tell_groups(self._prepared, is_committed=False)
         assert parts.refusal is not None
         self._tell(parts.refusal)
 
     async def _finish(self) -> None:
         parts = self._parts
-        ranges = max(part.most_ranges for part in parts.by_group.values())
-        is_done = await self._decisions.tell(
-            self._producer, parts.number, ranges, parts.others, is_committed=True
-        )
-        if is_done:
+        if await self._tell_groups(parts.others, is_committed=True):
             self._tell(None)
-            await self._decisions.forget(parts.record, self._producer, parts.number)
+            await self._decisions.forget(parts.record, self._commands.producer, parts.number)
         else:
             text = f"transaction {parts.number} is committed, but a group did not answer that it has finished"
             self._tell(status.make(status.Code.UNAVAILABLE, "in_doubt", text))
 
     # ---- inside
 
-    def _submit(self, group: int, command: c.Command, then: Callable[[Reply | None], None]) -> None:
-        self._commands.submit(group, command, _Asked(self._commands, then))
+    async def _tell_groups(self, groups: Sequence[int], *, is_committed: bool) -> bool:
+        """Whether all of them have answered."""
+        parts = self._parts
+        return await self._decisions.tell(
+            self._commands.producer, parts.number, parts.most_ranges, groups, is_committed=is_committed
+        )
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = asyncio.get_running_loop().create_task(work)

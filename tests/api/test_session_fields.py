@@ -14,7 +14,6 @@ from fifo.versions import CURRENT
 from quorum.api.client_session import ClientSession
 from quorum.api.filters import SelectorText, kept_fields
 from quorum.api.hub import Hub
-from quorum.api.session_consumers import Consumer, _Attaching
 from quorum.api.status import StatusError
 from quorum.api.status import unavailable as no_leader
 from quorum.catalog.commands import DeclareQueue, SetPolicy
@@ -141,19 +140,14 @@ def test_a_queue_that_does_not_filter_keeps_nothing_whatever_the_policies() -> N
 def test_a_consumer_whose_attaching_again_is_refused_stays_attached() -> None:
     async def scenario(node: Node) -> None:
         session = ClientSession(node.hub)
-        queue = node.catalog.queue("plain")
-        assert queue is not None
-        consumer = session.consumers.by_tag["t"] = Consumer("t", 1, 1, attaching=2)
-        session._commands.under_way = 3
-        session.answered(_Attaching(session.consumers, queue, 1, consumer), AttachedReply(7))
-        session.answered(
-            _Attaching(session.consumers, queue, 2, consumer), Refused("field_not_kept", "no such field")
-        )
-        assert session.consumers.by_tag == {"t": consumer}
-        fresh = session.consumers.by_tag["u"] = Consumer("u", 1, 1, attaching=1)
-        session.answered(
-            _Attaching(session.consumers, queue, 3, fresh), Refused("field_not_kept", "no such field")
-        )
+        await session.consumers.attach(1, "t", "f1", None, 0)
+        await session.consumers.attach(2, "t", "f1", None, 0)
+        await session.consumers.attach(3, "u", "f1", None, 0)
+        taken, again, fresh = [item.token for item in node.sent]
+        session.answered(taken, AttachedReply(7))
+        session.answered(again, Refused("field_not_kept", "no such field"))
+        assert session.consumers.by_tag["t"].attach == 7
+        session.answered(fresh, Refused("field_not_kept", "no such field"))
         assert list(session.consumers.by_tag) == ["t"]
 
     on_node(scenario)
