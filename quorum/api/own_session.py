@@ -11,7 +11,7 @@ import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from fifo import commands as c
@@ -26,7 +26,7 @@ from quorum.catalog.commands import CatalogCommand
 from quorum.node import events as ev
 from quorum.node.queries import GroupQuery
 from quorum.node.replica.replica import SYSTEM_GROUP
-from quorum.node.wire.batches import stored_bytes
+from quorum.node.wire.batches import command_bytes
 from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode
 
 T = TypeVar("T")
@@ -136,63 +136,36 @@ class OwnSession:
     async def publish(
         self,
         group: int,
-        make: Callable[[int, int], c.Enqueue],
+        command: c.Enqueue,
         batch: bytes,
-        count: int,
-        size: int = 0,
     ) -> None:
-        """Publish a new batch of so many messages. make(first_client_sequence, lowest_unconfirmed) -> the command.
-        size: bytes that the batch takes in the log, if they are more than its own.
+        """Publish a new batch. It gets its numbers when it is sent.
 
         The error OUTCOME_UNKNOWN says that the group has not decided. Then the batch is not sent again, but one that
         has arrived may still be published. After any other error nothing has been published."""
-
-        def numbered(future: asyncio.Future[Reply | None]) -> c.Enqueue:
-            numbers = self._numbers[group]
-            first, unconfirmed = numbers.next_sequence, numbers.unconfirmed
-            numbers.next_sequence += count
-            unconfirmed[first] = None
-            future.add_done_callback(lambda _: unconfirmed.pop(first, None))
-            return make(first, next(iter(unconfirmed)))
-
-        answer = await self._send(group, numbered, batch, max(len(batch), size))
+        answer = await self.send(group, command, batch)
         number = self._number
         try:
             reply = await self._requests.decided((group,), answer)
         except BaseException as error:
-            # the answer still counts against the window until it comes: see _send
+            # the answer still counts against the window until it comes: see `send`
             self._inputs.submit(ev.Withdraw(number, group, answer))
             if isinstance(error, status.StatusError):
                 raise status.outcome_unknown(error.status) from error
             raise
         _accepted(reply)
 
-    async def send(self, group: int, command: c.Stage, batch: bytes) -> asyncio.Future[Reply | None]:
-        """Send a command that carries a batch, in the order of the calls; `sent` waits for its answer."""
-        size = stored_bytes(
-            batch,
-            command.ttls_ms,
-            command.columns,
-            priorities=command.priorities,
-            group_keys=command.group_keys,
-        )
-        return await self._send(group, lambda _: command, batch, size)
-
     async def sent(self, group: int, answer: asyncio.Future[Reply | None]) -> Reply | None:
         """The answer to what `send` has sent; StatusError if it is refused."""
         return _accepted(await self._requests.decided((group,), answer))
 
-    async def _send(
-        self,
-        group: int,
-        make: Callable[[asyncio.Future[Reply | None]], c.Enqueue | c.Stage],
-        batch: bytes,
-        size: int,
+    async def send(
+        self, group: int, command: c.Enqueue | c.Stage, batch: bytes
     ) -> asyncio.Future[Reply | None]:
-        """make(answer): called when it is the command's turn. `size` bytes count against the node's window until it is
-        answered, also if its caller waits no more."""
+        """Send a command that carries a batch, in the order of the calls; `sent` waits for its answer. Its bytes count
+        against the node's window until it is answered, also if its caller waits no more."""
         self._published.check_disks(group)
-        window = self._window
+        window, size = self._window, command_bytes(batch, command)
         await window.take_room(size, group)
         try:
             future = self._expect(group)
@@ -200,8 +173,19 @@ class OwnSession:
             window.give(size, group)
             raise
         future.add_done_callback(lambda _: window.give(size, group))
-        self._inputs.submit(ev.Submit(self._number, group, make(future), future, batch))
+        if isinstance(command, c.Enqueue):
+            command = self._numbered(group, command, future)
+        self._inputs.submit(ev.Submit(self._number, group, command, future, batch))
         return future
+
+    def _numbered(self, group: int, command: c.Enqueue, answer: asyncio.Future[Reply | None]) -> c.Enqueue:
+        """The command with the next numbers. They are unconfirmed until the answer comes."""
+        numbers = self._numbers[group]
+        first, unconfirmed = numbers.next_sequence, numbers.unconfirmed
+        numbers.next_sequence += command.count
+        unconfirmed[first] = None
+        answer.add_done_callback(lambda _: unconfirmed.pop(first, None))
+        return replace(command, first_client_sequence=first, lowest_unconfirmed=next(iter(unconfirmed)))
 
     # ---- answers
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
-from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
 from fifo.results import BrowsePage
 from quorum.api import deliveries, status
@@ -68,35 +67,11 @@ class QueueService(queue_pb2_grpc.QueueServicer):
 
         owner = owner_of(context.peer())
         checked = await self._hub.turns.run(owner, _check_steps(request), check)
-        data = checked.data
-
-        def make(first: int, lowest: int) -> c.Enqueue:
-            return c.Enqueue(
-                queue.id,
-                first,
-                lowest,
-                checked.count,
-                checked.size_bytes,
-                checked.ttl_ms,
-                checked.ttls_ms,
-                checked.columns,
-                priorities=checked.priorities,
-                due_times_ms=checked.due_times_ms,
-                group_keys=checked.group_keys,
-            )
-
-        size = batches.stored_bytes(
-            data,
-            checked.ttls_ms,
-            checked.columns,
-            priorities=checked.priorities,
-            due_times_ms=checked.due_times_ms,
-            group_keys=checked.group_keys,
-        )
         if not self._hub.published.may_deliver(queue.group):
             # what fails before it is sent is refused for certain
             await self._hub.requests.await_served(queue.group)
-        await self._hub.own_session.publish(queue.group, make, data, checked.count, size)
+        command = checked.command(queue.id, 0, 0, checked.columns)
+        await self._hub.own_session.publish(queue.group, command, checked.data)
         return pb.PublishResponse(count=checked.count)
 
     @unary

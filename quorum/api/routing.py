@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-from fifo.commands import Target
+from fifo.commands import Enqueue, Target
 from fifo.frozen_dataclasses import dataclass
 from fifo.limits import PRODUCTION
 from quorum.api import status
@@ -45,6 +45,29 @@ class Part:
     batch: CheckedBatch
     queues: Queues
     targets: tuple[Target, ...]
+
+    def command(
+        self,
+        first: int,
+        lowest_unconfirmed: int,
+        numbers: tuple[tuple[int, int], ...] = (),
+        *,
+        independent: bool = False,
+        immediate: bool = False,
+    ) -> Enqueue:
+        """The command for the group. It has no targets if its messages are for one queue and numbered without gaps.
+        numbers: as in Enqueue."""
+        is_plain = len(self.targets) == 1 and not numbers
+        return self.batch.command(
+            self.targets[0].queue if is_plain else 0,
+            first,
+            lowest_unconfirmed,
+            self.targets[0].columns if is_plain else b"",
+            () if is_plain else self.targets,
+            numbers,
+            independent=independent,
+            immediate=immediate,
+        )
 
 
 def by_group(routes: Sequence[Queues], ordinals: Iterable[int]) -> dict[int, list[int]]:

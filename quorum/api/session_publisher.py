@@ -207,19 +207,12 @@ class SessionPublisher:
     ) -> None:
         last = first + checked.count - 1
         self._numbers.use(last)
-        enqueue = c.Enqueue(
+        enqueue = checked.command(
             queue.id,
             first,
             lowest_unconfirmed,
-            checked.count,
-            checked.size_bytes,
-            checked.ttl_ms,
-            checked.ttls_ms,
             checked.columns,
-            mode.independent and checked.count > 1,
-            priorities=checked.priorities,
-            due_times_ms=checked.due_times_ms,
-            group_keys=checked.group_keys,
+            independent=mode.independent and checked.count > 1,
             immediate=mode.immediate,
         )
         await self._submit(queue.group, (queue,), ((first, last),), enqueue, checked.data)
@@ -236,15 +229,7 @@ class SessionPublisher:
         tx: int = 0,
         told: Callable[[Reply | None], None] | None = None,
     ) -> None:
-        size = batches.stored_bytes(
-            data,
-            command.ttls_ms,
-            command.columns,
-            command.targets,
-            command.priorities,
-            command.due_times_ms,
-            command.group_keys,
-        )
+        size = batches.command_bytes(data, command)
         await self._hub.publishing.take_room(size, group)
         rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
         self.undecided += 1
@@ -652,29 +637,16 @@ class SessionPublisher:
         mode: Mode,
         shared: routing.Shared | None,
     ) -> None:
-        checked, targets = part.batch, part.targets
         numbers = routing.numbers_of(first, part.ordinals)
-        is_dense = len(numbers) == 1
-        is_plain = is_dense and len(targets) == 1
-        command = c.Enqueue(
-            targets[0].queue if is_plain else 0,
+        command = part.command(
             numbers[0][0],
             lowest_unconfirmed,
-            checked.count,
-            checked.size_bytes,
-            checked.ttl_ms,
-            checked.ttls_ms,
-            targets[0].columns if is_plain else b"",
-            mode.independent and checked.count > 1,
-            () if is_plain else targets,
-            () if is_dense else numbers,
-            checked.priorities,
-            checked.due_times_ms,
-            checked.group_keys,
-            mode.immediate,
+            () if len(numbers) == 1 else numbers,
+            independent=mode.independent and part.batch.count > 1,
+            immediate=mode.immediate,
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
-        await self._submit(part.queues[0].group, part.queues, spans, command, checked.data, shared)
+        await self._submit(part.queues[0].group, part.queues, spans, command, part.batch.data, shared)
 
     # ---- batches of transactions
 
@@ -742,24 +714,8 @@ class SessionPublisher:
         self, part: routing.Part, tx: int, told: Callable[[Reply | None], None], *, immediate: bool
     ) -> None:
         """Send a batch of a transaction. told: gets the group's answer."""
-        checked, targets = part.batch, part.targets
-        is_plain = len(targets) == 1
-        command = c.Enqueue(
-            targets[0].queue if is_plain else 0,
-            0,
-            0,
-            checked.count,
-            checked.size_bytes,
-            checked.ttl_ms,
-            checked.ttls_ms,
-            targets[0].columns if is_plain else b"",
-            targets=() if is_plain else targets,
-            priorities=checked.priorities,
-            due_times_ms=checked.due_times_ms,
-            group_keys=checked.group_keys,
-            immediate=immediate,
-        )
-        await self._submit(part.queues[0].group, part.queues, (), command, checked.data, tx=tx, told=told)
+        command = part.command(0, 0, immediate=immediate)
+        await self._submit(part.queues[0].group, part.queues, (), command, part.batch.data, tx=tx, told=told)
 
     # ---- messages that are refused here
 

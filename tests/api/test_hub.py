@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,8 +63,8 @@ def with_hub(run: Callable[[Hub, FakeDriver], Coroutine[Any, Any, None]]) -> Non
     asyncio.run(body())
 
 
-def make(first: int, lowest: int) -> c.Enqueue:
-    return c.Enqueue(7, first, lowest, 1, 1)
+ENQUEUE = c.Enqueue(7, 0, 0, 1, 1)
+"""The node's session gives it its numbers."""
 
 
 @pytest.mark.parametrize(
@@ -99,10 +100,10 @@ async def settle_down() -> None:
 
 def test_a_publish_nobody_waits_for_any_more_still_counts_until_it_is_answered() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        first = asyncio.create_task(hub.own_session.publish(1, make, bytes(600), 1))
+        first = asyncio.create_task(hub.own_session.publish(1, ENQUEUE, bytes(600)))
         await settle_down()
         first.cancel()
-        second = asyncio.create_task(hub.own_session.publish(1, make, bytes(600), 1))
+        second = asyncio.create_task(hub.own_session.publish(1, ENQUEUE, bytes(600)))
         await settle_down()
         assert len(driver.submitted) == 1, "the window holds one of them"
         submit = driver.submitted[0]
@@ -120,7 +121,9 @@ def test_a_publish_nobody_waits_for_any_more_still_counts_until_it_is_answered()
 
 def test_filter_fields_of_publishes_and_staged_chunks_count_until_they_are_answered() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        publish = asyncio.create_task(hub.own_session.publish(1, make, bytes(100), 1, 300))
+        publish = asyncio.create_task(
+            hub.own_session.publish(1, replace(ENQUEUE, columns=bytes(200)), bytes(100))
+        )
         await settle_down()
         assert hub.publishing.used == 300
         chunk = c.Stage(1, "writer", 1, bytes(16), 0, 2, 100, -1, (5, 6), bytes(50))
@@ -136,9 +139,9 @@ def test_filter_fields_of_publishes_and_staged_chunks_count_until_they_are_answe
 
 def test_publishes_to_a_group_that_does_not_answer_leave_room_for_the_other_groups() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        stuck = [asyncio.create_task(hub.own_session.publish(1, make, bytes(100), 1)) for _ in range(20)]
+        stuck = [asyncio.create_task(hub.own_session.publish(1, ENQUEUE, bytes(100))) for _ in range(20)]
         await settle_down()
-        other = asyncio.create_task(hub.own_session.publish(2, make, bytes(200), 1))
+        other = asyncio.create_task(hub.own_session.publish(2, ENQUEUE, bytes(200)))
         await settle_down()
         assert [submit.group for submit in driver.submitted] == [1] * 5 + [2], (
             "half of the window is one group's"
@@ -156,10 +159,10 @@ def test_a_publish_does_not_wait_for_a_group_that_answers_nothing(monkeypatch: p
     monkeypatch.setattr("quorum.api.shares.PATIENCE_S", 0)
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        first = asyncio.create_task(hub.own_session.publish(1, make, bytes(600), 1))
+        first = asyncio.create_task(hub.own_session.publish(1, ENQUEUE, bytes(600)))
         await settle_down()
         with pytest.raises(StatusError, match="no room for a batch of 600 bytes to group 1") as caught:
-            await hub.own_session.publish(1, make, bytes(600), 1)
+            await hub.own_session.publish(1, ENQUEUE, bytes(600))
         assert caught.value.status.code == code_pb2.UNAVAILABLE
         first.cancel()
 
@@ -179,7 +182,7 @@ def test_calls_beyond_a_groups_share_are_refused_even_if_their_callers_have_give
         with pytest.raises(StatusError, match="3 calls at this node wait for group 1"):
             await hub.own_session.call(1, c.Wake())
         with pytest.raises(StatusError, match="wait for group 1"):
-            await hub.own_session.publish(1, make, bytes(10), 1)
+            await hub.own_session.publish(1, ENQUEUE, bytes(10))
         with pytest.raises(StatusError, match="wait for group 1"):
             await hub.own_session.get(1, 7, 1)
         submit = driver.submitted[0]
@@ -217,10 +220,10 @@ def test_calls_to_a_group_that_does_not_answer_leave_room_for_the_other_groups(
 
 def test_a_message_that_its_group_does_not_confirm_holds_up_no_numbers_of_the_other_groups() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        stuck = asyncio.create_task(hub.own_session.publish(1, make, bytes(10), 1))
+        stuck = asyncio.create_task(hub.own_session.publish(1, ENQUEUE, bytes(10)))
         await settle_down()
         for expected in (1, 2, 3):
-            other = asyncio.create_task(hub.own_session.publish(2, make, bytes(10), 1))
+            other = asyncio.create_task(hub.own_session.publish(2, ENQUEUE, bytes(10)))
             await settle_down()
             submit = driver.submitted[-1]
             command = submit.command
@@ -236,7 +239,7 @@ def test_a_message_that_its_group_does_not_confirm_holds_up_no_numbers_of_the_ot
 def test_the_nodes_own_session_begins_anew_and_hears_nothing_of_the_old_one() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
         call = asyncio.create_task(hub.own_session.get(1, 7, 5))
-        publish = asyncio.create_task(hub.own_session.publish(1, make, bytes(600), 1))
+        publish = asyncio.create_task(hub.own_session.publish(1, ENQUEUE, bytes(600)))
         await settle_down()
         old = driver.submitted[0]
         hub._dispatch([ev.Ended(old.session, "node_down"), ev.Answered(old.session, old.token, Ok(5))])
@@ -358,7 +361,7 @@ def test_a_call_to_a_group_that_nobody_serves_is_told_why_instead_of_waiting(
     seen = ["entry 9: differ", "entry 9: differ", "", *["entry 9: no majority"] * 3]
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        call = asyncio.create_task(hub.own_session.publish(2, make, bytes(600), 1))
+        call = asyncio.create_task(hub.own_session.publish(2, ENQUEUE, bytes(600)))
         await settle_down()
         for disputed in seen:
             assert not call.done(), "the hash of one more voter may decide it"

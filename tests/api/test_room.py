@@ -115,13 +115,11 @@ def test_a_unary_publish_is_refused_before_it_is_numbered() -> None:
     async def run(hub: Hub, driver: Driver, session: ClientSession) -> None:
         hub._dispatch([LOW])
         with pytest.raises(StatusError) as refused:
-            await hub.own_session.publish(1, lambda first, lowest: c.Enqueue(1, first, lowest, 1, 1), b"x", 1)
+            await hub.own_session.publish(1, c.Enqueue(1, 0, 0, 1, 1), b"x")
         assert refused.value.status.code == code_pb2.RESOURCE_EXHAUSTED
         assert not isinstance(from_status(to_proto(refused.value.status)), PublishRejected)
         hub._dispatch([WELL])
-        task = asyncio.create_task(
-            hub.own_session.publish(1, lambda first, lowest: c.Enqueue(1, first, lowest, 1, 1), b"x", 1)
-        )
+        task = asyncio.create_task(hub.own_session.publish(1, c.Enqueue(1, 0, 0, 1, 1), b"x"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert driver.published == [1], "no number was spent on the refused one"

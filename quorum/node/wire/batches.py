@@ -18,7 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from fifo.commands import MAX_DELAY_MS, MAX_MESSAGE_TTL_MS, Target
+from fifo.commands import MAX_DELAY_MS, MAX_MESSAGE_TTL_MS, Enqueue, Stage, Target
 from fifo.frozen_dataclasses import dataclass
 from quorum.node.wire.operations import MAX_OPERATION_BYTES
 from quorum.node.wire.wire_scan import (
@@ -120,6 +120,37 @@ class CheckedBatch:
     priorities: bytes = b""
     due_times_ms: Sequence[int] = ()
     group_keys: bytes = b""
+
+    def command(
+        self,
+        queue: int,
+        first: int,
+        lowest_unconfirmed: int,
+        columns: bytes | memoryview,
+        targets: tuple[Target, ...] = (),
+        numbers: tuple[tuple[int, int], ...] = (),
+        *,
+        independent: bool = False,
+        immediate: bool = False,
+    ) -> Enqueue:
+        """The command that publishes this batch."""
+        return Enqueue(
+            queue,
+            first,
+            lowest_unconfirmed,
+            self.count,
+            self.size_bytes,
+            self.ttl_ms,
+            self.ttls_ms,
+            columns,
+            independent,
+            targets,
+            numbers,
+            self.priorities,
+            self.due_times_ms,
+            self.group_keys,
+            immediate,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +350,17 @@ def stored_bytes(
     """Maximum bytes in the log of a batch, without its head."""
     own = 8 * (len(ttls_ms) + len(due_times_ms)) + len(columns) + len(priorities) + len(group_keys)
     return len(data) + own + sum(map(target_bytes, targets))
+
+
+def command_bytes(data: bytes, command: Enqueue | Stage) -> int:
+    """`stored_bytes` of a command with its batch."""
+    targets: Sequence[Target] = ()
+    due_times_ms: Sequence[int] = ()
+    if isinstance(command, Enqueue):
+        targets, due_times_ms = command.targets, command.due_times_ms
+    return stored_bytes(
+        data, command.ttls_ms, command.columns, targets, command.priorities, due_times_ms, command.group_keys
+    )
 
 
 def target_bytes(target: Target) -> int:
