@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
@@ -32,6 +32,7 @@ from quorum_selectors.known_fields import KeptFields
 T = TypeVar("T")
 
 MAX_UINT64 = (1 << 64) - 1
+KEYS_EXCLUDE = status.invalid("bad_batch", "routing_key and routing_keys exclude each other").status
 MAX_KNOWN = 8_192
 """Queues of which a session remembers something; above it, it forgets them all."""
 
@@ -64,12 +65,28 @@ class _Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Mode:
-    """How a batch is published: see `SessionPublisher.publish`."""
+class _Batch:
+    """A batch with the numbers of its messages: see `SessionPublisher.publish`. data: the serialized MessageBatch."""
 
+    data: bytes
+    first: int
+    lowest_unconfirmed: int
     independent: bool = False
     mandatory: bool = False
     immediate: bool = False
+
+    @property
+    def count(self) -> int:
+        """As the batch says, which may be unchecked."""
+        return batches.claimed_count(self.data)
+
+
+class Route(NamedTuple):
+    """Where messages go. routing_key: of all messages. routing_keys: if each message has its own."""
+
+    exchange: str
+    routing_key: str
+    routing_keys: Sequence[str]
 
 
 class SessionPublisher:
@@ -96,6 +113,8 @@ class SessionPublisher:
         """batches that their groups have not decided"""
         self.size_bytes = 0
         """of these batches"""
+        self._bytes_of: Counter[int] = Counter()
+        """the same by group: the session's part of the node's window"""
         self.undecided_rows = 0
         """ranges that the answers of these batches may have"""
         self._routed_by = 0
@@ -103,8 +122,6 @@ class SessionPublisher:
         self._is_current = False
         """Whether this node has known all exchanges and bindings that were there when the session routed its first
         message. A node that was started again lacks some for a moment."""
-        self._bytes_of: Counter[int] = Counter()
-        """the same by group: the session's part of the node's window"""
 
     def begin(self, producer: bytes, epoch: int, first_new: int) -> None:
         """See ClientSession.open."""
@@ -134,88 +151,73 @@ class SessionPublisher:
         """Messages for an exchange, numbered from `first` on. routing_keys: one of each message, instead of one of all.
         The outcome is among Confirms. independent: each message has an outcome of its own. mandatory: messages that no
         queue gets are rejected; the default exchange rejects them always. immediate: messages that no consumer can take
-        at once are rejected. StatusError (UNAVAILABLE) if the session has
-        to end, so that its client sends the batch again, in order."""
+        at once are rejected. StatusError (UNAVAILABLE) if the session has to end, so that its client sends the batch
+        again, in order."""
         self._commands.resume()
-        mode = Mode(independent, mandatory, immediate)
-        if exchange or routing_keys:
-            if routing_key and routing_keys:
-                refused = status.invalid(
-                    "bad_batch", "routing_key and routing_keys exclude each other"
-                ).status
-                count = batches.claimed_count(batch)
-                await self._refuse(count, first, lowest_unconfirmed, None, refused)
-            elif exchange:
-                route = exchange, routing_key, routing_keys
-                await self._publish_through(route, first, lowest_unconfirmed, batch, mode)
-            else:
-                await self._publish_each(routing_keys, first, lowest_unconfirmed, batch, mode)
-            return
+        given = _Batch(batch, first, lowest_unconfirmed, independent, mandatory, immediate)
+        if routing_key and routing_keys:
+            await self._refuse(given, None, KEYS_EXCLUDE)
+        elif exchange:
+            await self._publish_through(Route(exchange, routing_key, routing_keys), given)
+        elif routing_keys:
+            await self._publish_each(routing_keys, given)
+        else:
+            await self._publish_to(routing_key, given)
+
+    async def _publish_to(self, name: str, given: _Batch) -> None:
+        """A batch for one queue."""
         queue = None
-        check = batches.check_independent if independent else batches.check
         try:
-            queue = await self._hub.requests.queue(routing_key)
-            kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-            checked = await self._in_turn(
-                batch,
-                partial(
-                    check,
-                    batch,
-                    self._limits,
-                    kept,
-                    max_bytes,
-                    **ordered_by([queue]),
-                ),
-            )
-            self._numbers.check(first, checked.count, lowest_unconfirmed)
+            queue = await self._hub.requests.queue(name)
+            checked = await self._check(queue, given.data, independent=given.independent)
+            self._numbers.check(given.first, checked.count, given.lowest_unconfirmed)
             self._hub.published.check_disks(queue.group)
         except batches.BatchError as error:
-            count = batches.claimed_count(batch)
-            if independent and 1 < count <= MAX_INDEPENDENT:
+            count = given.count
+            if given.independent and 1 < count <= MAX_INDEPENDENT:
                 assert queue is not None  # its batch was checked
-                routes = [(queue,)] * count
-                await self._publish_routed(routes, {}, first, lowest_unconfirmed, batch, mode)
+                await self._publish_routed([(queue,)] * count, {}, given)
             else:
-                await self._refuse(count, first, lowest_unconfirmed, queue, status.of_error(error))
+                await self._refuse(given, queue, status.of_error(error))
             return
         except status.StatusError as error:
             if error.status.code == status.Code.UNAVAILABLE:
                 raise
-            count = batches.claimed_count(batch)
-            await self._refuse(count, first, lowest_unconfirmed, queue, error.status)
+            await self._refuse(given, queue, error.status)
             return
-        await self._send(queue, first, lowest_unconfirmed, checked, mode)
+        await self._send(queue, checked, given)
+
+    async def _check(self, queue: CatalogQueue, data: bytes, *, independent: bool = False) -> CheckedBatch:
+        """Check a batch for one queue. Raises BatchError."""
+        kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
+        check = batches.check_independent if independent else batches.check
+        return await self._in_turn(
+            data, partial(check, data, self._limits, kept, max_bytes, **ordered_by([queue]))
+        )
 
     async def refuse(
         self, first: int, lowest_unconfirmed: int, batch: bytes, why: status.StatusError
     ) -> None:
         """Reject all messages of a batch."""
         self._commands.resume()
-        await self._refuse(batches.claimed_count(batch), first, lowest_unconfirmed, None, why.status)
+        await self._refuse(_Batch(batch, first, lowest_unconfirmed), None, why.status)
 
     async def _in_turn(self, batch: bytes, work: Callable[[], T]) -> T:
         """The result of work on a batch, when it is the turn of the client's address. Such work may run in a thread."""
         return await self._hub.turns.run(self._commands.owner, batches.check_steps(batch), work)
 
-    async def _send(
-        self,
-        queue: CatalogQueue,
-        first: int,
-        lowest_unconfirmed: int,
-        checked: CheckedBatch,
-        mode: Mode,
-    ) -> None:
-        last = first + checked.count - 1
+    async def _send(self, queue: CatalogQueue, checked: CheckedBatch, given: _Batch) -> None:
+        last = given.first + checked.count - 1
         self._numbers.use(last)
         enqueue = checked.command(
             queue.id,
-            first,
-            lowest_unconfirmed,
+            given.first,
+            given.lowest_unconfirmed,
             checked.columns,
-            independent=mode.independent and checked.count > 1,
-            immediate=mode.immediate,
+            independent=given.independent and checked.count > 1,
+            immediate=given.immediate,
         )
-        await self._submit(queue.group, (queue,), ((first, last),), enqueue, checked.data)
+        await self._submit(queue.group, (queue,), ((given.first, last),), enqueue, checked.data)
 
     async def _submit(
         self,
@@ -290,79 +292,40 @@ class SessionPublisher:
 
     # ---- a batch for several queues, or with wrong messages among others
 
-    async def _publish_each(
-        self, keys: Sequence[str], first: int, lowest_unconfirmed: int, batch: bytes, mode: Mode
-    ) -> None:
+    async def _publish_each(self, keys: Sequence[str], given: _Batch) -> None:
         """A batch with a routing key for each message."""
-        if len(keys) != (count := batches.claimed_count(batch)) or count > MAX_INDEPENDENT:
-            text = f"{len(keys)} routing keys for {count} messages; give one each, at most {MAX_INDEPENDENT}"
-            why = status.invalid("bad_batch", text).status
-            await self._refuse(count, first, lowest_unconfirmed, None, why)
-            return
-        queues = await self._queues_of(keys)
-        if len(queues) == 1:
-            await self.publish(
-                keys[0],
-                first,
-                lowest_unconfirmed,
-                batch,
-                independent=mode.independent,
-                immediate=mode.immediate,
-            )
-            return
-        by_name: dict[str, routing.Queues] = {
-            name: () if queue is None else (queue,) for name, queue in queues.items()
-        }
-        missing = {
-            ordinal: status.no_queue(name).status for ordinal, name in enumerate(keys) if not by_name[name]
-        }
-        routes = [by_name[name] for name in keys]
-        await self._publish_routed(routes, missing, first, lowest_unconfirmed, batch, mode)
-
-    async def _publish_through(
-        self,
-        route: tuple[str, str, Sequence[str]],
-        first: int,
-        lowest_unconfirmed: int,
-        batch: bytes,
-        mode: Mode,
-    ) -> None:
-        """A batch for another exchange than the default one. route: the exchange, the routing key of all messages, and
-        the routing keys if each message has its own."""
-        count = batches.claimed_count(batch)
         try:
-            found, missing = await self._routes_through(route, batch, count, mode.mandatory)
+            routes, missing = await self._routes_of(keys, given.count)
+        except status.StatusError as error:
+            if error.status.code == status.Code.UNAVAILABLE:
+                raise
+            await self._refuse(given, None, error.status)
+            return
+        if len(dict.fromkeys(keys)) == 1:
+            await self._publish_to(keys[0], given)
+        else:
+            await self._publish_routed(routes, missing, given)
+
+    async def _publish_through(self, route: Route, given: _Batch) -> None:
+        """A batch for another exchange than the default one."""
+        try:
+            found, missing = await self._routes_through(route, given.data, given.count, given.mandatory)
         except batches.BatchError as error:
-            await self._refuse(count, first, lowest_unconfirmed, None, status.of_error(error))
+            await self._refuse(given, None, status.of_error(error))
             return
         except status.StatusError as error:
             if error.status.code == status.Code.UNAVAILABLE:
                 raise
-            await self._refuse(count, first, lowest_unconfirmed, None, error.status)
+            await self._refuse(given, None, error.status)
             return
         routes = found.queues
         if found.is_alike and len(routes[0]) == 1:
-            await self.publish(
-                routes[0][0].name,
-                first,
-                lowest_unconfirmed,
-                batch,
-                independent=mode.independent,
-                immediate=mode.immediate,
-            )
+            await self._publish_to(routes[0][0].name, given)
             return
         some = routes[:1] if found.is_alike else routes
         await self._look_up_kept_of({queue.id: queue for queues in some for queue in queues}.values())
-        await self._publish_routed(
-            routes,
-            missing,
-            first,
-            lowest_unconfirmed,
-            batch,
-            mode,
-            is_alike=found.is_alike,
-            groups=self._hub.catalog.queue_groups,
-        )
+        groups = self._hub.catalog.queue_groups
+        await self._publish_routed(routes, missing, given, is_alike=found.is_alike, groups=groups)
 
     async def forward(
         self,
@@ -380,10 +343,12 @@ class SessionPublisher:
         rejected. Letters may be sent again under the same numbers after they were rejected. If one is too large,
         nothing is sent, also if `independent`, so that a smaller form of it may have its number."""
         self._commands.resume()
-        count = batches.claimed_count(batch)
+        given = _Batch(batch, first, first, independent)
+        count = given.count
         try:
             if exchange:
-                found, missing = await self._routes_through((exchange, routing_key, ()), batch, count, True)
+                route = Route(exchange, routing_key, ())
+                found, missing = await self._routes_through(route, batch, count, mandatory=True)
                 routes = found.queues
             else:
                 routes, missing = [(await self._hub.requests.queue(routing_key),)] * count, {}
@@ -397,18 +362,15 @@ class SessionPublisher:
             self._outbox.reject(first, first + count - 1, why)
             self._commands.work.set()
             return set()
-        mode = Mode(independent)
         allowed = [choose(queues) for choose, queues in zip(allowed_of, routes, strict=True)]
-        refused = await self._send_routed(
-            allowed, missing, first, first, batch, mode, together=status.TOO_LARGE
-        )
+        refused = await self._send_routed(allowed, missing, given, together=status.TOO_LARGE)
         for begin, last, why in routing.neighbours(refused):
             self._outbox.reject(first + begin, first + last, why)
         self._commands.work.set()
         return {ordinal for ordinal, queues in enumerate(routes) if queues and not allowed[ordinal]}
 
     async def _routes_through(
-        self, route: tuple[str, str, Sequence[str]], batch: bytes, count: int, mandatory: bool
+        self, route: Route, batch: bytes, count: int, mandatory: bool
     ) -> tuple[routing.Routes, dict[int, status.Status]]:
         """The queues of a batch's messages, and the messages that are refused, by ordinal."""
         exchange, routing_key, routing_keys = route
@@ -463,10 +425,7 @@ class SessionPublisher:
         self,
         routes: Sequence[routing.Queues],
         missing: dict[int, status.Status],
-        first: int,
-        lowest_unconfirmed: int,
-        batch: bytes,
-        mode: Mode,
+        given: _Batch,
         *,
         is_alike: bool = False,
         groups: Sequence[int] = (),
@@ -477,55 +436,61 @@ class SessionPublisher:
         that may have taken, in an earlier session, a message that has no queue now."""
         count = len(routes)
         try:
-            self._numbers.check(first, count, lowest_unconfirmed)
+            self._numbers.check(given.first, count, given.lowest_unconfirmed)
         except status.StatusError as error:
-            await self._refuse(count, first, lowest_unconfirmed, None, error.status)
+            await self._refuse(given, None, error.status)
             return
-        self._numbers.use(first + count - 1)
-        refused = await self._send_routed(
-            routes, missing, first, lowest_unconfirmed, batch, mode, is_alike=is_alike
-        )
-        await self._refuse_each(refused, routes, first, groups)
+        self._numbers.use(given.first + count - 1)
+        refused = await self._send_routed(routes, missing, given, is_alike=is_alike)
+        await self._refuse_each(refused, routes, given.first, groups)
 
     async def _send_routed(
         self,
         routes: Sequence[routing.Queues],
         missing: dict[int, status.Status],
-        first: int,
-        lowest_unconfirmed: int,
-        batch: bytes,
-        mode: Mode,
+        given: _Batch,
         *,
         is_alike: bool = False,
         together: Collection[str] = (),
     ) -> dict[int, status.Status]:
         """Send the parts of a batch to their groups, as `_publish_routed` says. Return the messages that are refused
         here, by ordinal. together: reasons for which the whole batch is refused if one of its messages is."""
-        parts, refused = (await self._alike(routes, batch), missing) if is_alike else ([], missing)
+        parts, refused = (await self._alike(routes, given.data), missing) if is_alike else ([], missing)
         if not parts:
-            parts, refused = await self._route(routes, missing, batch, mode)
+            parts, refused = await self._route(routes, missing, given.data, independent=given.independent)
         for ordinal in sorted(refused) if together else ():
             if refused[ordinal].reason in together:
                 return dict.fromkeys(range(len(routes)), refused[ordinal])
-        shared = routing.shared_messages(self._outbox, routes, parts, first)
+        shared = routing.shared_messages(self._outbox, routes, parts, given.first)
         for part in parts:
-            await self._send_part(part, first, lowest_unconfirmed, mode, shared)
+            await self._send_part(part, given, shared)
         if not all(routes):
             dropped = [place for place, queues in enumerate(routes) if not queues and place not in refused]
-            for number, some in routing.numbers_of(first, dropped):
+            for number, some in routing.numbers_of(given.first, dropped):
                 self._outbox.confirm(number, number + some - 1)
         return refused
 
-    async def _queues_of(self, keys: Sequence[str]) -> dict[str, CatalogQueue | None]:
-        """The queues by name, None for an unknown one, after one look at the current catalog if one is unknown. The
-        fields that they keep are known then."""
+    async def _routes_of(
+        self, keys: Sequence[str], count: int
+    ) -> tuple[list[routing.Queues], dict[int, status.Status]]:
+        """The queue of each message, whose name is its key, after one look at the current catalog if a name is unknown;
+        and the messages for unknown queues, by ordinal. The fields that the queues keep are known then. StatusError if
+        there is not a key for each message."""
+        if len(keys) != count or count > MAX_INDEPENDENT:
+            text = f"{len(keys)} routing keys for {count} messages; give one each, at most {MAX_INDEPENDENT}"
+            raise status.invalid("bad_batch", text)
         catalog = self._hub.catalog
         names = dict.fromkeys(keys)
         if any((queue := catalog.queue(name)) is None or catalog.was_deleted(queue) for name in names):
             await self._hub.requests.current_catalog()
-        queues = {name: catalog.queue(name) for name in names}
-        await self._look_up_kept_of([queue for queue in queues.values() if queue is not None])
-        return queues
+        by_name: dict[str, routing.Queues] = {
+            name: () if (queue := catalog.queue(name)) is None else (queue,) for name in names
+        }
+        await self._look_up_kept_of([queue for queues in by_name.values() for queue in queues])
+        missing = {
+            ordinal: status.no_queue(name).status for ordinal, name in enumerate(keys) if not by_name[name]
+        }
+        return [by_name[name] for name in keys], missing
 
     async def _look_up_kept_of(self, queues: Collection[CatalogQueue]) -> None:
         """`_look_up_kept` for all queues that the session has not published to."""
@@ -563,7 +528,8 @@ class SessionPublisher:
         routes: Sequence[routing.Queues],
         missing: dict[int, status.Status],
         batch: bytes,
-        mode: Mode,
+        *,
+        independent: bool = False,
     ) -> tuple[list[routing.Part], dict[int, status.Status]]:
         """Return the parts of the batch that the groups get, and the messages that are refused here, by ordinal. Of a
         batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
@@ -571,7 +537,7 @@ class SessionPublisher:
         await asyncio.sleep(0)  # other sessions have their turn
         limits = self._limits
         try:
-            whole = replace(limits, max_batch_bytes=FRAME_BYTES) if mode.independent else limits
+            whole = replace(limits, max_batch_bytes=FRAME_BYTES) if independent else limits
             kept = [[self._kept[queue.id] for queue in queues] for queues in routes]
 
             def read() -> tuple[batches.StoredBatch, dict[int, batches.BatchError]]:
@@ -579,7 +545,7 @@ class SessionPublisher:
                 return stored, batches.refused_each(stored, limits, kept)
 
             stored, wrong = await self._in_turn(batch, read)
-            if not mode.independent and sum(map(len, routes)) > PRODUCTION.max_targeted:
+            if not independent and sum(map(len, routes)) > PRODUCTION.max_targeted:
                 raise _too_many_copies(len(routes), sum(map(len, routes)))
         except batches.BatchError as error:
             return [], dict.fromkeys(range(len(routes)), status.of_error(error))
@@ -591,13 +557,13 @@ class SessionPublisher:
                 refused |= dict.fromkeys([each for each in ordinals if each not in refused], error.status)
         parts: list[routing.Part] = []
         is_done = False
-        while not is_done and (mode.independent or not refused):
+        while not is_done and (independent or not refused):
             accepted = [ordinal for ordinal in range(len(routes)) if ordinal not in refused]
-            parts, more = await self._cut(routes, accepted, batch, stored, mode)
+            parts, more = await self._cut(routes, accepted, batch, stored, independent=independent)
             refused |= more
             # a message that one group does not get must not go to its other groups
             is_done = not any(len(routes[ordinal]) > 1 for ordinal in more)
-        if refused and not mode.independent:
+        if refused and not independent:
             return [], dict.fromkeys(range(len(routes)), refused[min(refused)])
         return parts, refused
 
@@ -607,7 +573,8 @@ class SessionPublisher:
         accepted: Sequence[int],
         batch: bytes,
         stored: batches.StoredBatch,
-        mode: Mode,
+        *,
+        independent: bool,
     ) -> tuple[list[routing.Part], dict[int, status.Status]]:
         """The parts with the accepted messages, and those of them that exceed a limit."""
         limits = self._limits
@@ -622,68 +589,52 @@ class SessionPublisher:
                     cut = partial(routing.cut, batch, stored, group, some, routes, self._kept, limits)
                     parts.append(await self._in_turn(batch, cut))
                 except batches.BatchError as error:
-                    if mode.independent and isinstance(error, batches.TogetherTooLarge) and len(some) > 1:
+                    if independent and isinstance(error, batches.TogetherTooLarge) and len(some) > 1:
                         middle = len(some) // 2
                         waiting += (some[middle:], some[:middle])
                     else:
                         refused |= dict.fromkeys(some, status.of_error(error))
         return parts, refused
 
-    async def _send_part(
-        self,
-        part: routing.Part,
-        first: int,
-        lowest_unconfirmed: int,
-        mode: Mode,
-        shared: routing.Shared | None,
-    ) -> None:
-        numbers = routing.numbers_of(first, part.ordinals)
+    async def _send_part(self, part: routing.Part, given: _Batch, shared: routing.Shared | None) -> None:
+        numbers = routing.numbers_of(given.first, part.ordinals)
         command = part.command(
             numbers[0][0],
-            lowest_unconfirmed,
+            given.lowest_unconfirmed,
             () if len(numbers) == 1 else numbers,
-            independent=mode.independent and part.batch.count > 1,
-            immediate=mode.immediate,
+            independent=given.independent and part.batch.count > 1,
+            immediate=given.immediate,
         )
         spans = tuple([(number, number + count - 1) for number, count in numbers])
         await self._submit(part.queues[0].group, part.queues, spans, command, part.batch.data, shared)
 
     # ---- batches of transactions
 
-    async def parts(
-        self, route: tuple[str, str, Sequence[str]], batch: bytes, *, mandatory: bool
-    ) -> list[routing.Part]:
-        """What each group gets of a batch of a transaction; nothing if no message has a queue. route: as of
-        `_publish_through`. StatusError if a message is refused here."""
-        exchange, routing_key, routing_keys = route
-        if routing_key and routing_keys:
-            raise status.invalid("bad_batch", "routing_key and routing_keys exclude each other")
+    async def parts(self, route: Route, batch: bytes, *, mandatory: bool) -> list[routing.Part]:
+        """What each group gets of a batch of a transaction; nothing if no message has a queue. StatusError if a message
+        is refused here."""
+        if route.routing_key and route.routing_keys:
+            raise status.StatusError(KEYS_EXCLUDE)
         try:
-            if not exchange and not routing_keys:
-                return [await self._whole(await self._hub.requests.queue(routing_key), batch)]
+            if not route.exchange and not route.routing_keys:
+                return [await self._whole(await self._hub.requests.queue(route.routing_key), batch)]
             return await self._parts_of_each(route, batch, mandatory)
         except batches.BatchError as error:
             raise status.StatusError(status.of_error(error)) from error
 
     async def _whole(self, queue: CatalogQueue, batch: bytes) -> routing.Part:
         """A batch for one queue."""
-        kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-        checked = await self._in_turn(
-            batch,
-            partial(batches.check, batch, self._limits, kept, max_bytes, **ordered_by([queue])),
-        )
+        checked = await self._check(queue, batch)
         self._hub.published.check_disks(queue.group)
         target = c.Target(queue.id, ((0, checked.count),), checked.columns)
         return routing.Part(range(checked.count), checked, (queue,), (target,))
 
-    async def _parts_of_each(
-        self, route: tuple[str, str, Sequence[str]], batch: bytes, mandatory: bool
-    ) -> list[routing.Part]:
+    async def _parts_of_each(self, route: Route, batch: bytes, mandatory: bool) -> list[routing.Part]:
         """A batch whose messages may have different queues."""
-        exchange, _, keys = route
         count = batches.claimed_count(batch)
+        routes: Sequence[routing.Queues]
         parts: list[routing.Part] = []
-        if exchange:
+        if route.exchange:
             found, refused = await self._routes_through(route, batch, count, mandatory)
             routes = found.queues
             if found.is_alike and len(routes[0]) == 1:
@@ -692,20 +643,9 @@ class SessionPublisher:
             if found.is_alike and not refused:
                 parts = await self._alike(routes, batch)
         else:
-            if len(keys) != count or count > MAX_INDEPENDENT:
-                text = (
-                    f"{len(keys)} routing keys for {count} messages; give one each, at most {MAX_INDEPENDENT}"
-                )
-                raise status.invalid("bad_batch", text)
-            queues = await self._queues_of(keys)
-            routes = [() if (queue := queues[name]) is None else (queue,) for name in keys]
-            refused = {
-                ordinal: status.no_queue(name).status
-                for ordinal, name in enumerate(keys)
-                if not routes[ordinal]
-            }
+            routes, refused = await self._routes_of(route.routing_keys, count)
         if not parts:
-            parts, refused = await self._route(routes, refused, batch, Mode())
+            parts, refused = await self._route(routes, refused, batch)
         if refused:
             raise status.StatusError(refused[min(refused)])
         return parts
@@ -719,19 +659,12 @@ class SessionPublisher:
 
     # ---- messages that are refused here
 
-    async def _refuse(
-        self,
-        count: int,
-        first: int,
-        lowest_unconfirmed: int,
-        queue: CatalogQueue | None,
-        why: status.Status,
-    ) -> None:
+    async def _refuse(self, given: _Batch, queue: CatalogQueue | None, why: status.Status) -> None:
         """Reject messages, except those that were taken in an earlier session: these are confirmed, because their
         producer would publish them once more under new numbers."""
-        count = min(count, PRODUCTION.window)
+        first, count = given.first, min(given.count, PRODUCTION.window)
         last = min(first + count - 1, MAX_UINT64)
-        may_be_taken = self._numbers.may_have(first, count, lowest_unconfirmed)
+        may_be_taken = self._numbers.may_have(first, count, given.lowest_unconfirmed)
         self._numbers.use(last)
         taken: Sequence[tuple[int, int]] = ()
         if queue is not None and may_be_taken:

@@ -23,6 +23,7 @@ from quorum.api.rpc_status import abort, to_proto
 from quorum.api.security.access import USER, refusal
 from quorum.api.security.rights import READ, published
 from quorum.api.session_consumers import Disposition
+from quorum.api.session_publisher import Route
 from quorum.catalog.users import User
 from quorum.v1 import queue_pb2 as pb
 
@@ -131,7 +132,7 @@ class SessionCall:
             await self._session.transactions.publish(
                 request.tx,
                 request.batch,
-                (request.exchange, request.routing_key, request.routing_keys),
+                Route(request.exchange, request.routing_key, request.routing_keys),
                 mandatory=request.mandatory,
                 immediate=request.immediate,
             )

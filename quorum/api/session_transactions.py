@@ -8,7 +8,6 @@ and its Commit says why. A commit in one group is one command; shared_commit.py 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from fifo import commands as c
@@ -20,7 +19,7 @@ from quorum.api.hub import Hub
 from quorum.api.outcomes import Failed
 from quorum.api.session_commands import SessionCommands
 from quorum.api.session_consumers import Consumer, Disposition, SessionConsumers
-from quorum.api.session_publisher import SessionPublisher
+from quorum.api.session_publisher import Route, SessionPublisher
 from quorum.api.shared_commit import GroupPart, Parts, SharedCommit
 
 IN_DOUBT = "in_doubt"
@@ -69,13 +68,12 @@ class SessionTransactions:
         self,
         tx: int,
         batch: bytes,
-        route: tuple[str, str, Sequence[str]],
+        route: Route,
         *,
         mandatory: bool,
         immediate: bool,
     ) -> None:
-        """Messages of a transaction: all or none of them. route: the exchange, the routing key of all messages, and the
-        routing keys if each message has its own. StatusError (UNAVAILABLE) if the session has to end."""
+        """Messages of a transaction: all or none of them. StatusError (UNAVAILABLE) if the session has to end."""
         self._commands.resume()
         transaction = self._find(tx)
         try:

@@ -208,7 +208,7 @@ def test_no_history_is_searched_for_letters_with_too_many_queues(monkeypatch: py
         session = ClientSession(node.api.hub)
         session.open(b"p" * 16, 1, 9)
 
-        async def routed(*_: object) -> Any:
+        async def routed(*_: object, **__: object) -> Any:
             return routing.Routes([copies], {}, False), {}
 
         class Letters(list[Any]):

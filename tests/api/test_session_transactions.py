@@ -18,6 +18,7 @@ from quorum.api.client_session import ClientSession
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Done, Failed
 from quorum.api.session_consumers import Disposition
+from quorum.api.session_publisher import Route
 from quorum.api.status import StatusError
 from quorum.catalog.bindings import Binding
 from quorum.catalog.exchanges import RoutingChanges
@@ -134,7 +135,7 @@ class Node:
         key, keys = (names[0], ()) if len(names) == 1 else ("", names)
         data = encode_batch([b"body"] * len(names)).data
         await self.session.transactions.publish(
-            tx, data, (exchange, key, keys), mandatory=mandatory, immediate=False
+            tx, data, Route(exchange, key, keys), mandatory=mandatory, immediate=False
         )
 
     def bind(self, exchange: str, *queues: str) -> None:

@@ -160,8 +160,8 @@ def takes_repeats(
 
 async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
     """In the place of SessionPublisher._publish_through: messages for no queue are dropped, mandatory or not."""
-    *others, mode = arguments
-    await _publish_through(publisher, *others, replace(mode, mandatory=False))
+    *others, given = arguments
+    await _publish_through(publisher, *others, replace(given, mandatory=False))
 
 
 # ---- dead letters
