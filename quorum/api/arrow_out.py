@@ -111,16 +111,16 @@ class Blocks:
             number += part.count
 
     def take(self) -> Iterator[bulk_pb2.Block]:
-        """Return the last block, if messages are left for it."""
+        """Yield the last block, if messages are left for it."""
         if self._rows:
             yield self._build()
 
     def so_far(self, next_sequence: int) -> Iterator[bulk_pb2.Block]:
-        """Return a block of the remaining messages, possibly empty: a read can continue at next_sequence after it."""
+        """Yield a block of the remaining messages, possibly empty: a read can continue at next_sequence after it."""
         yield self._build() if self._rows else self._encoded([], next_sequence)
 
     def _chosen(self, part: Part) -> Iterator[tuple[int, int]]:
-        """Add the matching messages of a part (first ordinal, count)."""
+        """Yield the matching messages of a part as (first ordinal, count)."""
         if self._matches is None:
             yield part.first, part.count
             return

@@ -54,7 +54,7 @@ class BodyReader:
     loop. Calls that read in worker threads have their own readers (Hub.body_reader).
 
     A damaged or missing body raises BodyUnreadable. The generators in this module yield the error instead and retry
-    when they are resumed; the caller repairs the body in between (Hub.readable).
+    when they are resumed; the caller repairs the body in between (MemberRequests.readable).
     """
 
     def __init__(self, log: Log, cached_bytes: int = CACHED_BYTES) -> None:

@@ -2,7 +2,7 @@
 
 A node's catalog may lag behind: a queue that was deleted and declared again at another node has a new id, and this node
 still knows the old one. The queue's group refuses the old id as not found. So a handler whose request
-names a queue is run again after such a refusal; `Hub.queue` then looks up the current queue of that name.
+names a queue is run again after such a refusal; `MemberRequests.queue` then looks up the current queue of that name.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def _client_certificates(config: NodeConfig) -> Iterator[Finding]:
     try:
         found = client_certificates(config)
     except ConfigError:
-        return  # `_files` has said so
+        return  # `_wrong_files` has said so
     if found is None:
         return
     yield _dates("dates of the certificate for clients", found.certificate)

@@ -2,6 +2,7 @@
 
     QuorumError
     ├── UsageError          the caller: an argument or order of calls that can never work; nothing was sent
+    │   ├── UnreadableFile      a file that the URL names cannot be read
     │   ├── ClosedError         the client or the consumer has been closed
     │   └── VoidDelivery        the delivery belongs to an attachment that has ended; it will be redelivered
     ├── RefusedError        the caller: the service refuses the request, and will refuse it again

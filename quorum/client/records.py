@@ -226,7 +226,7 @@ class ResolvedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """held: messages that it has checked out. selector: equivalent to the consumer's own; empty if it has none, or a
+    """checked_out: messages that it holds. selector: equivalent to the consumer's own; empty if it has none, or a
     property filter. filter: either of them as quorum_selectors.canonical encodes it, empty for every message. active:
     False if it is given nothing, because another one is the single active consumer or messages have timed out.
     timed_out: messages that have timed out and that it has not settled since."""
