@@ -11,7 +11,7 @@ exist.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
@@ -31,15 +31,15 @@ from quorum.api.handlers import Context, streaming
 from quorum.api.owners import owner_of
 from quorum.api.policy_service import policy_command, set_arguments, shown_policy
 from quorum.api.published_state import PublishedState
+from quorum.api.queue_admin_service import QueueAdminService
 from quorum.api.shares import Shares
 from quorum.catalog.arguments import ArgumentError, with_past_defaults
 from quorum.catalog.bindings import Binding, Exchange
-from quorum.catalog.commands import CatalogCommand, DeclareQueue, SetPolicy
+from quorum.catalog.commands import CatalogCommand, SetPolicy
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.policies import Policy
 from quorum.catalog.queues import CatalogQueue
 from quorum.v1 import admin_pb2 as pb
-from quorum.v1 import queue_pb2
 from quorum_selectors.errors import EncodingError
 
 PART_OBJECTS, PART_BYTES = 1_000, 256 << 10
@@ -82,7 +82,7 @@ class _Catalog(NamedTuple):
         return cls(view.queues(), policies, routes.exchanges(), routes.bindings())
 
 
-class DefinitionService(ExchangeService):
+class DefinitionService(ExchangeService, QueueAdminService):
     """Methods for definitions; AdminService has the others."""
 
     def __init__(self) -> None:
@@ -209,12 +209,6 @@ class DefinitionService(ExchangeService):
     async def _bind_command(self, machine: CatalogMachine, wire: pb.Binding, owner: int) -> CatalogCommand:
         source = machine.exchanges.by_name.get(wire.source)
         return bind_command(await read_binding(wire, source, self._hub.filters, owner))
-
-    def _queue_declaration(self, name: str, values: Mapping[str, queue_pb2.Value]) -> DeclareQueue:
-        raise NotImplementedError
-
-    async def _declare_queue(self, declaration: DeclareQueue) -> bool:
-        raise NotImplementedError
 
 
 async def _rehearsed(

@@ -13,7 +13,7 @@ from fifo.group_machine import GroupMachine
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.state_crc import StateCrc
 from fifo.queries import group as queries
-from quorum.api import admin_service
+from quorum.api import queue_admin_service
 from quorum.catalog.commands import DeclareQueue
 from quorum.catalog.machine import CatalogMachine
 from quorum.log.record import crc32c
@@ -79,7 +79,7 @@ def test_a_read_appends_no_log_entry() -> None:
 
 
 def test_a_long_list_of_queues_is_made_in_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_service, "PART_QUEUES", 20)
+    monkeypatch.setattr(queue_admin_service, "PART_QUEUES", 20)
     looked: dict[int, int] = {}
 
     async def run(api: Api) -> None:
@@ -114,7 +114,7 @@ def test_a_long_list_of_queues_is_made_in_many_steps(monkeypatch: pytest.MonkeyP
 
 
 def test_queues_with_many_blocks_are_listed_a_few_in_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_service, "PART_BLOCKS", 2)
+    monkeypatch.setattr(queue_admin_service, "PART_BLOCKS", 2)
     monkeypatch.setattr(GroupMachine, "block_count", lambda machine, queue: 1)
     parts: list[int] = []
     made = QueueAnswers._list_queues
@@ -193,7 +193,7 @@ def test_the_heads_of_many_queues_are_prepared_over_many_steps_of_a_snapshot(
 
 
 def test_a_page_of_queues_ends_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_service, "LISTED_BYTES", 40)
+    monkeypatch.setattr(queue_admin_service, "LISTED_BYTES", 40)
 
     async def run(api: Api) -> None:
         for limit in (0, 4):
