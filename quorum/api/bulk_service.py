@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from fifo.effects import Run
 from quorum.api import status
+from quorum.api.argument_values import set_arguments
 from quorum.api.bulk_calls import endpoints
 from quorum.api.bulk_columns import KINDS
 from quorum.api.bulk_staging import StagingCalls
@@ -19,7 +20,6 @@ from quorum.api.bulk_views import ViewCalls
 from quorum.api.handlers import Context, unary
 from quorum.api.hub import Hub
 from quorum.api.owners import client_address
-from quorum.api.policy_service import set_arguments
 from quorum.api.stored_rows import Part, RowReader
 from quorum.catalog.queues import CatalogQueue
 from quorum.config import NodeConfig

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from fifo.effects import Ok, Refused
 from quorum.api import status
+from quorum.api.argument_values import set_arguments
 from quorum.api.catalog_view import CatalogView
 from quorum.api.exchange_service import (
     ExchangeService,
@@ -29,7 +30,7 @@ from quorum.api.exchange_service import (
 )
 from quorum.api.handlers import Context, streaming
 from quorum.api.owners import owner_of
-from quorum.api.policy_service import policy_command, set_arguments, shown_policy
+from quorum.api.policy_service import policy_command, shown_policy
 from quorum.api.published_state import PublishedState
 from quorum.api.queue_admin_service import QueueAdminService
 from quorum.api.shares import Shares

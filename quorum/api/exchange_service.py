@@ -9,12 +9,12 @@ from operator import attrgetter
 
 from fifo.effects import Ok
 from quorum.api import status
+from quorum.api.argument_values import argument, set_arguments
 from quorum.api.catalog_view import CatalogView
 from quorum.api.filters import Filters, SelectorText, selector_text
 from quorum.api.handlers import LISTED_BYTES, Context, unary_once
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
-from quorum.api.policy_service import argument, set_arguments
 from quorum.catalog import exchanges as cat
 from quorum.catalog.arguments import ArgumentError, ArgumentValue, check_queue_name
 from quorum.catalog.bindings import (

@@ -1,19 +1,18 @@
-"""The part of quorum.v1.Admin for policies; conversion of arguments from and to the wire."""
+"""The part of quorum.v1.Admin for policies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from fifo.commands import MAX_NAME_BYTES
 from fifo.effects import Ok
+from quorum.api.argument_values import argument, set_arguments
 from quorum.api.handlers import Context, unary
 from quorum.api.hub import Hub
-from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_size, check_text
+from quorum.catalog.arguments import check_policy_arguments, check_size, check_text
 from quorum.catalog.commands import RemovePolicy, SetPolicy
 from quorum.catalog.policies import Effective, Policy, check_policy
 from quorum.v1 import admin_pb2 as pb
-from quorum.v1 import queue_pb2
 
 
 class PolicyService:
@@ -65,29 +64,6 @@ def shown_policy(policy: Policy) -> pb.Policy:
     shown = pb.Policy(name=policy.name, pattern=policy.pattern, priority=policy.priority)
     set_arguments(shown.arguments, policy.arguments)
     return shown
-
-
-def argument(name: str, value: queue_pb2.Value) -> bool | int | float | str:
-    """Return the value of a queue's or policy's argument. Raises ArgumentError for bytes, or if there is no value."""
-    kind = value.WhichOneof("kind")
-    if kind is None or kind == "binary":
-        raise ArgumentError(
-            f"argument {name!r}: {'no value' if kind is None else 'bytes'}; give a boolean, number or text"
-        )
-    found: bool | int | float | str = getattr(value, kind)
-    return found
-
-
-def set_arguments(target: Mapping[str, queue_pb2.Value], arguments: Arguments) -> None:
-    for name, value in arguments:
-        if isinstance(value, bool):
-            target[name].boolean = value
-        elif isinstance(value, int):
-            target[name].integer = value
-        elif isinstance(value, float):
-            target[name].floating = value
-        else:
-            target[name].text = str(value)
 
 
 def show_policy(info: pb.QueueInfo, effective: Effective) -> None:

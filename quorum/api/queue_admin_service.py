@@ -12,11 +12,12 @@ from operator import attrgetter
 from fifo import commands as c
 from fifo.effects import Ok
 from quorum.api import status
+from quorum.api.argument_values import argument, set_arguments
 from quorum.api.catalog_view import CatalogView
 from quorum.api.filters import selector_text
 from quorum.api.handlers import LISTED_BYTES, Context, unary, unary_once
 from quorum.api.hub import Hub
-from quorum.api.policy_service import argument, set_arguments, show_policy
+from quorum.api.policy_service import show_policy
 from quorum.catalog import commands as cat
 from quorum.catalog.arguments import check_queue_name, check_size, effective_config
 from quorum.catalog.commands import NO_QUEUE, RemoveQueue
