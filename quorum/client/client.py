@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -21,30 +20,28 @@ from typing import Any, Self, TypeVar
 import grpc
 
 from quorum.client import tls
+from quorum.client.admin_calls import DOING, UNARY_PAUSE_S
 from quorum.client.answers import Answer
 from quorum.client.batch import Batch, Message, prepare
 from quorum.client.consumer import MAX_COUNT, Consumer, ConsumerOptions
 from quorum.client.definitions import DefinitionCalls
-from quorum.client.delivery import DeliveredMessage, Delivery, Target, by_holder
-from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, Channels, OpenChannel, parse_url, with_call_id
+from quorum.client.delivery import DeliveredMessage, Target, by_holder
+from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, Channels, OpenChannel, parse_url
 from quorum.client.errors import (
     ClosedError,
-    NotFound,
     PublishUnknown,
-    QuorumError,
     TimedOut,
     UnavailableError,
     UsageError,
     from_rpc_error,
 )
 from quorum.client.exchanges import ExchangeCalls
+from quorum.client.member_calls import MemberCalls
 from quorum.client.policies import PolicyCalls
 from quorum.client.publisher import boottime_s
 from quorum.client.records import (
     BrowsedMessage,
-    ClusterStatus,
     ConsumerInfo,
-    MemberInfo,
     QueueDescription,
     QueueInfo,
     Redriven,
@@ -54,66 +51,25 @@ from quorum.client.redrive import redrive
 from quorum.client.routes import Address, Route, Through, at_once, check_name, check_names, describe
 from quorum.client.session import Session
 from quorum.client.transaction import Transaction
-from quorum.client.transaction_calls import MAX_GROUP, TransactionCalls
+from quorum.client.transaction_calls import TransactionCalls
 from quorum.client.users import UserCalls
-from quorum.client.values import FieldValue, Properties, arguments, property_filter, with_delay
-from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
+from quorum.client.values import FieldValue, Properties, with_delay
+from quorum.client.values import arguments as values
+from quorum.client.values import property_filter as filter_value
+from quorum.v1 import admin_pb2, queue_pb2, queue_pb2_grpc
 
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000
 SILENCE_MS = 3_000
-UNARY_PAUSE_S = 0.05
-MAX_LEASE_TIME_MS = (1 << 64) - 1
 LISTED_QUEUES = 1_000
 """Queues that one call of ListQueues asks for."""
-
-DOING = {
-    "DeclareQueue": "declaring queue",
-    "DeleteQueue": "deleting queue",
-    "PurgeQueue": "purging queue",
-    "DescribeQueue": "asking for queue",
-    "ListQueues": "listing queues",
-    "DeclareExchange": "declaring exchange",
-    "DeleteExchange": "deleting exchange",
-    "ListExchanges": "listing exchanges",
-    "AddBinding": "adding a binding",
-    "RemoveBinding": "removing a binding",
-    "ListBindings": "listing bindings of",
-    "ExportDefinitions": "exporting definitions",
-    "ImportDefinitions": "importing definitions",
-    "SetPolicy": "setting a policy",
-    "DeletePolicy": "deleting a policy",
-    "SetUser": "setting a user",
-    "SetPermissions": "setting permissions",
-    "DeleteUser": "deleting a user",
-    "ListUsers": "listing users",
-    "ListPolicies": "listing policies",
-    "ListTransactions": "listing transactions",
-    "ResolveTransaction": "resolving a transaction",
-    "ClusterStatus": "asking for the cluster's status",
-    "AddMember": "adding a member",
-    "RemoveMember": "removing a member",
-    "DrainMember": "draining a member",
-    "TransferLeadership": "moving leadership",
-    "RebalanceLeaders": "spreading leaders",
-    "SetLeaseTimes": "setting lease times",
-}
-"""Methods of the Admin service in the words of an error."""
-GONE: dict[str, Any] = {
-    "DeleteQueue": admin_pb2.DeleteQueueResponse(),
-    "DeleteExchange": admin_pb2.DeleteExchangeResponse(),
-    "RemoveBinding": admin_pb2.RemoveBindingResponse(),
-    "DeletePolicy": admin_pb2.DeletePolicyResponse(),
-    "RemoveMember": admin_pb2.RemoveMemberResponse(),
-}
-"""The answer if a later try finds that the object does not exist any more."""
 
 PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 
 
-class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, TransactionCalls):
+class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, TransactionCalls):
     """A connection to the service. `async with connect(url) as client`, or `await connect(url)` and
     `close()`."""
 
@@ -372,7 +328,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         higher one are served first."""
         options = ConsumerOptions(
             selector=selector,
-            property_filter=None if property_filter is None else _property_filter(property_filter),
+            property_filter=None if property_filter is None else filter_value(property_filter),
             prefetch=prefetch,
             auto_settle=auto_settle,
             timeout_ms=self._limit(timeout_ms),
@@ -400,7 +356,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
                 session.gets.abandon(task)
         if not is_done:
             raise TimedOut(f"get from {queue!r} took over {self._limit(timeout_ms)} ms")
-        return [message for delivery in task.result() for message in messages_of(delivery)]
+        return [message for delivery in task.result() for message in delivery]
 
     async def settle(self, target: Target, *, wait: bool = False) -> None:
         """Settle a message, a delivery, or several messages. wait=True: return when that is committed."""
@@ -453,7 +409,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         if selector is not None:
             request.selector = selector
         if property_filter is not None:
-            request.property_filter.CopyFrom(_property_filter(property_filter))
+            request.property_filter.CopyFrom(filter_value(property_filter))
         left = limit
         limit_ms = self._limit(timeout_ms)
         loop = asyncio.get_running_loop()
@@ -493,7 +449,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         self, name: str, arguments: Mapping[str, object] | None = None, *, timeout_ms: int | None = None
     ) -> bool:
         """Make sure that the queue exists with these arguments. True if this call created it."""
-        request = admin_pb2.DeclareQueueRequest(queue=name, arguments=_arguments(arguments))
+        request = admin_pb2.DeclareQueueRequest(queue=name, arguments=values(arguments))
         return bool((await self._admin("DeclareQueue", request, timeout_ms)).created)
 
     async def delete(self, name: str, *, timeout_ms: int | None = None) -> int:
@@ -549,59 +505,6 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
             QueueInfo.of(response.queue), tuple(consumers), StorageInfo.of(response.storage)
         )
 
-    async def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:
-        return ClusterStatus.of(
-            await self._admin("ClusterStatus", admin_pb2.ClusterStatusRequest(), timeout_ms)
-        )
-
-    async def add_member(
-        self, member: MemberInfo, *, replace: bool = False, timeout_ms: int | None = None
-    ) -> bool:
-        """Add a member. True if it is new. member: `cluster_status().own`, asked at the new node. replace: it replaces
-        the member of its name. The groups add it one after the other; `cluster_status` shows the progress."""
-        request = admin_pb2.AddMemberRequest(replace=replace)
-        request.member.id, request.member.name = member.id, member.name
-        request.member.client_address, request.member.peer_address = (
-            member.client_address,
-            member.peer_address,
-        )
-        request.member.incarnation = member.incarnation
-        response = await self._admin("AddMember", request, timeout_ms)
-        return bool(response.added)
-
-    async def remove_member(self, name: str, *, timeout_ms: int | None = None) -> None:
-        """Remove a member; the groups remove it one after the other. It may be the member that serves this call."""
-        await self._admin("RemoveMember", admin_pb2.RemoveMemberRequest(name=name), timeout_ms)
-
-    async def drain_member(self, name: str, *, drained: bool = True, timeout_ms: int | None = None) -> None:
-        """Drain a member: it transfers its leaderships and ends its sessions. drained=False: it works again."""
-        await self._admin("DrainMember", admin_pb2.DrainMemberRequest(name=name, drained=drained), timeout_ms)
-
-    async def transfer_leadership(self, group: int, to: str, *, timeout_ms: int | None = None) -> None:
-        """Transfer a group's leadership to member `to`. Returns when this member leads the group."""
-        if not 0 <= group <= MAX_GROUP:
-            raise UsageError(f"group {group}; allowed: 0..{MAX_GROUP}")
-        await self._admin(
-            "TransferLeadership", admin_pb2.TransferLeadershipRequest(group=group, to=to), timeout_ms
-        )
-
-    async def rebalance_leaders(self, *, timeout_ms: int | None = None) -> dict[int, str]:
-        """Spread leaders evenly. Returns the groups whose leader changed, with their new leaders."""
-        response = await self._admin("RebalanceLeaders", admin_pb2.RebalanceLeadersRequest(), timeout_ms)
-        return {each.group: each.leader for each in response.moved}
-
-    async def set_lease_times(
-        self, lease_ms: int, leader_fallback_ms: int, *, timeout_ms: int | None = None
-    ) -> bool:
-        """Set the cluster's lease times; True if that changes anything. lease_ms: 500 to 60,000. leader_fallback_ms:
-        500 to 120,000. RefusedError otherwise. `cluster_status().lease_times` shows when every member uses them."""
-        for name, value in (("lease_ms", lease_ms), ("leader_fallback_ms", leader_fallback_ms)):
-            if not 0 <= value <= MAX_LEASE_TIME_MS:
-                raise UsageError(f"{name} is {value}; allowed: 0..{MAX_LEASE_TIME_MS}")
-        times = admin_pb2.LeaseTimes(lease_ms=lease_ms, leader_fallback_ms=leader_fallback_ms)
-        request = admin_pb2.SetLeaseTimesRequest(lease_times=times)
-        return bool((await self._admin("SetLeaseTimes", request, timeout_ms)).changed)
-
     # ---- inside
 
     async def _find_leader(self, queue: str) -> tuple[str, str]:
@@ -620,59 +523,6 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         found: admin_pb2.QueueInfo = response.queue
         return found
 
-    def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:
-        """A function that returns the milliseconds left for a call of several steps, at least 1."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limit(timeout_ms) / 1000
-        return lambda: max(1, int((deadline - loop.time()) * 1000))
-
-    async def _admin(
-        self, method: str, request: Any, timeout_ms: int | None, doing: str | None = None
-    ) -> Any:
-        """Make one unary call. doing: replaces the method's words in error texts."""
-        doing = doing or DOING[method]
-        named = getattr(request, "queue", "") or getattr(request, "exchange", "")
-        doing += f" {named!r}" if named else ""
-
-        async def call(stub: Any, timeout_s: float, attempt: int) -> Any:
-            try:
-                return await getattr(stub, method)(request, timeout=timeout_s)
-            except grpc.aio.AioRpcError as problem:
-                if attempt and method in GONE and isinstance(from_rpc_error(problem, doing), NotFound):
-                    return GONE[method]  # an earlier try removed it
-                raise
-
-        return await self._attempts(doing, timeout_ms, call)
-
-    async def _attempts(
-        self, doing: str, timeout_ms: int | None, work: Callable[[Any, float, int], Awaitable[T]]
-    ) -> T:
-        """Make a call of the Admin service; retry it at the next endpoint while a node is unavailable and the deadline
-        allows. work: takes the stub, the seconds that this try may take, and the number of tries before it."""
-        limit_s = self._limit(timeout_ms) / 1000
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + limit_s
-        attempt = 0
-        call_id = uuid.uuid4().hex
-        told: QuorumError | None = None
-        while True:
-            stub = admin_pb2_grpc.AdminStub(with_call_id(self._channel(attempt), call_id))
-            left_s = max(0.001, deadline - loop.time())
-            # one node gets only a share of the remaining time while there are others
-            share_s = left_s if len(self._endpoints) == 1 else max(left_s / 3, 0.001)
-            try:
-                return await work(stub, share_s, attempt)
-            except grpc.aio.AioRpcError as problem:
-                error = from_rpc_error(problem, doing)
-                if not isinstance(error, UnavailableError):
-                    raise error from problem
-                if error.reason or told is None:
-                    told = error  # prefer an error with a reason to one of an unreachable node
-                if deadline - loop.time() <= 2 * UNARY_PAUSE_S:
-                    raise told from problem
-            attempt += 1
-            await asyncio.sleep(UNARY_PAUSE_S)
-
     def _channel(self, attempt: int) -> grpc.aio.Channel:
         """A channel to the session's endpoint (or the first one) for attempt 0, then to the others in turn."""
         self._require_not_closed()
@@ -680,9 +530,6 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         endpoint = self._endpoints[(first + attempt) % len(self._endpoints)]
         channel: grpc.aio.Channel = self._channels.get(endpoint)
         return channel
-
-    def _limit(self, timeout_ms: int | None) -> int:
-        return self._default_ms() if timeout_ms is None else timeout_ms
 
     def _require_not_closed(self) -> None:
         if self._is_closed:
@@ -695,10 +542,6 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         if self._session is None:
             raise UsageError("the client is not open: use `async with`, or await it")
         return self._session
-
-
-_arguments = arguments
-_property_filter = property_filter
 
 
 def connect(
@@ -722,10 +565,6 @@ def connect(
         silence_ms=silence_ms,
         near_leader=near_leader,
     )
-
-
-def messages_of(delivery: Delivery) -> list[DeliveredMessage]:
-    return [delivery[ordinal] for ordinal in range(delivery.count)]
 
 
 def _queues(queue: str | Sequence[str]) -> str | tuple[str, ...]:

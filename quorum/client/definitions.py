@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import grpc
 
 from quorum.client import definition_files as files
 from quorum.client import rabbitmq_definitions as rabbitmq
+from quorum.client.admin_calls import AdminCalls
 from quorum.client.definition_files import Definition, DefinitionsError
 from quorum.client.errors import ServiceError
 from quorum.v1 import admin_pb2
@@ -85,7 +86,7 @@ def read_definitions(data: str | bytes | Mapping[str, Any], vhost: str | None = 
     return files.read(file)
 
 
-class DefinitionCalls:
+class DefinitionCalls(AdminCalls):
     """The calls of Client for definitions."""
 
     async def export_definitions(self, *, timeout_ms: int | None = None) -> dict[str, Any]:
@@ -154,11 +155,6 @@ class DefinitionCalls:
             return found
 
         return await self._attempts("importing definitions", timeout_ms, bring) if parts else []
-
-    async def _attempts(
-        self, doing: str, timeout_ms: int | None, work: Callable[[Any, float, int], Awaitable[T]]
-    ) -> T:
-        raise NotImplementedError
 
 
 def _parts(definitions: Sequence[Definition]) -> Iterator[list[Definition]]:

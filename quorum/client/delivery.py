@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -150,6 +150,9 @@ class Delivery:
         if not 0 <= ordinal < self.count:
             raise IndexError(ordinal)
         return DeliveredMessage(self, ordinal)
+
+    def __iter__(self) -> Iterator[DeliveredMessage]:
+        return map(self.__getitem__, range(self.count))
 
     def sequence_at(self, ordinal: int) -> int:
         for given in self.wire.sequences:

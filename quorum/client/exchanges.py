@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
+from quorum.client.admin_calls import AdminCalls
 from quorum.client.errors import NotFound, UsageError
 from quorum.client.records import BindingInfo, ExchangeInfo
 from quorum.client.values import arguments as values
@@ -14,7 +14,7 @@ LISTED = 1_000
 """Exchanges that one call of ListExchanges asks for."""
 
 
-class ExchangeCalls:
+class ExchangeCalls(AdminCalls):
     """The calls of Client for exchanges and bindings."""
 
     async def declare_exchange(
@@ -29,9 +29,7 @@ class ExchangeCalls:
 
         type: direct, fanout, topic, headers or selector. arguments: `alternate-exchange`, the name of an exchange.
         """
-        request = admin_pb2.DeclareExchangeRequest(
-            exchange=name, type=type, arguments=values(arguments or {})
-        )
+        request = admin_pb2.DeclareExchangeRequest(exchange=name, type=type, arguments=values(arguments))
         return bool((await self._admin("DeclareExchange", request, timeout_ms)).created)
 
     async def delete_exchange(
@@ -123,17 +121,11 @@ class ExchangeCalls:
                 return found
             request.after = response.next_after
 
-    async def _admin(self, method: str, request: Any, timeout_ms: int | None) -> Any:
-        raise NotImplementedError
-
-    def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:
-        raise NotImplementedError
-
 
 def _binding(
     source: str, destination: str, routing_key: str, arguments: Mapping[str, object] | None, to: str
 ) -> admin_pb2.Binding:
-    binding = admin_pb2.Binding(source=source, routing_key=routing_key, arguments=values(arguments or {}))
+    binding = admin_pb2.Binding(source=source, routing_key=routing_key, arguments=values(arguments))
     if to not in ("queue", "exchange"):
         raise UsageError(f"a binding to {to!r}; allowed: queue, exchange")
     setattr(binding, to, destination)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from quorum.client.admin_calls import AdminCalls
 from quorum.client.errors import UsageError
 from quorum.client.records import Policy
 from quorum.client.values import arguments as values
@@ -14,7 +14,7 @@ MAX_PRIORITY = (1 << 31) - 1
 """Highest absolute value of a priority, because the service stores 32 bits."""
 
 
-class PolicyCalls:
+class PolicyCalls(AdminCalls):
     """The policy calls of Client."""
 
     async def set_policy(
@@ -45,6 +45,3 @@ class PolicyCalls:
         """All policies, sorted by name."""
         response = await self._admin("ListPolicies", admin_pb2.ListPoliciesRequest(), timeout_ms)
         return [Policy.of(policy) for policy in response.policies]
-
-    async def _admin(self, method: str, request: Any, timeout_ms: int | None) -> Any:
-        raise NotImplementedError

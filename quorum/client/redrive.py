@@ -308,7 +308,7 @@ class _Consumers:
         found: list[DeliveredMessage] = []
         size = 0
         async for delivery in consumer.deliveries():
-            found += [delivery[ordinal] for ordinal in range(len(delivery))]
+            found += delivery
             size += len(delivery.batch_bytes)
         return found, size
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from quorum.client.admin_calls import AdminCalls
 from quorum.client.errors import UsageError
 from quorum.client.records import ResolvedTransaction, TransactionInfo
 from quorum.v1 import admin_pb2
@@ -15,7 +13,7 @@ MAX_NUMBER = (1 << 64) - 1
 OUTCOMES = {"": "ASK_ONLY", "commit": "COMMIT", "rollback": "ROLLBACK"}
 
 
-class TransactionCalls:
+class TransactionCalls(AdminCalls):
     """The calls of Client for the transactions of all clients. `Client.transaction` begins one."""
 
     async def transactions(self, group: int = 0, *, timeout_ms: int | None = None) -> list[TransactionInfo]:
@@ -58,12 +56,6 @@ class TransactionCalls:
         )
         response = await self._admin("ResolveTransaction", request, timeout_ms)
         return ResolvedTransaction(response.committed, response.by_hand)
-
-    async def _admin(self, method: str, request: Any, timeout_ms: int | None) -> Any:
-        raise NotImplementedError
-
-    def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:
-        raise NotImplementedError
 
 
 def _check(name: str, value: int, most: int) -> None:

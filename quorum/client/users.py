@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from quorum.client.admin_calls import AdminCalls
 from quorum.client.records import UserInfo
 from quorum.v1 import admin_pb2
 
 
-class UserCalls:
+class UserCalls(AdminCalls):
     """The user calls of Client."""
 
     async def set_user(
@@ -47,6 +46,3 @@ class UserCalls:
         """All users, sorted by name."""
         response = await self._admin("ListUsers", admin_pb2.ListUsersRequest(), timeout_ms)
         return [UserInfo.of(user) for user in response.users]
-
-    async def _admin(self, method: str, request: Any, timeout_ms: int | None) -> Any:
-        raise NotImplementedError
