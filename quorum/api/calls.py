@@ -52,8 +52,8 @@ MAX_RESERVED_CALLS = 500
 """Maximum number of calls of administration, health checks and reflection at a time."""
 MAX_WATCHES = 500
 """Maximum number of watches at a time: calls that clients keep open to be notified of changes."""
-IS_RESERVED = ("quorum.v1.Admin", "grpc.health.", "grpc.reflection.")
-"""Name prefixes of the services with reserved places."""
+RESERVED_SERVICES = ("quorum.v1.Admin", "grpc.health.", "grpc.reflection.")
+"""Prefixes of the names of services with reserved places."""
 WATCHES = ("Health/Watch", "ServerReflection/ServerReflectionInfo")
 ANSWERS_BYTES = 64 << 20
 """Maximum bytes of answers that clients have not taken, and of answers that wait for room. Only for calls with a single
@@ -64,7 +64,7 @@ ANSWER_LIMIT_S = 60.0
 """Time limit for a client to take an answer, which is about 1 MiB or one message."""
 CLIENT_CALL = "quorum-call"
 """Header with the client's id of its call, which is the same in all tries."""
-IS_CLIENT_CALL = re.compile("[0-9A-Za-z-]{1,64}")
+CLIENT_CALL_ID = re.compile("[0-9A-Za-z-]{1,64}")
 OF_USER = "user:"
 """Begins the name of a user among those who share; gRPC names no peer so."""
 OPEN_LIMIT_S = 5.0
@@ -206,8 +206,13 @@ class _Method:
     max_tags: int
     shape: Shape
     parse: Callable[[bytes], Any]
+    serialize: Callable[[Any], bytes]
+    behaviour: Callable[[Any, Any], Any]
+    """the service's own method"""
     is_stream: bool
     """the client sends several requests"""
+    has_stream: bool
+    """the service sends several answers"""
     is_open: bool
     """its requests need no permission, or the service judges them"""
 
@@ -266,14 +271,7 @@ class Gate:
     ) -> None:
         methods = descriptor_pool.Default().FindServiceByName(service).methods_by_name
         taken = {
-            name: _handler(
-                handler,
-                self._method(service, name, methods[name].input_type, handler),
-                self._received,
-                self.answers,
-                self._since,
-                self._access,
-            )
+            name: self._handler(self._method(service, name, methods[name].input_type, handler))
             for name, handler in handlers.items()
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, taken),))
@@ -289,14 +287,108 @@ class Gate:
             request_limits.max_tags(self._batch),
             request_limits.request_shape(request, self._batch),
             handler.request_deserializer,
+            handler.response_serializer,
+            handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream,
             handler.request_streaming,
+            handler.response_streaming,
             known in OPEN or known == "Queue/Session",
         )
 
     def _places(self, service: str, known: str) -> Places:
         if known in WATCHES:
             return self.watches
-        return self.reserved if service.startswith(IS_RESERVED) else self.calls
+        return self.reserved if service.startswith(RESERVED_SERVICES) else self.calls
+
+    # ---- a call
+
+    def _handler(self, method: _Method) -> grpc.RpcMethodHandler[Any, Any]:
+        """A handler for the server that takes and gives streams of bytes, and runs this method."""
+
+        async def run(_: AsyncIterator[bytes], context: Context) -> None:
+            await self._run(method, context)
+
+        return grpc.stream_stream_rpc_method_handler(run, None, None)
+
+    async def _run(self, method: _Method, context: Context) -> None:
+        call = Call(context, method.serialize, self._since)
+        CALLER.set(call.share)  # gRPC runs each call as a task of its own
+        if not method.calls.enter(call.share, call):
+            await abort(context, _no_room(method))
+        limit_s = WATCH_LIMIT_S if method.name in WATCHES else None
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._admit(method, call, context)
+        except TimeoutError:
+            if limit_s is None:  # of the service itself
+                raise
+            await abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
+        except asyncio.CancelledError:
+            if call.ended is None:
+                raise
+            await abort(context, call.ended)
+        finally:
+            self._access.over(call)
+            if call.share:
+                method.calls.leave(call.share, call)
+
+    async def _admit(self, method: _Method, call: Call, context: Context) -> None:
+        headers = _headers(context)
+        try:
+            user = await self._access.admit(
+                method.name, context.peer(), call.share, headers, _certificate(context)
+            )
+        except status.StatusError as error:
+            await abort(context, error)
+        if user is not None:
+            await self._become(method, call, context, user)
+        if (method.is_stream or method.has_stream) and method.name not in OPEN:
+            self._access.begin(call, user, headers)
+        await self._serve(method, call, context, user)
+
+    async def _become(self, method: _Method, call: Call, context: Context, user: User) -> None:
+        """From here on the call counts as its user's, and no more as its address's."""
+        USER.set(user)
+        method.calls.leave(call.share, call)
+        call.share = OF_USER + user.name
+        CALLER.set(call.share)
+        if not method.calls.enter(call.share, call):
+            call.share = ""
+            await abort(context, _no_room(method))
+
+    async def _serve(self, method: _Method, call: Call, context: Context, user: User | None) -> None:
+        peer, client_call, access = context.peer(), _client_call(_headers(context)), self._access
+        requests = Requests(
+            method,
+            context,
+            self._received,
+            call.share,
+            lambda request: access.check(method.name, request, user, peer, client_call),
+        )
+        outcome = NO_ANSWER
+        try:
+            given = await requests.begin()
+            if method.is_stream:
+                given = requests
+            elif given is None:
+                raise status.invalid("bad_request", f"{method.name}: there is no request")
+            made = method.behaviour(given, call)
+            if inspect.isasyncgen(made):
+                async with aclosing(made):
+                    async for response in made:
+                        await call.write(response)
+            elif method.has_stream:
+                await made
+            else:
+                answer = await made
+                outcome = DONE
+                await call.answer(answer, self.answers, call.share)
+            outcome = DONE
+        except status.StatusError as error:
+            outcome = error.status.message
+            await abort(context, error)
+        finally:
+            access.audit.finish(call.failure or outcome)
+            requests.release()
 
 
 class Requests:
@@ -371,104 +463,6 @@ class Requests:
             self._taken = 0
 
 
-def _handler(
-    handler: Any,
-    method: _Method,
-    received: ByteWindow,
-    answers: ByteWindow,
-    since: dict[Call, float],
-    access: Access,
-) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return a handler for the server that takes and gives streams of bytes, and runs this method."""
-    behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-
-    limit_s = WATCH_LIMIT_S if method.name in WATCHES else None
-    is_long = method.is_stream or handler.response_streaming
-
-    async def run(_: AsyncIterator[bytes], context: Context) -> None:
-        call = Call(context, handler.response_serializer, since)
-        CALLER.set(call.share)  # gRPC runs each call as a task of its own
-        if not method.calls.enter(call.share, call):
-            await abort(context, _no_room(method))
-        try:
-            if limit_s is None:
-                await admitted(call, context)
-                return
-            async with asyncio.timeout(limit_s):
-                await admitted(call, context)
-        except TimeoutError:
-            await abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
-        except asyncio.CancelledError:
-            if call.ended is None:
-                raise
-            await abort(context, call.ended)
-        finally:
-            access.over(call)
-            if call.share:
-                method.calls.leave(call.share, call)
-
-    async def admitted(call: Call, context: Context) -> None:
-        try:
-            user = await access.admit(
-                method.name, context.peer(), call.share, _headers(context), _certificate(context)
-            )
-        except status.StatusError as error:
-            await abort(context, error)
-        if user is not None:
-            await become(call, context, user)
-        if is_long and method.name not in OPEN:
-            access.begin(call, user, _headers(context))
-        await serve(call, context, user)
-
-    async def become(call: Call, context: Context, user: User) -> None:
-        """From here on the call counts as its user's, and no more as its address's."""
-        USER.set(user)
-        method.calls.leave(call.share, call)
-        call.share = OF_USER + user.name
-        CALLER.set(call.share)
-        if not method.calls.enter(call.share, call):
-            call.share = ""
-            await abort(context, _no_room(method))
-
-    async def serve(call: Call, context: Context, user: User | None) -> None:
-        peer = context.peer()
-        client_call = _client_call(_headers(context))
-        requests = Requests(
-            method,
-            context,
-            received,
-            call.share,
-            lambda request: access.check(method.name, request, user, peer, client_call),
-        )
-        outcome = NO_ANSWER
-        try:
-            given = await requests.begin()
-            if method.is_stream:
-                given = requests
-            elif given is None:
-                raise status.invalid("bad_request", f"{method.name}: there is no request")
-            made = behaviour(given, call)
-            if inspect.isasyncgen(made):
-                async with aclosing(made):
-                    async for response in made:
-                        await call.write(response)
-            elif handler.response_streaming:
-                await made
-            else:
-                answer = await made
-                outcome = DONE
-                await call.answer(answer, answers, call.share)
-            outcome = DONE
-        except status.StatusError as error:
-            outcome = error.status.message
-            await abort(context, error)
-        finally:
-            access.audit.finish(call.failure or outcome)
-            requests.release()
-
-    return grpc.stream_stream_rpc_method_handler(run, None, None)
-
-
 def _headers(context: Context) -> dict[str, str]:
     return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
 
@@ -476,7 +470,7 @@ def _headers(context: Context) -> dict[str, str]:
 def _client_call(headers: Mapping[str, str]) -> str:
     """The client's id of its call; empty if there is none, or it is none that belongs into a log."""
     found = headers.get(CLIENT_CALL, "")
-    return found if IS_CLIENT_CALL.fullmatch(found) else ""
+    return found if CLIENT_CALL_ID.fullmatch(found) else ""
 
 
 def _certificate(context: Context) -> str:

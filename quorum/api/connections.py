@@ -24,8 +24,8 @@ and the log has a descriptor for each segment."""
 MAX_CONNECTIONS = 32_768
 LOOK_S = 1.0
 """Interval between two checks of the connections."""
-IS_MANY = 2
-"""Below this part of the limit, connections are not checked."""
+CHECKED_FROM = 2
+"""Connections are not checked below this part of the limit: 2 is a half."""
 _BYTES_RECEIVED = 128
 """Offset of tcpi_bytes_received, a u64, in struct tcp_info (Linux, <linux/tcp.h>)."""
 
@@ -66,7 +66,7 @@ def close_excess(port: int, most: int) -> int:
     """Close the excess connections of each address to this port; return their number. Blocks for some milliseconds
     if there are thousands."""
     descriptors = _descriptors()
-    if len(descriptors) * IS_MANY < most:
+    if len(descriptors) * CHECKED_FROM < most:
         return 0
     found = excess(list(_connections(descriptors, port)), most)
     for each in found:
