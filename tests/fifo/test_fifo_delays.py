@@ -296,6 +296,18 @@ def test_a_delay_in_a_transaction_counts_from_the_publish() -> None:
     assert delayed(world) == [(1, due_ms)] and counts(world) == (1, 0, 1)
 
 
+def test_its_time_to_live_begins_when_it_is_due_also_in_a_transaction() -> None:
+    world, name = made(message_ttl_ms=30)
+    world.apply([in_transaction(1, world.batch(name, 1, due_times_ms=(-100,)))])
+    assert world.do(name, Commit(1)) == Ok()
+    world.wake(99)
+    assert counts(world) == (1, 0, 0)
+    world.wake(29)
+    assert counts(world) == (1, 0, 0)
+    world.wake(1)
+    assert counts(world) == (0, 0, 0) and info(world).totals.expired == 1
+
+
 def test_a_rollback_leaves_nothing_delayed() -> None:
     world, name = made()
     world.apply([in_transaction(1, world.batch(name, 2, due_times_ms=(-100,)))])
