@@ -517,6 +517,8 @@ class Messages:
     def forget_delayed(self, block: Stored, cause: str) -> None:
         """Removes a cold block, of which all messages are delayed, from the queue."""
         assert self.delays is not None
+        if block.earliest != NEVER:  # of messages that were ready before
+            self.expiries.remove((block.earliest, block.number))
         self.delays.refile(block.number, block.earliest_due, None)
         self.delays.count -= block.live
         if self.counts_bytes:

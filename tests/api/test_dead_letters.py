@@ -564,6 +564,66 @@ def test_a_letter_that_one_of_its_groups_has_counts_also_behind_one_that_no_grou
     assert result.is_anywhere
 
 
+# ---- what is in doubt
+
+
+def test_a_letter_whose_settlement_failed_is_in_its_target_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target has it, and the queue does not know: the next worker sends it again under its number."""
+    settle, failed = dead_letters._Worker._settle, []
+
+    async def fails_once(worker: Any, to: int, *rest: int) -> None:
+        if to and not failed:
+            failed.append(to)
+            raise status.StatusError(FULL)
+        await settle(worker, to, *rest)
+
+    monkeypatch.setattr(dead_letters._Worker, "_settle", fails_once)
+
+    async def scenario(node: Node) -> None:
+        await node.client.declare("grave")
+        await node.client.declare("orders", TARGET)
+        await node.die("orders", [b"1"])
+        await node.until("orders", lambda info: info.dead == 0)
+        assert failed == [1] and (await node.work("orders")).epoch == 2
+        assert (await node.client.describe("grave")).queue.ready == 1
+
+    on_node(scenario)
+
+
+def test_what_an_earlier_worker_has_sent_stays_in_doubt_until_it_is_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The target has a letter of the first worker. The second one hears that no group has it, and waits."""
+    settle, send = dead_letters._Worker._settle, dead_letters._Session.send
+    failed, refused = [], []
+
+    async def fails_once(worker: Any, to: int, *rest: int) -> None:
+        if to and not failed:
+            failed.append(to)
+            raise status.StatusError(FULL)
+        await settle(worker, to, *rest)
+
+    async def is_refused_once(session: Any, config: Any, batch: Any) -> dead_letters._Result:
+        result = await send(session, config, batch)
+        if failed and not refused:
+            refused.append(batch.first)
+            return dead_letters._Result([FULL] * len(batch.letters), set())
+        return result
+
+    monkeypatch.setattr(dead_letters._Worker, "_settle", fails_once)
+    monkeypatch.setattr(dead_letters._Session, "send", is_refused_once)
+
+    async def scenario(node: Node) -> None:
+        await node.client.declare("grave")
+        await node.client.declare("orders", TARGET)
+        await node.die("orders", [b"1"])
+        await node.until("orders", lambda info: info.dead == 0)
+        assert failed == refused == [1]
+        assert (await node.client.describe("grave")).queue.ready == 1
+
+    on_node(scenario)
+
+
 # ---- batches
 
 

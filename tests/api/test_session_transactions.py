@@ -336,22 +336,27 @@ async def test_what_a_lost_node_has_not_decided_is_rolled_back_by_the_leader_of_
     assert node.apply(1, origin, late).replies[0].reason == "rolled_back"
 
 
-@on_node
-async def test_a_commit_that_is_not_finished_in_all_groups_is_asked_again(node: Node) -> None:
-    await node.publish(1, "a", "far")
-    node.answer()
-    node.session.transactions.commit(5, 1)
-    prepared, node.waiting = node.waiting, []
-    node.hub._dispatch(prepared)
-    node.waiting.clear()
-    node.open(2)
-    node.session.transactions.commit(6, 1)
-    assert await node.answers() == {6: "IN_DOUBT"}
-    due(node, 1)
-    await node.answers()
-    node.open(3)
-    node.session.transactions.commit(7, 1)
-    assert await node.answers() == {7: ""}
+@pytest.mark.parametrize("first", ["a", "far"])
+def test_a_commit_that_is_not_finished_in_all_groups_is_asked_again(first: str) -> None:
+    """Groups that do not know the transaction refuse it, before the one that has decided or after it."""
+
+    async def scenario(node: Node) -> None:
+        await node.publish(1, first, "third")
+        node.answer()
+        node.session.transactions.commit(5, 1)
+        prepared, node.waiting = node.waiting, []
+        node.hub._dispatch(prepared)
+        node.waiting.clear()
+        node.open(2)
+        node.session.transactions.commit(6, 1)
+        assert await node.answers() == {6: "IN_DOUBT"}
+        due(node, QUEUES[first].group)
+        await node.answers()
+        node.open(3)
+        node.session.transactions.commit(7, 1)
+        assert await node.answers() == {7: ""}
+
+    on_node(scenario)()
 
 
 @on_node

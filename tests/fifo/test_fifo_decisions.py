@@ -16,7 +16,7 @@ from fifo.persistence.references import references
 from fifo.queries import group as queries
 from fifo.queries import transactions as transaction_queries
 from fifo.results import DecidedTransaction, PreparedPart, TransactionInfo
-from support.fifo_world import World, in_transaction
+from support.fifo_world import World, in_transaction, sequences
 
 RECORD = 7
 """the group that decides about what is prepared here"""
@@ -168,6 +168,33 @@ def test_a_deleted_queue_takes_its_part_along() -> None:
     world.apply([(None, c.DeleteQueue(1))])
     finish(world, name, 1, is_committed=True)
     assert counts(world, 2) == (3, 0)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_single_active_consumer_waits_for_what_an_earlier_one_has_prepared(is_committed: bool) -> None:
+    world, name = world_of(single_active_consumer=True)
+    attach = holding(world, name)
+    settle(world, name, 1, attach, 1, 2)
+    prepare(world, name, 1)
+    world.do(name, c.Cancel(1, "a", True))
+    _, applied = world.attach(world.session(2), "b", 9)
+    assert not applied.effects
+    applied = world.apply([(None, c.Finish(name, 1, is_committed))])
+    assert sequences(applied) == ([3] if is_committed else [1, 2, 3])
+
+
+def test_a_consumer_times_out_with_what_it_has_back_after_a_rollback() -> None:
+    world, name = world_of(consumer_timeout_ms=1_600)
+    attach = holding(world, name)
+    settle(world, name, 1, attach, 1, 3)
+    prepare(world, name, 1)
+    world.wake(2_000)
+    finish(world, name, 1, is_committed=False)
+    assert counts(world) == (0, 3)
+    world.wake(1_500)
+    assert counts(world) == (0, 3), "its time begins again"
+    world.wake(200)
+    assert counts(world) == (3, 0)
 
 
 def test_a_later_session_waits_until_the_parts_of_the_last_one_are_finished() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fifo.commands import Commit, Discard, Get, Modify, Pin, Purge, Rollback, Settle, UpdateConfig
+from fifo.commands import Commit, Discard, Get, Modify, Pin, Purge, Return, Rollback, Settle, UpdateConfig
 from fifo.commands import QueueConfig as Config
 from fifo.effects import Deliver, Ok, Pinned, Refused
 from fifo.limits import SMALL
@@ -249,6 +249,21 @@ def test_a_message_that_expires_while_it_is_delayed_leaves_when_it_is_due() -> N
     assert counts(world) == (0, 0, 0) and info(world).totals.expired == 1
 
 
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_purge_leaves_no_expiry_of_messages_that_were_requeued_with_a_delay(is_cold: bool) -> None:
+    world, name = made(delayed_retry_min_ms=100, message_ttl_ms=50)
+    world.publish(name, 7)
+    world.publish(name, 1, due_times_ms=(-1_000,))
+    attach, tags = tags_of(world, name, 7)
+    world.do(name, Return(1, "", attach, tags))
+    if is_cold:
+        world.machine.page_out(1, 0)
+    assert world.apply([(None, Purge(1))]).replies == (Ok(8),)
+    assert world.machine.next_wake() is None
+    world.publish(name, 1, passed_ms=60)
+    assert counts(world) == (1, 0, 0)
+
+
 def test_a_message_over_its_delivery_limit_leaves_at_once() -> None:
     world, name = made(delayed_retry_min_ms=50, delivery_limit=0)
     world.publish(name, 1)
@@ -279,6 +294,18 @@ def test_a_delay_in_a_transaction_counts_from_the_publish() -> None:
     world.wake(20)
     assert world.do(name, Commit(1)) == Ok()
     assert delayed(world) == [(1, due_ms)] and counts(world) == (1, 0, 1)
+
+
+def test_its_time_to_live_begins_when_it_is_due_also_in_a_transaction() -> None:
+    world, name = made(message_ttl_ms=30)
+    world.apply([in_transaction(1, world.batch(name, 1, due_times_ms=(-100,)))])
+    assert world.do(name, Commit(1)) == Ok()
+    world.wake(99)
+    assert counts(world) == (1, 0, 0)
+    world.wake(29)
+    assert counts(world) == (1, 0, 0)
+    world.wake(1)
+    assert counts(world) == (0, 0, 0) and info(world).totals.expired == 1
 
 
 def test_a_rollback_leaves_nothing_delayed() -> None:

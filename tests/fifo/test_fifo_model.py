@@ -27,7 +27,7 @@ from fifo import embargo
 from fifo.budgets import Entry
 from fifo.consumers.consumer import CheckedOut, Consumer
 from fifo.decisions import Decision, Decisions
-from fifo.effects import Refused
+from fifo.effects import Applied, Refused
 from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
@@ -1060,8 +1060,9 @@ class DelaysAgainstModel(FifoAgainstModel):
     def purged(self, who: int, queue: int, step: dict[str, Any], passed_ms: int) -> None:
         """A purge comes while messages are delayed."""
         name, world = producer(who), self.world
-        world.apply([world.batch(name, 3, queue=queue), world.op(name, c.Attach(queue, "a", b"", 30))])
-        fail = {"what": "fail", "pick": 0, "first": 0, "width": 3, "more": False, "credit": 0}
+        publish = world.batch(name, 4 + step["behind"], queue=queue, ttl_ms=step["ttl"])
+        world.apply([publish, world.op(name, c.Attach(queue, "a", b"", 30))])
+        fail = {"what": "fail", "pick": 0, "first": 0, "width": 12, "more": False, "credit": 0}
         world.apply([world.op(name, self.answer(fail | {"queue": queue}, name))])
         self.administration(step | {"what": "purge", "queue": queue}, passed_ms)
 
@@ -1070,6 +1071,30 @@ DelaysAgainstModel.TestCase.settings = settings(
     FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestDelaysAgainstModel = DelaysAgainstModel.TestCase
+
+
+class ColdAgainstModel(DelaysAgainstModel):
+    """The same with a twin that goes on from a checkpoint after every entry: all its blocks are cold then, as after a
+    restart."""
+
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+        world, apply = self.world, self.world.apply
+
+        def cold(operations: Sequence[tuple[c.Origin | None, c.Command]], passed_ms: int = 1) -> Applied:
+            assert world.twin is not None
+            pages = world.twin.memory.pages
+            world.twin = world.resumed(world.checkpointer(world.twin).take().state, pages)
+            return apply(operations, passed_ms)
+
+        world.apply = cold  # type: ignore[method-assign]
+
+
+ColdAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+)
+TestColdAgainstModel = ColdAgainstModel.TestCase
 
 
 class MessageGroupsAgainstModel(FifoAgainstModel):

@@ -456,6 +456,25 @@ def test_a_replica_that_waits_for_a_body_that_nobody_has_any_more_is_sent_anothe
     alike(cluster, group)
 
 
+def test_messages_are_not_delivered_again_while_entries_are_applied_again() -> None:
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    sessions = [consume(cluster, name, group, queue) for name in cluster.names]
+    publish(sessions[0], group, queue, range(30))
+    cluster.settle()
+    before = [session.received(group) for session in sessions]
+    assert sorted(map(len, before)) == [10, 10, 10]
+    for name in cluster.names:
+        cluster.members[name].replicas[group].rebuild_from_snapshot(0, cluster.now_ms)
+    publish(sessions[0], group, queue, range(30, 33))
+    alike(cluster, group)
+    found = [session.received(group) for session in sessions]
+    assert [found[place][:10] for place in range(3)] == before
+    assert sum(map(len, found)) == 33
+    assert not any(session.ended for session in sessions)
+
+
 @pytest.mark.parametrize("how_many", [1, 2])
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "started from the newest"])
 def test_a_replica_goes_back_to_an_older_snapshot_where_the_newest_is_damaged_with_a_body(

@@ -716,6 +716,21 @@ def test_an_acknowledgement_waits_for_the_disk() -> None:
     assert lone.answers() == [("n2", AppendAnswer(2, 1, 3, Outcome.MATCHES))]
 
 
+def test_an_acknowledgement_of_a_lost_life_does_not_count_once_the_leaders_disk_has_the_entry() -> None:
+    lone = Lone()
+    lone.become_leader()
+    index = lone.group.propose([b"a"])
+    assert index is not None
+    lone.group.tick()
+    lone.hear("n2", AppendAnswer(lone.group.term, 1, index + 1, Outcome.MATCHES))
+    lone.group.recovery_response("n2", 7)
+    lone.answers()
+    assert lone.group.commit_index < index
+    lone.hear("n2", AppendAnswer(lone.group.term, lone.group._guard.seq, index + 1, Outcome.MATCHES))
+    lone.group.tick()
+    assert lone.group.commit_index == index, "it has the entry again"
+
+
 # ---- one and five members
 
 

@@ -129,6 +129,7 @@ class World:
         if self.twin is not None:
             assert self.twin.apply(meta, numbered) == applied
             assert snapshot.encode(self.twin) == snapshot.encode(self.machine)
+            assert self.twin.next_wake() == self.machine.next_wake()
         if self.model is not None:
             replies, events = self.model.apply(meta, numbered)
             assert [plain_reply(reply) for reply in applied.replies] == [
