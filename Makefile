@@ -68,22 +68,42 @@ $(VENV)/.tools: $(VENV)/.installed
 	  echo "chromium is not installed, and could not be: the tests of the management page are left out"
 	@touch $@
 
-check: $(TOOLS) $(PROTO)/.installed
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
-	$(PY) -m pytest tests/layout
+# What is done in parts, side by side: LANES parts at a time, in the order of their names here. A line tells how each part
+# ended. Each has a log of its own; the logs of those that failed are shown at the end.
+LANES ?= $(shell expr $$(nproc) + 2)
+define side-by-side
+@rm -rf $(VENV)/$@ && mkdir -p $(VENV)/$@
+@echo "$(words $1) parts, $(LANES) at a time, with logs in $(VENV)/$@: $1"
+@$(MAKE) --silent --no-print-directory --keep-going --jobs $(LANES) LOGS=$(VENV)/$@ $(addprefix part-,$1) || \
+  { for log in $(VENV)/$@/*.failed; do printf '\n%s:\n' "$$log"; cat "$$log"; done; exit 1; }
+endef
 
-# Tests that start processes and JVMs wait most of the time, so they run beside the others; what they say is shown at the
-# end. Those of the layout are a part of `make check`.
-WAITING = tests/spark tests/bench tests/cli tests/demo tests/processes
+part-%:
+	($(part_$*)) > $(LOGS)/$*.log 2>&1; status=$$?; echo "$*: $$(tail -n 1 $(LOGS)/$*.log)"; \
+	[ $$status = 0 ] || mv $(LOGS)/$*.log $(LOGS)/$*.failed; exit $$status
+
+part_layout = $(PY) -m pytest tests/layout
+part_types  = $(PY) -m mypy
+part_style  = $(PY) -m ruff check . && $(PY) -m ruff format --check .
+check: $(TOOLS) $(PROTO)/.installed
+	$(call side-by-side,layout types style)
+
+# The parts of the tests, those that take longest first. Tests that start processes and JVMs wait much of the time, so
+# more parts run at a time than there are processors. `others` has what no other part has, but for the layout: that is a
+# part of `make check`.
+JVMS := $(addprefix tests/spark/test_spark_,$(addsuffix .py,commands distributed kill pipeline_command verify_kill wheel))
+part_jvms      = $(PY) -m pytest $(JVMS)
+part_spark     = $(PY) -m pytest tests/spark $(addprefix --ignore ,$(JVMS))
+part_processes = $(PY) -m pytest tests/processes
+part_commands  = $(PY) -m pytest tests/cli tests/demo tests/bench
+part_fifo      = $(PY) -m pytest tests/fifo
+part_node      = $(PY) -m pytest tests/node
+part_api       = $(PY) -m pytest tests/api
+part_others    = $(PY) -m pytest tests $(addprefix --ignore ,$(addprefix tests/,$(ELSEWHERE)))
+ELSEWHERE     := api bench cli demo fifo layout node processes spark
 test: $(TOOLS)
 ifeq ($(ARGS),)
-	@$(PY) -m pytest $(WAITING) > $(VENV)/waiting-tests.log 2>&1 & waiting=$$!; \
-	echo "$(WAITING) run beside the others, into $(VENV)/waiting-tests.log"; \
-	$(PY) -m pytest tests $(addprefix --ignore ,tests/layout $(WAITING)); others=$$?; \
-	wait $$waiting; waiting=$$?; echo; echo "$(WAITING):"; cat $(VENV)/waiting-tests.log; \
-	exit $$((others | waiting))
+	$(call side-by-side,jvms processes spark others commands fifo node api)
 else
 	$(PY) -m pytest tests $(ARGS)
 endif

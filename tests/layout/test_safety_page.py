@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -27,16 +28,22 @@ def named(page: str) -> list[tuple[str, str]]:
     return NAMED.findall(text_of(page))
 
 
+@cache
+def functions_of(file: str) -> frozenset[str] | None:
+    """The names of the functions of a file; None if it does not exist."""
+    path = ROOT / file
+    if not path.exists():
+        return None
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return frozenset(each.name for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_test_that_the_page_names_exists(page: str) -> None:
     missing = []
     for file, test in named(page):
-        path = ROOT / file
-        tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
-        functions = {
-            node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        }
-        if not path.exists() or (test and test not in functions):
+        functions = functions_of(file)
+        if functions is None or (test and test not in functions):
             missing.append(f"{file}::{test}")
     assert missing == []
 
