@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -195,6 +196,8 @@ class Consumer(_Settling):
     def __init__(self, loop: _Loop, consumer: AioConsumer) -> None:
         super().__init__(loop, consumer)
         self._consumer = consumer
+        self._begun: deque[tuple[Delivery, int]] = deque()
+        """deliveries whose iteration was broken off, and the place of the next message of each"""
 
     @property
     def consumer_tag(self) -> str:
@@ -214,20 +217,40 @@ class Consumer(_Settling):
     def __iter__(self) -> Iterator[DeliveredMessage]:
         """The loop is asked once for each delivery, and not for each message of it."""
         settles = self._consumer.options.auto_settle
-        while (delivery := self._loop.run(self._consumer.next_delivery())) is not None:
-            for ordinal in range(delivery.count):
-                if delivery.is_void:
-                    break
-                message = DeliveredMessage(delivery, ordinal)
-                yield message
-                if settles:  # the loop decides whether the message is void: it may become so meanwhile
-                    self._dispose(partial(self._consumer.settle_if_held, message), wait=False)
+        while (found := self._next(None)) is not None:
+            delivery, place = found
+            try:
+                while place < delivery.count and not delivery.is_void:
+                    message = DeliveredMessage(delivery, place)
+                    place += 1
+                    yield message
+                    if settles:  # the loop decides whether the message is void: it may become so meanwhile
+                        self._dispose(partial(self._consumer.settle_if_held, message), wait=False)
+            finally:
+                if place < delivery.count:
+                    self._begun.append((delivery, place))
 
     def deliveries(self) -> Iterator[Delivery]:
-        return _iterate(self._loop, self._consumer.deliveries())
+        while (delivery := self.next_delivery()) is not None:
+            yield delivery
+            if self._consumer.options.auto_settle:
+                self.settle_batch(delivery)
 
     def next_delivery(self, timeout_ms: int | None = None) -> Delivery | None:
         """The next batch; None when the consumer has ended, or if no batch arrives within timeout_ms."""
+        found = self._next(timeout_ms)
+        if found is None:
+            return None
+        delivery, place = found
+        return delivery.rest(place)
+
+    def _next(self, timeout_ms: int | None) -> tuple[Delivery, int] | None:
+        """The next batch, and the place of the first message in it that the caller was not given."""
+        while self._begun:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                delivery, place = self._begun.popleft()
+                if not delivery.is_void:
+                    return delivery, place
 
         async def wait() -> Delivery | None:
             try:
@@ -236,7 +259,8 @@ class Consumer(_Settling):
             except TimeoutError:
                 return None
 
-        return self._loop.run(wait())
+        arrived = self._loop.run(wait())
+        return None if arrived is None else (arrived, 0)
 
     def settle_batch(self, delivery: Delivery, *, wait: bool = False) -> bool:
         return self._dispose(partial(self._consumer.settle_batch, delivery, wait=wait), wait)
