@@ -23,7 +23,7 @@ from quorum.client.batch import Batch, Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer as AioConsumer
 from quorum.client.definitions import ImportReport
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
-from quorum.client.errors import ClosedError, PublishUnknown
+from quorum.client.errors import ClosedError, PublishUnknown, UsageError
 from quorum.client.records import (
     BindingInfo,
     BrowsedMessage,
@@ -84,12 +84,14 @@ class _Loop:
         """The thread is also gone in the child after a fork; nobody would answer there."""
         if not self._thread.is_alive():
             raise ClosedError("the client has been closed")
+        if threading.get_ident() == self._thread.ident:  # it would wait for itself
+            raise UsageError("a callback of a future runs in the client's own thread, where no call can wait")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work on the loop and wait for it. A KeyboardInterrupt here cancels the work there."""
         try:
             self._require_running()
-        except ClosedError:
+        except UsageError:
             work.close()
             raise
         running = Running(self._loop, work)
@@ -150,6 +152,7 @@ class _Loop:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()  # browses that were broken off
 
 
 class _Settling:
