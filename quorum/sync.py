@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,7 +23,7 @@ from quorum.client.batch import Batch, Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer as AioConsumer
 from quorum.client.definitions import ImportReport
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
-from quorum.client.errors import ClosedError, PublishUnknown
+from quorum.client.errors import ClosedError, PublishUnknown, UsageError
 from quorum.client.records import (
     BindingInfo,
     BrowsedMessage,
@@ -83,12 +84,14 @@ class _Loop:
         """The thread is also gone in the child after a fork; nobody would answer there."""
         if not self._thread.is_alive():
             raise ClosedError("the client has been closed")
+        if threading.get_ident() == self._thread.ident:  # it would wait for itself
+            raise UsageError("a callback of a future runs in the client's own thread, where no call can wait")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work on the loop and wait for it. A KeyboardInterrupt here cancels the work there."""
         try:
             self._require_running()
-        except ClosedError:
+        except UsageError:
             work.close()
             raise
         running = Running(self._loop, work)
@@ -149,6 +152,7 @@ class _Loop:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()  # browses that were broken off
 
 
 class _Settling:
@@ -195,6 +199,8 @@ class Consumer(_Settling):
     def __init__(self, loop: _Loop, consumer: AioConsumer) -> None:
         super().__init__(loop, consumer)
         self._consumer = consumer
+        self._begun: deque[tuple[Delivery, int]] = deque()
+        """deliveries whose iteration was broken off, and the place of the next message of each"""
 
     @property
     def consumer_tag(self) -> str:
@@ -214,20 +220,40 @@ class Consumer(_Settling):
     def __iter__(self) -> Iterator[DeliveredMessage]:
         """The loop is asked once for each delivery, and not for each message of it."""
         settles = self._consumer.options.auto_settle
-        while (delivery := self._loop.run(self._consumer.next_delivery())) is not None:
-            for ordinal in range(delivery.count):
-                if delivery.is_void:
-                    break
-                message = DeliveredMessage(delivery, ordinal)
-                yield message
-                if settles:  # the loop decides whether the message is void: it may become so meanwhile
-                    self._dispose(partial(self._consumer.settle_if_held, message), wait=False)
+        while (found := self._next(None)) is not None:
+            delivery, place = found
+            try:
+                while place < delivery.count and not delivery.is_void:
+                    message = DeliveredMessage(delivery, place)
+                    place += 1
+                    yield message
+                    if settles:  # the loop decides whether the message is void: it may become so meanwhile
+                        self._dispose(partial(self._consumer.settle_if_held, message), wait=False)
+            finally:
+                if place < delivery.count:
+                    self._begun.append((delivery, place))
 
     def deliveries(self) -> Iterator[Delivery]:
-        return _iterate(self._loop, self._consumer.deliveries())
+        while (delivery := self.next_delivery()) is not None:
+            yield delivery
+            if self._consumer.options.auto_settle:
+                self.settle_batch(delivery)
 
     def next_delivery(self, timeout_ms: int | None = None) -> Delivery | None:
         """The next batch; None when the consumer has ended, or if no batch arrives within timeout_ms."""
+        found = self._next(timeout_ms)
+        if found is None:
+            return None
+        delivery, place = found
+        return delivery.rest(place)
+
+    def _next(self, timeout_ms: int | None) -> tuple[Delivery, int] | None:
+        """The next batch, and the place of the first message in it that the caller was not given."""
+        while self._begun:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                delivery, place = self._begun.popleft()
+                if not delivery.is_void:
+                    return delivery, place
 
         async def wait() -> Delivery | None:
             try:
@@ -236,7 +262,8 @@ class Consumer(_Settling):
             except TimeoutError:
                 return None
 
-        return self._loop.run(wait())
+        arrived = self._loop.run(wait())
+        return None if arrived is None else (arrived, 0)
 
     def settle_batch(self, delivery: Delivery, *, wait: bool = False) -> bool:
         return self._dispose(partial(self._consumer.settle_batch, delivery, wait=wait), wait)

@@ -69,6 +69,10 @@ class AdminCalls:
         """A channel to the endpoint for this attempt, from 0 on."""
         raise NotImplementedError
 
+    def _require_own_cancellation(self) -> None:
+        """After a CancelledError: raise ClosedError if it comes from the client's `close`."""
+        raise NotImplementedError
+
     def _limit(self, timeout_ms: int | None) -> int:
         return self._default_ms() if timeout_ms is None else timeout_ms
 
@@ -122,5 +126,8 @@ class AdminCalls:
                     told = error  # prefer an error with a reason to one of an unreachable node
                 if deadline - loop.time() <= 2 * UNARY_PAUSE_S:
                     raise told from problem
+            except asyncio.CancelledError:
+                self._require_own_cancellation()
+                raise
             attempt += 1
             await asyncio.sleep(UNARY_PAUSE_S)

@@ -10,7 +10,6 @@ The loop pauses for them, so that what they publish leaves together. A thread th
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import time
 from _thread import allocate_lock
 from collections import deque
@@ -20,6 +19,7 @@ from typing import Any
 
 from quorum.client.errors import ClosedError
 
+CLOSED = "the client has been closed"
 PAUSE_S = 0.000_05
 """Length of one pause, in which threads wake. The system needs about twice this time."""
 MOST_PAUSES, MOST_IDLE_PAUSES = 20, 3
@@ -116,8 +116,8 @@ class Running:
 
 
 def _copy(answer: Answer, done: asyncio.Task[Any]) -> None:
-    if done.cancelled():
-        answer.set_exception(concurrent.futures.CancelledError())
+    if done.cancelled():  # with the loop, or the thread does not wait any more
+        answer.set_exception(ClosedError(CLOSED))
     elif (error := done.exception()) is not None:
         answer.set_exception(error)
     else:
@@ -219,4 +219,4 @@ class Inbox:
                 answer, _ = self._left.popleft()
             except IndexError:  # another thread was faster
                 return
-            answer.set_exception(ClosedError("the client has been closed"))
+            answer.set_exception(ClosedError(CLOSED))

@@ -49,6 +49,7 @@ class Attachments:
     async def attach(self, consumer: Consumer) -> None:
         if self._stream.failure is not None:
             raise self._stream.failure
+        self._stream.require_loop()
         if consumer.consumer_tag in self._consumers:
             raise UsageError(f"consumer tag {consumer.consumer_tag!r} is in use in this client")
         try:

@@ -99,30 +99,36 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         self._clock_s = clock_s
         self._find_tls_problem = None if channels else partial(tls.problem, service)
         self._session: Session | None = None
+        self._opening = asyncio.Lock()
         self._channels = Channels(service, self._open_channel)
         self._is_closed = False
 
     # ---- life
 
     async def open(self) -> Self:
-        if self._session is None and self._has_session:
-            self._require_not_closed()
-            session = Session(
-                self._endpoints,
-                self._silence_ms,
-                self._default_ms,
-                self._open_channel,
-                self._clock_s,
-                self._find_leader if self._near_leader else None,
-                self._find_tls_problem,
-            )
-            try:
-                await session.open(self._connect_timeout_ms)
-            except BaseException:
-                await session.close(0)
-                raise
-            self._session = session
+        async with self._opening:
+            if self._session is None and self._has_session:
+                self._require_not_closed()
+                self._session = await self._opened()
         return self
+
+    async def _opened(self) -> Session:
+        session = Session(
+            self._endpoints,
+            self._silence_ms,
+            self._default_ms,
+            self._open_channel,
+            self._clock_s,
+            self._find_leader if self._near_leader else None,
+            self._find_tls_problem,
+        )
+        try:
+            await session.open(self._connect_timeout_ms)
+            self._require_not_closed()  # it may have been closed meanwhile
+        except BaseException:
+            await session.close(0)
+            raise
+        return session
 
     async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Wait for open publishes, up to timeout_ms, and end the session; checked-out messages are returned."""
@@ -215,6 +221,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         """`publish` or `publish_to` without waiting: the outcome is set when it is known. The blocking client uses
         this. queue: or an exchange with the message's routing key."""
         session = self._live()
+        session.require_loop()
         check_names(queue)
         if isinstance(queue, Through) and queue.exchange:
             session.placement.use_exchange()
@@ -298,6 +305,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         prepared = prepare(batch)
         check_names(route)
         session = self._live()
+        session.require_loop()
         if isinstance(route, Through) and route.exchange:
             session.placement.use_exchange()
         else:
@@ -347,6 +355,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
             raise UsageError(f"get of {count} messages; allowed: 1 to {MAX_COUNT}")
         check_name(queue)
         session = self._live()
+        session.require_loop()
         task = asyncio.create_task(session.gets.get(queue, count, settled))
         try:
             await asyncio.wait({task}, timeout=self._limit(timeout_ms) / 1000)
@@ -437,6 +446,9 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
                 if not isinstance(error, UnavailableError) or attempt == 2 * len(self._endpoints):
                     raise error from problem
                 why = f"; last error: {error}"
+            except asyncio.CancelledError:
+                self._require_own_cancellation()
+                raise
             finally:
                 call.cancel()
             if limit:
@@ -534,6 +546,13 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
     def _require_not_closed(self) -> None:
         if self._is_closed:
             raise ClosedError("the client has been closed")
+
+    def _require_own_cancellation(self) -> None:
+        """After a CancelledError: raise ClosedError unless the caller's task was cancelled. `close` cancels the calls
+        of gRPC."""
+        task = asyncio.current_task()
+        if self._is_closed and (task is None or not task.cancelling()):
+            raise ClosedError("the client has been closed") from None
 
     def _live(self) -> Session:
         self._require_not_closed()

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
 from quorum.client.errors import ClosedError, QuorumError, UsageError
 from quorum.v1 import queue_pb2
+
+T = TypeVar("T", bound=DeliveredMessage | Delivery)
 
 MAX_COUNT = (1 << 32) - 1
 """Messages that one get or one prefetch may name."""
@@ -65,6 +67,9 @@ class Consumer(Holder):
     whole batches. The consumer attaches by `await consumer`, `async with`, or the first iteration.
 
     With auto_settle, a message or batch is settled when the caller asks for the next one.
+
+    An iteration that is broken off, or whose wait is cancelled, loses nothing: the next iteration, or `next_delivery`,
+    continues where it ended.
     """
 
     def __init__(
@@ -82,6 +87,8 @@ class Consumer(Holder):
         self.is_active = False
         """Whether it is the active consumer of a queue with x-single-active-consumer."""
         self._arrived: deque[Delivery] = deque()
+        self._begun: tuple[Delivery, int] | None = None
+        """a delivery that iterations have given a part of, and the place of its next message"""
         self._signal = asyncio.Event()
         self._waiting = 0
         self._state = _State()
@@ -108,7 +115,11 @@ class Consumer(Holder):
     async def _start(self) -> None:
         if not self._state.was_started:
             self._state.was_started = True
-            await self._attachments.attach(self)
+            try:
+                await self._attachments.attach(self)
+            except QuorumError:
+                self._state.was_started = self._state.is_ended  # else the next call would wait for ever
+                raise
         if self._state.error is not None:
             raise self._state.error
 
@@ -140,13 +151,33 @@ class Consumer(Holder):
 
     async def next_delivery(self) -> Delivery | None:
         """The next batch; None when the consumer has ended. Raises the cause if the service ended it."""
+        found = await self._next()
+        if found is None:
+            return None
+        delivery, place = found
+        return delivery.rest(place)
+
+    async def _next_message(self) -> DeliveredMessage | None:
+        found = await self._next()
+        if found is None:
+            return None
+        delivery, place = found
+        if place + 1 < delivery.count:
+            self._begun = delivery, place + 1
+        return DeliveredMessage(delivery, place)
+
+    async def _next(self) -> tuple[Delivery, int] | None:
+        """Take the next batch, and the place of the first message in it that the caller was not given."""
         await self._start()
         while True:
+            begun, self._begun = self._begun, None
+            if begun is not None and not begun[0].is_void:
+                return begun
             while self._arrived:
                 delivery = self._arrived.popleft()
                 if not delivery.is_void:
                     self._given_to = delivery.last_tag
-                    return delivery
+                    return delivery, 0
             if self._state.error is not None:
                 raise self._state.error
             if self._state.is_ended or self._state.is_drained:
@@ -163,22 +194,12 @@ class Consumer(Holder):
             finally:
                 self._waiting -= 1
 
-    async def deliveries(self) -> AsyncIterator[Delivery]:
+    def deliveries(self) -> AsyncIterator[Delivery]:
         """Whole batches, in order."""
-        while (delivery := await self.next_delivery()) is not None:
-            yield delivery
-            if self.options.auto_settle:
-                await self.settle_batch(delivery)
+        return _Iteration(self, self.next_delivery)
 
-    async def __aiter__(self) -> AsyncIterator[DeliveredMessage]:
-        while (delivery := await self.next_delivery()) is not None:
-            for ordinal in range(delivery.count):
-                if delivery.is_void:
-                    break
-                message = DeliveredMessage(delivery, ordinal)
-                yield message
-                if self.options.auto_settle:
-                    await self.settle_if_held(message)
+    def __aiter__(self) -> AsyncIterator[DeliveredMessage]:
+        return _Iteration(self, self._next_message)
 
     # ---- settling by tag
 
@@ -257,6 +278,7 @@ class Consumer(Holder):
         super().void()
         self.is_active = False
         self._arrived.clear()
+        self._begun = None
         self._given_to = 0
 
     def timed_out(self) -> None:
@@ -297,3 +319,32 @@ class Consumer(Holder):
             return 0
         self._credit_sent = due
         return due
+
+
+class _Iteration(Generic[T]):
+    """One `async for`. The consumer keeps the position, so a cancelled wait or a `break` loses nothing."""
+
+    __slots__ = ("_consumer", "_last", "_next")
+
+    def __init__(self, consumer: Consumer, next_item: Callable[[], Awaitable[T | None]]) -> None:
+        self._consumer = consumer
+        self._next: Callable[[], Awaitable[T | None]] = next_item
+        self._last: T | None = None
+        """what is settled when the next item is requested"""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        last, self._last = self._last, None
+        if last is not None:
+            await self._consumer.settle_if_held(last)
+        item = await self._next()
+        if item is None:
+            raise StopAsyncIteration
+        if self._consumer.options.auto_settle:
+            self._last = item
+        return item
+
+    async def aclose(self) -> None:
+        """For contextlib.aclosing. There is nothing to release."""

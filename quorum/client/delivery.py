@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from quorum.client.batch import BatchReader
+from quorum.client.batch import BatchReader, PreparedBatch, part_of
 from quorum.client.errors import UsageError, VoidDelivery
 from quorum.client.requests import within
 from quorum.client.tags import TagRanges, count_of
@@ -143,6 +143,23 @@ class Delivery:
         """Whether the attachment has ended, so that these messages are ready in the queue again."""
         return self.generation != self.holder.generation
 
+    def rest(self, place: int) -> Delivery:
+        """A delivery of its messages from this place on."""
+        if not place:
+            return self
+        wire = queue_pb2.Delivery()
+        wire.CopyFrom(self.wire)
+        count = self.count - place
+        wire.first_tag, wire.count = self.first_tag + place, count
+        wire.batch = part_of(PreparedBatch(self.batch_bytes, self.count), place, count).data
+        del wire.sequences[:]
+        for given in self.wire.sequences:
+            first = given.first + place
+            if first <= given.last:
+                wire.sequences.add(first=first, last=given.last)
+            place = max(0, first - given.last - 1)
+        return Delivery(self.holder, wire, self.generation)
+
     def __len__(self) -> int:
         return self.count
 
@@ -234,10 +251,12 @@ class Holder:
         await self._settle_tags([(delivery.first_tag, delivery.last_tag)], wait)
         return True
 
-    async def settle_if_held(self, message: DeliveredMessage) -> None:
-        """Settle a message unless it is void or settled already."""
-        if message.delivery.generation == self.generation:
-            await self._settle_tags([(message.tag, message.tag)], wait=False)
+    async def settle_if_held(self, target: DeliveredMessage | Delivery) -> None:
+        """Settle a message or the messages of a delivery, without those that are void or settled already."""
+        if isinstance(target, Delivery):
+            await self.settle_batch(target)
+        elif target.delivery.generation == self.generation:
+            await self._settle_tags([(target.tag, target.tag)], wait=False)
 
     # ---- for the connection
 

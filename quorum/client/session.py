@@ -123,8 +123,13 @@ class Session:
         """Whether a stream is up."""
         return self._stream.is_up
 
+    def require_loop(self) -> None:
+        """UsageError in another event loop than that of the session."""
+        self._stream.require_loop()
+
     async def open(self, timeout_ms: int) -> None:
         """Starts, and waits for the first stream. Raises what the service answers if it refuses."""
+        self._stream.loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._run(), name="quorum-session")
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -155,7 +160,8 @@ class Session:
                 task.cancel()
             self._task = None
             self._give_up(closed)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # those that are done may belong to an event loop that has ended
+        await asyncio.gather(*[task for task in tasks if not task.done()], return_exceptions=True)
 
     async def _decide_all(self, timeout_ms: int) -> None:
         """Wait until all publishes are decided, over another stream if need be, and all requests are written."""
@@ -178,6 +184,10 @@ class Session:
     async def _run(self) -> None:
         try:
             await self._keep_a_stream()
+        except asyncio.CancelledError:
+            if not self._is_closing:  # the event loop ends, or the program has cancelled all tasks
+                self._give_up(ClosedError("the client has ended: its task was cancelled"))
+            raise
         except Exception as error:
             # a defect in this client: fail all callers, so that none of them waits for ever
             self._give_up(ServiceError(f"the client has failed: {error!r}"))
@@ -407,7 +417,7 @@ class Session:
         self._stream.fail(error)
         self._lost(error)
         self.publisher.fail_all(error)
-        self.attachments.end_all(None if isinstance(error, ClosedError) else error)
+        self.attachments.end_all(None if self._is_closing else error)
         self.placement.stay()
 
     async def _half_close(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorum.client.delivery import Holder
-from quorum.client.errors import QuorumError
+from quorum.client.errors import QuorumError, UsageError
 from quorum.client.outbox import Outbox
 from quorum.client.requests import Requests
 
@@ -32,6 +32,8 @@ class StreamState:
         self.last_error: QuorumError | None = None
         self.is_between = False
         """The session has left its stream for the leader's endpoint, where none has been opened yet."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """the event loop of the session; None before it is opened"""
         self._producer_id = secrets.token_bytes(16)
         self._epoch = 0
         self._up = asyncio.Event()
@@ -52,6 +54,13 @@ class StreamState:
     def name(self) -> tuple[bytes, int]:
         """The producer and the epoch of the present stream, or of the one before."""
         return self._producer_id, self._epoch
+
+    def require_loop(self) -> None:
+        """UsageError in another event loop than that of the session: there no answer could be awaited."""
+        if self.failure is None and self.loop is not asyncio.get_running_loop():
+            raise UsageError(
+                "the client belongs to another event loop; open one for each loop, or use quorum.sync for threads"
+            )
 
     async def wait(self) -> None:
         """Wait until a stream is up. Raises the failure if there will be none."""

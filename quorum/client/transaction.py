@@ -186,6 +186,7 @@ class Transaction:
     async def _may_send(self, queue: str | None, *, is_publish: bool = False) -> None:
         """Wait until the next request can be sent. queue: that it is about to use, None for an exchange. is_publish:
         wait also until what was published before is being written."""
+        self._stream.require_loop()
         if not self._number and not self._is_over:
             if queue is None:
                 self._open.placement.use_exchange()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 from google.rpc import code_pb2
 
 import quorum
-from quorum.client import Client, Consumer, DeliveredMessage
+from quorum.client import Client, Consumer, DeliveredMessage, Delivery
+from quorum.client.delivery import GetHolder, Link
 from quorum.client.errors import (
     ClosedError,
     NotFound,
@@ -22,7 +23,7 @@ from quorum.client.errors import (
 )
 from quorum.v1 import queue_pb2
 from support.fake_server import FakeConsumer, Refusal
-from support.fake_server_harness import SHORT_MS, World, eventually, on_cluster
+from support.fake_server_harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster
 
 
 def numbered(first: int, count: int) -> list[bytes]:
@@ -708,3 +709,77 @@ async def test_a_stream_that_breaks_while_it_is_half_closed_is_no_error(world: W
     session._call.done_writing = breaks
     await client.close()
     assert asked
+
+
+@on_cluster()
+async def test_an_iteration_that_is_broken_off_is_continued_by_the_next_one(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 6)
+        async with client.consume("q") as consumer:
+            seen: list[tuple[int, int, bytes]] = []
+            for _ in range(2):
+                async for message in consumer:
+                    seen.append((message.tag, message.sequence, message.body))
+                    if len(seen) % 2 == 0:
+                        break
+            seen += [(each.tag, each.sequence, each.body) for each in await take(consumer, 2)]
+            assert seen == [(number, number, b"%d" % (number - 1)) for number in range(1, 7)]
+            assert await consumer.settle_up_to(6) == 6
+
+
+@on_cluster()
+async def test_an_iteration_goes_on_after_a_wait_that_was_cancelled(world: World) -> None:
+    async with quorum.connect(world.url) as client, client.consume("q", auto_settle=True) as consumer:
+        messages, deliveries = aiter(consumer), aiter(consumer.deliveries())
+        for received in (messages, deliveries):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(received), 0.01)
+        await filled(client, 2)
+        assert (await anext(messages)).body == b"0"
+        [rest] = await anext(deliveries)
+        assert rest.body == b"1"
+
+
+@on_cluster()
+async def test_the_rest_of_a_delivery_is_void_with_its_attachment(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 3)
+        async with client.consume("q") as consumer:
+            async for _ in consumer:
+                break
+            world.nodes[0].cut()
+            await eventually(lambda: client.reconnect_count == 1 and bool(consumer.attach), "attached again")
+            messages = await take(consumer, 3)
+            assert [(each.tag, each.redelivered) for each in messages] == [(1, True), (2, True), (3, True)]
+
+
+def test_the_rest_of_a_delivery_has_its_own_sequences() -> None:
+    batch = quorum.encode_batch(numbered(0, 6)).data
+    wire = queue_pb2.Delivery(attach=1, first_tag=11, count=6, batch=batch)
+    for first, last in ((1, 2), (5, 5), (7, 9)):
+        wire.sequences.add(first=first, last=last)
+    delivery = Delivery(GetHolder(cast(Link, None), "q", 1), wire, 0)
+    for place in range(6):
+        rest = delivery.rest(place)
+        assert [(each.tag, each.sequence, each.body) for each in rest] == [
+            (each.tag, each.sequence, each.body) for each in list(delivery)[place:]
+        ]
+
+
+@on_cluster()
+async def test_a_consumer_that_could_not_begin_says_so_each_time(world: World) -> None:
+    client = await quorum.connect(world.url)
+    first, second = (client.consume("q", consumer_tag="same") for _ in range(2))
+    wrong, late = client.consume(cast(str, 1)), client.consume("q")
+    async with first, asyncio.timeout(EVENTUALLY_S):
+        for _ in range(2):
+            with pytest.raises(UsageError, match="in use"):
+                await second.next_delivery()
+            with pytest.raises(UsageError, match="cannot be attached"):
+                await wrong.next_delivery()
+    await second  # its tag is free
+    await client.close()
+    async with asyncio.timeout(EVENTUALLY_S):
+        for _ in range(2):
+            with pytest.raises(ClosedError):
+                await late.next_delivery()

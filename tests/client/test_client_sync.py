@@ -227,3 +227,21 @@ def test_a_service_that_is_not_there_is_an_error(world: World) -> None:
     with pytest.raises(UnavailableError):
         quorum.sync.connect("quorum://127.0.0.1:1", connect_timeout_ms=200)
     assert "quorum-client" not in [thread.name for thread in threading.enumerate()]
+
+
+@blocking
+def test_an_iteration_that_is_broken_off_is_continued(world: World) -> None:
+    with quorum.sync.connect(world.url) as client:
+        client.publish_batch("q", [b"%d" % number for number in range(6)])
+        with client.consume("q", auto_settle=True) as consumer:
+            seen = []
+            for _ in range(2):
+                for message in consumer:
+                    seen.append(message.body)
+                    if len(seen) % 2 == 0:
+                        break
+            rest = consumer.next_delivery(timeout_ms=0)
+            assert rest is not None
+            assert [*seen, *(each.body for each in rest)] == [b"%d" % number for number in range(6)]
+            client.publish("q", b"last")
+            assert [each.body for each in next(consumer.deliveries())] == [b"last"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from queue import Queue
 
 import pytest
 
-from quorum.client.errors import ClosedError
+from quorum.client.errors import ClosedError, UsageError
 from quorum.sync import _Loop
 
 
@@ -91,7 +93,7 @@ def test_a_thread_whose_call_is_ended_with_the_loop_is_told() -> None:
         waiting = pool.submit(lambda: loop.run(forever()))
         begun.wait()
         loop.stop()
-        with pytest.raises(CancelledError):
+        with pytest.raises(ClosedError):
             waiting.result()
 
 
@@ -159,3 +161,44 @@ def test_calls_are_refused_where_the_loop_has_no_thread() -> None:
         with pytest.raises(ClosedError):
             call()
     loop._loop.close()
+
+
+def test_a_call_in_the_thread_of_the_loop_is_refused() -> None:
+    """A callback of a future runs there: a call would wait for itself."""
+    loop = _Loop()
+    told: Queue[BaseException | None] = Queue()
+
+    def call() -> None:
+        try:
+            loop.run(asyncio.sleep(0))
+        except UsageError as error:
+            told.put(error)
+        else:
+            told.put(None)
+
+    future = loop.run(_future())
+    loop.follow(partial(_same, future)).add_done_callback(lambda _: call())
+    loop.run(_fail(future))
+    assert isinstance(told.get(), UsageError)
+    loop.stop()
+
+
+def test_an_iterator_that_was_not_finished_is_closed_with_the_loop() -> None:
+    loop = _Loop()
+    closed: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.append("yes")
+
+    found = numbers()
+
+    async def step() -> int:
+        return await anext(found)
+
+    assert loop.run(step()) == 1
+    loop.stop()
+    assert closed == ["yes"]

@@ -557,6 +557,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         self.muted = False
         self.is_cut_off = False
         self.has_no_majority = False
+        self.unanswered_calls = 0
         self.holds_commits = False
         self.refuses_sessions: Refusal | None = None
         self.unavailable_calls = 0  # so many unary calls answer UNAVAILABLE first
@@ -803,6 +804,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
 
     async def _gate(self, context: Any) -> None:
         if self.has_no_majority:
+            self.unanswered_calls += 1
             await asyncio.Event().wait()
         if self.unavailable_calls > 0:
             self.unavailable_calls -= 1

@@ -1,0 +1,136 @@
+"""The life of a client: opening and closing beside other calls, cancelled tasks, and several event loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import quorum
+from quorum.client import Client
+from quorum.client.errors import ClosedError, UsageError
+from support.fake_server_harness import EVENTUALLY_S, World, eventually, on_cluster
+
+UNENDING_MS = 3_600_000
+
+
+async def _browse(client: Client) -> object:
+    return [message async for message in client.browse("q")]
+
+
+@on_cluster()
+async def test_calls_that_wait_while_the_client_is_closed_are_told_so(world: World) -> None:
+    """gRPC cancels them. Their own tasks were not cancelled."""
+    world.nodes[0].has_no_majority = True
+    for call in (_browse, lambda client: client.declare("new")):
+        client = await quorum.connect(world.url, timeout_ms=UNENDING_MS)
+        calls = world.nodes[0].unanswered_calls
+        waiting = asyncio.create_task(call(client))
+        await eventually(lambda: world.nodes[0].unanswered_calls > calls, "called")
+        await client.close()
+        with pytest.raises(ClosedError):
+            await waiting
+
+
+@on_cluster()
+async def test_a_call_that_is_cancelled_itself_stays_cancelled(world: World) -> None:
+    world.nodes[0].has_no_majority = True
+    client = await quorum.connect(world.url)
+    waiting = asyncio.create_task(client.declare("new"))
+    await eventually(lambda: world.nodes[0].unanswered_calls == 1, "called")
+    waiting.cancel()
+    await client.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+@on_cluster()
+async def test_a_client_that_is_closed_while_it_opens_leaves_no_session(world: World) -> None:
+    before = asyncio.all_tasks()
+    client = quorum.connect(world.url)
+    opening = asyncio.create_task(client.open())
+    await asyncio.sleep(0)
+    await client.close()
+    with pytest.raises(ClosedError):
+        await opening
+    assert not [task for task in asyncio.all_tasks() - before if task.get_name() == "quorum-session"]
+
+
+@on_cluster()
+async def test_a_client_that_two_tasks_open_has_one_session(world: World) -> None:
+    client = quorum.connect(world.url)
+    await asyncio.gather(client.open(), client.open())
+    sessions = [task for task in asyncio.all_tasks() if task.get_name() == "quorum-session"]
+    assert len(sessions) == 1
+    await client.close()
+    assert sessions[0].done()
+
+
+def _calls(client: Client) -> list[Callable[[], Awaitable[object]]]:
+    async def transaction() -> None:
+        async with client.transaction() as begun:
+            await begun.publish("q", b"x")
+
+    return [
+        lambda: client.publish("q", b"x"),
+        lambda: client.publish_batch("q", [b"x"]),
+        lambda: client.get("q"),
+        lambda: client.consume("q").start(),
+        transaction,
+    ]
+
+
+@on_cluster()
+async def test_a_client_whose_tasks_were_cancelled_fails_its_calls(world: World) -> None:
+    """As by a program that ends with the cancellation of all tasks."""
+    own = asyncio.all_tasks()
+    client = await quorum.connect(world.url, timeout_ms=UNENDING_MS)
+    consumer = await client.consume("q")
+    for node in world.nodes:
+        node.muted = True
+    waiting = await client.send_batch("q", [b"x"])
+    for task in asyncio.all_tasks() - own:
+        if task.get_name() == "quorum-session":
+            task.cancel()
+    async with asyncio.timeout(EVENTUALLY_S):
+        with pytest.raises(ClosedError, match="cancelled"):
+            await waiting
+        for _ in range(2):
+            with pytest.raises(ClosedError, match="cancelled"):
+                await consumer.next_delivery()
+        for call in _calls(client):
+            with pytest.raises(ClosedError):
+                await call()
+        await client.close(timeout_ms=UNENDING_MS)
+
+
+@on_cluster()
+async def test_a_client_whose_event_loop_has_ended_says_so(world: World) -> None:
+    def one_loop_after_the_other() -> None:
+        async def opened() -> Client:
+            client = await quorum.connect(world.url, timeout_ms=UNENDING_MS)
+            await client.publish("q", b"x")
+            return client
+
+        async def used(client: Client) -> None:
+            for call in _calls(client):
+                with pytest.raises(ClosedError):
+                    await call()
+            await client.close(timeout_ms=UNENDING_MS)
+
+        asyncio.run(used(asyncio.run(opened())))
+
+    await asyncio.to_thread(one_loop_after_the_other)
+
+
+@on_cluster()
+async def test_another_event_loop_is_refused(world: World) -> None:
+    async with quorum.connect(world.url, timeout_ms=UNENDING_MS) as client:
+
+        async def used() -> None:
+            for call in _calls(client):
+                with pytest.raises(UsageError, match="another event loop"):
+                    await call()
+
+        await asyncio.to_thread(asyncio.run, used())
