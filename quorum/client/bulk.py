@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Self
 
 import pyarrow as pa
@@ -23,8 +22,9 @@ from quorum.v1 import bulk_pb2 as pb
 
 BLOCK_ROWS = 8_192
 BLOCK_BYTES = 1 << 20
-CALL_BLOCKS = 16
-"""Blocks of one call to Stage; the client keeps them until the service answers."""
+CALL_BLOCKS, CALL_BYTES = 16, 16 << 20
+"""Blocks of one call to Stage, and their bytes, if it has more than one block. The client keeps them until the service
+answers, and repeats the whole call if that takes too long."""
 MOST_BLOCK_BYTES = 8 << 20
 KINDS: dict[str, pb.Field.Kind] = {
     name.lower(): kind for name, kind in pb.Field.Kind.items() if kind != pb.Field.KIND_UNSPECIFIED
@@ -292,9 +292,8 @@ class BulkClient:
         given. Another attempt to write the same rows needs another name."""
         name = part or uuid.uuid4().bytes
         rows = chunk = 0
-        blocks = _blocks(batches)
         doing = f"staging batch {batch} of {producer!r} for {queue!r}"
-        while some := list(islice(blocks, CALL_BLOCKS)):
+        for some in _calls(_blocks(batches)):
             requests = [pb.StageRequest(arrow=block) for block, _ in some]
             first = requests[0]
             first.queue, first.producer, first.batch, first.part = queue, producer, batch, name
@@ -396,6 +395,20 @@ def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
         rows, size = rows + batch.num_rows, size + batch.nbytes
     if kept:
         yield from _cut(_joined(kept))
+
+
+def _calls(blocks: Iterable[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
+    """The blocks of each call to Stage."""
+    some: list[tuple[bytes, int]] = []
+    size = 0
+    for data, rows in blocks:
+        if some and (len(some) >= CALL_BLOCKS or size + len(data) > CALL_BYTES):
+            yield some
+            some, size = [], 0
+        some.append((data, rows))
+        size += len(data)
+    if some:
+        yield some
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

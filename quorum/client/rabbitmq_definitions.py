@@ -19,7 +19,19 @@ from quorum.v1 import admin_pb2
 
 MARKS = ("rabbit_version", "rabbitmq_version", "vhosts", "users", "permissions", "global_parameters")
 """Keys by which a file is known as RabbitMQ's."""
-INFORMATION = ("rabbit_version", "rabbitmq_version", "product_name", "product_version", "explanation")
+INFORMATION = (
+    "rabbit_version",
+    "rabbitmq_version",
+    "product_name",
+    "product_version",
+    "rabbitmq_definition_format",
+    "original_cluster_name",
+    "original_vhost_name",
+    "explanation",
+    "description",
+    "metadata",
+)
+"""Keys that describe the file, its cluster or its virtual host."""
 READ = ("exchanges", "queues", "bindings", "policies")
 DEFAULT_VHOST = "/"
 
@@ -30,6 +42,7 @@ PLACEMENT = {
     "x-queue-master-locator": "where RabbitMQ places the leader",
     "x-quorum-initial-group-size": "a queue's group decides the number of replicas here",
     "x-quorum-target-group-size": "a queue's group decides the number of replicas here",
+    "x-target-group-size": "a queue's group decides the number of replicas here",
     "x-max-in-memory-length": "messages are paged out by themselves here",
     "x-max-in-memory-bytes": "messages are paged out by themselves here",
     "x-ha-policy": "every queue is replicated here",
@@ -40,8 +53,8 @@ PLACEMENT = {
     "x-ha-promote-on-shutdown": "every queue is replicated here",
     "x-ha-promote-on-failure": "every queue is replicated here",
 }
-"""Arguments that say where and how RabbitMQ stores a queue, and why they are left out. The type has notes of its
-own."""
+"""Arguments that say where and how RabbitMQ stores a queue, and why they are left out; also keys of policies, after
+"x-". The type has notes of its own."""
 
 BUILT_IN = {
     "amq.direct": "direct",
@@ -50,6 +63,12 @@ BUILT_IN = {
     "amq.topic": "topic",
 }
 """The exchanges that are always there, with their types."""
+
+SAME = {"amq.match": "amq.headers"}
+"""Exchanges that are always there in RabbitMQ, and the one here that does the same."""
+
+LIMITED = "with a delivery limit (x-delivery-limit)"
+"""The end of the note of a classic queue."""
 
 
 def is_rabbitmq(file: Node) -> bool:
@@ -115,6 +134,7 @@ def _unread(fields: Fields) -> Iterator[str]:
         "topic_permissions": "permissions by routing key have no counterpart",
         "parameters": "federation, shovels, operator policies and limits have no counterpart",
         "global_parameters": "they describe the RabbitMQ cluster",
+        "limits": "a cluster has no virtual hosts to limit",
     }
     for name in fields.left():
         node = fields.take(name)
@@ -160,7 +180,8 @@ def _exchange(fields: Fields) -> Definition:
 
 
 def _is_always_there(definition: Definition) -> bool:
-    return not definition.name or BUILT_IN.get(definition.name) == definition.wire.type
+    name = SAME.get(definition.name, definition.name)
+    return not name or BUILT_IN.get(name) == definition.wire.type
 
 
 def _take_arguments(definition: Definition, fields: Fields) -> dict[str, FieldValue]:
@@ -188,9 +209,7 @@ def _queue(fields: Fields) -> Definition:
     if kind == "stream":
         definition.refusal = "a stream: reading removes nothing there, and a queue has no such mode"
     elif kind != "quorum":
-        definition.notes.append(
-            f"a {kind} queue: it becomes a replicated queue, with a delivery limit (x-delivery-limit)"
-        )
+        definition.notes.append(f"a {kind} queue: it becomes a replicated queue, {LIMITED}")
     if not fields.take_or("durable", True).boolean():
         definition.notes.append("a transient queue: it is durable here")
     if fields.take_or("auto_delete", False).boolean():
@@ -208,8 +227,9 @@ def _is_unlimited(definition: Definition) -> bool:
     """Whether it is a quorum queue without a delivery limit. A classic one has a note of its own."""
     return (
         definition.kind == "queue"
-        and not definition.notes
         and "x-delivery-limit" not in definition.wire.arguments
+        and not definition.refusal
+        and not any(note.endswith(LIMITED) for note in definition.notes)
     )
 
 
@@ -232,14 +252,14 @@ def _binding(fields: Fields, types: dict[str, str]) -> Definition:
     if to.value not in ("queue", "exchange"):
         raise to.wrong('"queue", "exchange"')
     fields.take_or("vhost", "")
-    wire = files.binding(
-        fields.take("source").text(),
-        to.text(),
-        fields.take("destination").text(),
-        fields.take_or("routing_key", "").text(),
-        {},
-    )
-    definition = Definition("binding", "", fields.place, wire)
+    ends = [fields.take("source").text(), fields.take("destination").text()]
+    notes = []
+    for place in (0, 1) if to.value == "exchange" else (0,):
+        if ends[place] in SAME:
+            notes.append(f"the exchange {ends[place]} is {SAME[ends[place]]} here")
+            ends[place] = SAME[ends[place]]
+    wire = files.binding(ends[0], to.text(), ends[1], fields.take_or("routing_key", "").text(), {})
+    definition = Definition("binding", "", fields.place, wire, notes=notes)
     given = _take_arguments(definition, fields)
     kind = types.get(wire.source, "")
     if kind in ("fanout", "headers") and wire.routing_key:

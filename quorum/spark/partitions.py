@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROWS_A_PARTITION = 65_536
 MAX_DEFAULT_PARTITIONS = 32
 KEPT_VIEWS = 4
-"""Views of a queue that a planning process keeps; the service keeps 16 of a queue in total."""
+"""Views of a queue that a program keeps; the service keeps 16 of a queue in total."""
 
 
 @dataclass
@@ -83,5 +83,5 @@ def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iter
             raise
         raise DataLoss(
             f"queue {part.queue!r}: the view that this DataFrame reads has ended ({error}); load it again. "
-            f"A planning process keeps its last {KEPT_VIEWS} views of a queue for some minutes"
+            f"A program keeps its last {KEPT_VIEWS} views of a queue for some minutes"
         ) from error

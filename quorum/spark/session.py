@@ -35,6 +35,8 @@ LOCAL_DEFAULTS = {
     # one for each core of this machine; Spark's default of 200 is for clusters
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
+STARTS = 3
+"""Attempts to start the JVM."""
 EXECUTOR_PATH = "spark.executorEnv.PYTHONPATH"
 
 
@@ -58,12 +60,26 @@ def session(app_name: str = "quorum", master: str = LOCAL, **conf: Any) -> Spark
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    started = builder.getOrCreate()
+    started = _started(builder)
     # Spark finds the source by itself (pyspark_quorum), but only if there is a program `sh` on PATH
     from quorum.spark.source import QuorumSource
 
     started.dataSource.register(QuorumSource)
     return started
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    """Spark forks to start its JVM, and gRPC's threads in this process can end the forked process at once. So an
+    attempt without a JVM is repeated if this process has used gRPC."""
+    from pyspark.errors import PySparkRuntimeError
+
+    for _ in range(STARTS - 1):
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if error.getCondition() != "JAVA_GATEWAY_EXITED" or "grpc" not in sys.modules:
+                raise
+    return builder.getOrCreate()
 
 
 def is_local(master: str) -> bool:

@@ -31,6 +31,9 @@ PART_BYTES = 32 << 20
 
 log = logging.getLogger("quorum.spark")
 
+UNNAMED = "spark-write-"
+"""Begin of the producers of batch writes without txnAppId."""
+
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
@@ -123,6 +126,38 @@ def _stage(
         raise
 
 
+def _refuse_earlier(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """QuorumSparkError if a queue has this batch of a stream and also a later one. Spark repeats only its last batch,
+    so the rows of this one may be others than those that were published under its number."""
+    earlier = {
+        (queue, each.producer, each.batch)
+        for each in messages
+        if isinstance(each, Staged)
+        for queue in each.refused
+    }
+    for queue, producer, batch in sorted(earlier):
+        if _is_published(options, queue, producer, batch + 1):
+            raise QuorumSparkError(
+                f"queue {queue!r} has batch {batch} of {producer!r}, and a later one: the checkpoint begins again or "
+                "was restored, or two queries have this txnAppId. Nothing of the batch was published, because its rows "
+                "may be others now; give the query another txnAppId if they are to be published"
+            )
+
+
+def _is_published(options: SinkOptions, queue: str, producer: str, batch: int) -> bool:
+    """Whether this batch or a later one was published. Publishing a part that does not exist is refused otherwise."""
+    try:
+        return (
+            service(options.url)
+            .publish(queue, producer, batch, [StagedPart(uuid.uuid4().bytes, 1)])
+            .is_duplicate
+        )
+    except QuorumError as error:
+        if not is_reason(error, "missing_part"):
+            raise
+        return False
+
+
 def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
     """Publish one entry for each queue, in order of name. Parts are published in the order of the tasks."""
     staged = [each for each in messages if isinstance(each, Staged)]
@@ -143,6 +178,11 @@ def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
         try:
             service(options.url).publish(queue, producer, number, parts)
         except QuorumError as error:
+            if is_reason(error, "limit") and producer.startswith(UNNAMED):
+                raise QuorumSparkError(
+                    f"{error}. A write without txnAppId and txnVersion is a producer of its own, which the queue "
+                    "remembers for a day; give all writes of a program one txnAppId, and ascending txnVersions"
+                ) from error
             if not is_reason(error, "missing_part"):
                 raise
             raise QuorumSparkError(
@@ -167,7 +207,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._shape = ToService(schema, check_sink(schema, options), options.queue)
         # made once in one process and pickled into all tasks, so that they stage under the same name
-        self._producer = options.txn_app_id or f"spark-write-{uuid.uuid4()}"
+        self._producer = options.txn_app_id or f"{UNNAMED}{uuid.uuid4()}"
         self._batch = options.txn_version or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -198,6 +238,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _stage(self._options, self._shape, producer, int(number), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _refuse_earlier(self._options, messages)
         _publish(self._options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

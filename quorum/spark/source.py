@@ -7,15 +7,16 @@ partitions are ranges of sequences, which are read from different members.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from quorum.client.errors import NotFound, QuorumError
-from quorum.spark.errors import OptionError
+from quorum.spark import open_views
+from quorum.spark.errors import OptionError, QuorumSparkError
 from quorum.spark.options import SourceOptions, apparent_use, sink_options, source_options
 from quorum.spark.partitions import (
     KEPT_VIEWS,
@@ -101,34 +102,33 @@ def seen(url: str, queue: str) -> Mapping[str, str]:
     return {each.name: each.kind for each in info.fields}
 
 
-_views: dict[tuple[str, str], deque[int]] = {}
-"""The views that this process has opened, oldest first; Spark does not tell when a DataFrame is not used any more."""
-
-
 def open_view(url: str, queue: str, ready: int) -> View:
-    """Open a view of the ready messages, and close this process's oldest views beyond KEPT_VIEWS."""
+    """Open a view of the ready messages, and close this program's oldest views beyond KEPT_VIEWS."""
     at = service(url)
-    mine = _views.setdefault((url, queue), deque())
-    while len(mine) >= KEPT_VIEWS:
-        _close_oldest(at, queue, mine)
+    _close_oldest(at, url, queue, KEPT_VIEWS - 1)
     ttl_ms = min(VIEW_MS + 1_000 * (ready // MESSAGES_A_SECOND), MAX_VIEW_MS)
     while True:
         try:
             made = at.open_view(queue, ttl_ms=ttl_ms)
         except QuorumError as error:
-            if not is_reason(error, "limit") or not mine:
+            if not is_reason(error, "limit"):
                 raise
-            _close_oldest(at, queue, mine)
+            if not _close_oldest(at, url, queue, 0):
+                raise QuorumSparkError(
+                    f"{error}. Each read keeps a view of the queue for ten minutes or more; read it again later"
+                ) from error
         else:
-            mine.append(made.view)
+            open_views.add(url, queue, made.view)
             return made
 
 
-def _close_oldest(at: BulkClient, queue: str, mine: deque[int]) -> None:
-    try:
-        at.close_view(queue, mine.popleft())
-    except NotFound:
-        pass  # the queue was deleted together with its views
+def _close_oldest(at: BulkClient, url: str, queue: str, kept: int) -> int:
+    """Close all views but `kept`. Returns the number of the closed ones."""
+    taken = open_views.take_oldest(url, queue, kept)
+    for view in taken:
+        with suppress(NotFound):  # the queue was deleted together with its views
+            at.close_view(queue, view)
+    return len(taken)
 
 
 class BatchReader(DataSourceReader):

@@ -37,7 +37,7 @@ class Node(bulk_pb2_grpc.BulkServicer):
         self.fail_after_blocks = -1
         self.looked_to = 0
         self.rows_less = 0
-        self.server = grpc.server(ThreadPoolExecutor(4))
+        self.server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", -1)])
         bulk_pb2_grpc.add_BulkServicer_to_server(self, self.server)
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         self.server.start()
@@ -211,6 +211,16 @@ def test_what_is_staged_is_sent_again_as_it_was(nodes: tuple[Node, Node]) -> Non
     assert {(head.queue, head.producer, head.batch, head.part) for head in heads} == {
         ("q", "p", 3, part.part)
     }
+
+
+def test_a_call_has_few_large_rows(nodes: tuple[Node, Node]) -> None:
+    """A call that takes longer than a node's share of the time is repeated as a whole, and would never end."""
+    large = pa.RecordBatch.from_pydict({"body": [bytes(7 << 20)] * 5})
+    with client_of(nodes) as client:
+        assert client.stage("q", "p", 3, [large]).rows == 5
+    calls = nodes[0].requests
+    assert [len(call) for call in calls] == [2, 2, 1]
+    assert [call[0].first_chunk for call in calls] == [0, 2, 4]
 
 
 def test_rows_that_are_missing_on_the_other_side_are_noticed(nodes: tuple[Node, Node]) -> None:

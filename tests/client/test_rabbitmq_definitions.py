@@ -100,6 +100,11 @@ def test_quorum_queues_of_releases_without_a_delivery_limit_have_a_note() -> Non
     limited = {**file(queues=[queue(arguments={"x-delivery-limit": 5})]), "rabbit_version": "3.13.7"}
     assert read_definitions(limited).notes == ()
     assert read(queues=[queue()]).notes == ()
+    placed = queue(arguments={"x-quorum-initial-group-size": 3})
+    [note] = read_definitions({**old, "queues": [{"vhost": "/", **placed}]}).notes
+    assert note.startswith("RabbitMQ 3.13.7 has no delivery limit by default"), (
+        "its own note is about its place"
+    )
 
 
 # ---- exchanges and bindings
@@ -145,6 +150,11 @@ def test_a_binding_loses_only_what_its_exchange_ignores() -> None:
     assert values_to_dict(compared.wire.arguments) == {"x-match": "any-with-x", "x-trace": 1}
     built_in = read(bindings=[{"source": "amq.fanout", "destination": "q", "routing_key": "k"}])
     assert only(built_in).wire.routing_key == ""
+    renamed = only(read(bindings=[{"source": "amq.match", "destination": "q", "arguments": {"a": 1}}]))
+    assert (renamed.wire.source, renamed.notes) == (
+        "amq.headers",
+        ["the exchange amq.match is amq.headers here"],
+    )
     unknown = bound("x-consistent-hash", routing_key="5", arguments={"a": 1})
     assert unknown.wire.routing_key == "5", "the service judges a type that is not known here"
     assert "is no boolean" in bound("headers", arguments={"a": []}).refusal
@@ -225,11 +235,14 @@ def policy(**more: Any) -> Definition:
 
 
 def test_a_policy_gets_the_arguments_of_queues() -> None:
-    found = policy(definition={"max-length": 5, "message-ttl": 1_000, "ha-mode": "all"})
+    found = policy(
+        definition={"max-length": 5, "message-ttl": 1_000, "ha-mode": "all", "target-group-size": 3}
+    )
     assert (found.wire.pattern, found.wire.priority) == ("a*", 3)
     assert values_to_dict(found.wire.arguments) == {"x-max-length": 5, "x-message-ttl": 1_000}
     assert found.notes == [
         "ha-mode is left out: every queue is replicated here",
+        "target-group-size is left out: a queue's group decides the number of replicas here",
         "the pattern '^a' becomes 'a*'",
     ]
     assert "to every queue that matches" in policy(**{"apply-to": "quorum_queues"}).notes[-1]
@@ -261,10 +274,17 @@ def test_sections_that_are_not_read_are_named() -> None:
         parameters=[{"component": "shovel"}],
         global_parameters=[{"name": "internal_cluster_id"}],
         product_name="RabbitMQ",
+        rabbitmq_definition_format="single_virtual_host",
+        original_vhost_name="/",
+        original_cluster_name="rabbit@host",
+        description="",
+        metadata={"default_queue_type": "quorum"},
+        limits={"max-queues": 5},
         news=[1],
     ).notes
     assert [note.partition(":")[0] for note in notes] == [
         "1 global parameter not read",
+        "1 limit not read",
         "1 entry of 'news' not read",
         "1 parameter not read",
         "1 permission not read",

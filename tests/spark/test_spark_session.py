@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from typer.testing import CliRunner
 
 import quorum.spark
@@ -20,7 +21,7 @@ from quorum.cli.spark_options import settings_of
 from quorum.spark import SetupError
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.output_check import check_written
-from quorum.spark.session import EXECUTOR_PATH, _for_executors, is_local
+from quorum.spark.session import EXECUTOR_PATH, STARTS, _for_executors, _started, is_local
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*,4]"])
@@ -33,6 +34,30 @@ def test_masters_in_the_drivers_own_process(master: str) -> None:
 )
 def test_masters_with_processes_elsewhere(master: str) -> None:
     assert not is_local(master)
+
+
+class Builder:
+    """A builder of sessions whose JVM does not start for a while."""
+
+    def __init__(self, failures: int, condition: str = "JAVA_GATEWAY_EXITED") -> None:
+        self.failures = failures
+        self.condition = condition
+
+    def getOrCreate(self) -> str:
+        if self.failures:
+            self.failures -= 1
+            raise PySparkRuntimeError(errorClass=self.condition, messageParameters={})
+        return "started"
+
+
+def test_a_jvm_that_grpcs_threads_have_ended_is_started_again() -> None:
+    started: Any = _started
+    assert started(Builder(STARTS - 1)) == "started"
+    with pytest.raises(PySparkRuntimeError):
+        started(Builder(STARTS))
+    other = Builder(1, "CONTEXT_ONLY_VALID_ON_DRIVER")
+    with pytest.raises(PySparkRuntimeError):
+        started(other)
 
 
 def test_executors_get_the_drivers_pythonpath_as_absolute_paths() -> None:

@@ -14,11 +14,13 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
+from quorum.client.bulk_records import StagedPart
+from quorum.client.errors import RefusedError
 from quorum.spark import QueryFailed, cause, plain_failures
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import sink_options
 from quorum.spark.rows import ToService
-from quorum.spark.sink import _publish, _stage
+from quorum.spark.sink import Part, Staged, StreamWriter, _publish, _stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,6 +141,41 @@ def test_a_batch_whose_parts_are_gone_is_refused_whole(
     with pytest.raises(QuorumSparkError, match="a part is kept for six hours"):
         _publish(options, [early, late], 3)
     assert bodies(client, queue) == []
+
+
+def test_a_stream_whose_batches_begin_again_is_refused_not_skipped(
+    cluster: LocalCluster, client: sync.Client, queue: str
+) -> None:
+    """With the same txnAppId, a new checkpoint's batches have the numbers of published ones, but other rows."""
+    schema = StructType([StructField("body", BinaryType())])
+    options = sink_options({"url": cluster.url, "queue": queue, "txnAppId": "app"}, streaming=True)
+    writer, shape = StreamWriter(options, schema), ToService(schema, ["body"], queue)
+
+    def run(number: int, body: bytes) -> None:
+        rows = pa.RecordBatch.from_pydict({"body": [body]})
+        writer.commit([_stage(options, shape, "app", number, iter([rows]))], number)
+
+    for number in range(3):
+        run(number, b"%d" % number)
+    run(2, b"2")  # as after a driver that died before Spark's own commit log
+    assert bodies(client, queue) == [b"0", b"1", b"2"]
+    with pytest.raises(QuorumSparkError, match="has batch 0 of 'app', and a later one"):
+        run(0, b"new")
+    assert bodies(client, queue) == [b"0", b"1", b"2"]
+
+
+def test_writes_without_a_name_say_what_they_use_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def publish(self, *_: Any) -> None:
+            raise RefusedError("queue 'q' has 5000 producers of staged batches", reason="LIMIT")
+
+    monkeypatch.setattr("quorum.spark.sink.service", lambda _: Full())
+    options = sink_options({"queue": "q"}, streaming=False)
+    parts = [Part("q", StagedPart(bytes(16), 1))]
+    with pytest.raises(QuorumSparkError, match=r"5000 producers.*give all writes of a program one txnAppId"):
+        _publish(options, [Staged("spark-write-1", 0, parts)], 0)
+    with pytest.raises(RefusedError):
+        _publish(options, [Staged("app", 0, parts)], 0)
 
 
 def with_queue(batch: pa.RecordBatch, queue: str) -> pa.RecordBatch:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +15,10 @@ from pyspark.sql import functions as F
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
-from quorum.spark import QueryFailed, plain_failures
+from quorum.client.errors import NotFound
+from quorum.spark import QueryFailed, open_views, plain_failures
 from quorum.spark.session import PUSH_DOWN
+from quorum.spark.source import open_view
 from quorum.sync import Message
 from support.spark_crash import CrashingSource
 
@@ -30,6 +35,43 @@ def load(spark: SparkSession, cluster: LocalCluster, queue: str, **options: Any)
     for name, value in options.items():
         reader = reader.option(name, value)
     return reader.load()
+
+
+def test_programs_that_read_one_after_the_other_do_not_use_up_the_views(
+    cluster: LocalCluster, client: sync.Client, bulk: BulkClient, queue: str
+) -> None:
+    """Nobody tells a program when its DataFrame is not used any more, and a view stays for ten minutes."""
+    client.publish(queue, b"a")
+    code = "import sys; from quorum.spark.source import open_view; print(open_view(*sys.argv[1:], 1).view)"
+    views = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code, cluster.url, queue], check=True, stdout=subprocess.PIPE
+            ).stdout
+        )
+        for _ in range(9)
+    ]
+    with pytest.raises(NotFound):
+        list(bulk.browse(queue, views[-5]))
+    assert all(len(list(bulk.browse(queue, view))) == 1 for view in views[-4:])
+
+
+def test_views_of_parents_that_have_ended_are_closed_and_of_others_kept(
+    monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, bulk: BulkClient, queue: str
+) -> None:
+    ended, other = 2**22 + 1, os.getpid()  # above the highest pid of Linux; alive, and not the parent
+
+    def opened_by(parent: int, count: int) -> list[int]:
+        with monkeypatch.context() as patched:
+            patched.setattr("quorum.spark.open_views.os.getppid", lambda: parent)
+            return [open_view(cluster.url, queue, 1).view for _ in range(count)]
+
+    of_other, of_ended = opened_by(other, 2), opened_by(ended, 3)
+    assert open_views.take_oldest(cluster.url, f"{queue} too", 0) == []
+    assert open_views.take_oldest(cluster.url, queue, 1) == of_ended[:2]
+    assert open_views.take_oldest(cluster.url, queue, 0) == of_ended[2:]
+    for view in of_other:
+        list(bulk.browse(queue, view))
 
 
 @pytest.fixture
