@@ -27,7 +27,7 @@ async def test_calls_that_wait_while_the_client_is_closed_are_told_so(world: Wor
         client = await quorum.connect(world.url, timeout_ms=UNENDING_MS)
         calls = world.nodes[0].unanswered_calls
         waiting = asyncio.create_task(call(client))
-        await eventually(lambda: world.nodes[0].unanswered_calls > calls, "called")
+        await eventually(lambda calls=calls: world.nodes[0].unanswered_calls > calls, "called")
         await client.close()
         with pytest.raises(ClosedError):
             await waiting
