@@ -22,6 +22,7 @@ from quorum.api.outcomes import Outcome, PendingDelivery, weigh
 from quorum.api.session_commands import SessionCommands, Token
 from quorum.api.session_consumers import SessionConsumers
 from quorum.api.session_publisher import SessionPublisher
+from quorum.api.session_routes import SessionRoutes
 from quorum.api.session_transactions import SessionTransactions
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.batches import BatchLimits
@@ -52,9 +53,10 @@ class ClientSession:
         """limits: of its batches; None: those of clients."""
         self._hub = hub
         commands = self._commands = SessionCommands(hub)
-        self.publisher = SessionPublisher(hub, commands, limits or hub.limits)
+        routes = SessionRoutes(hub, commands, limits or hub.limits)
+        self.publisher = SessionPublisher(hub, commands, routes)
         self.consumers = SessionConsumers(hub, commands)
-        self.transactions = SessionTransactions(hub, commands, self.publisher, self.consumers)
+        self.transactions = SessionTransactions(hub, commands, routes, self.publisher, self.consumers)
         self.outbox = commands.outbox
         self._end: status.StatusError | None = None
         self._is_input_over = False
@@ -91,7 +93,7 @@ class ClientSession:
     def client_closes(self) -> None:
         """The client says that it sends nothing again. The session ends cleanly if by then everything is decided, and
         the client was sent every decision."""
-        self._commands.close(is_clean=not (self.publisher.undecided or self.outbox.has_decisions))
+        self._commands.close(is_clean=not (self._commands.undecided or self.outbox.has_decisions))
 
     def input_over(self, error: BaseException | None) -> None:
         """No request comes any more. error: what ended the requests, if they did not end in order; `outcomes` raises
@@ -151,7 +153,7 @@ class ClientSession:
             if self._is_input_over:
                 if self._input_error is not None:
                     raise self._input_error
-                if not self.publisher.undecided and not self.outbox.is_owed:
+                if not self._commands.undecided and not self.outbox.is_owed:
                     return
             await work.wait()
 

@@ -108,18 +108,18 @@ class BodyReader:
     def parts(self, group: int, run: Run) -> Iterator[tuple[batches.StoredBatch, int, int] | BodyUnreadable]:
         """Yield the messages of a run as (batch, first ordinal, count)."""
         if not run.one_each:
-            for batch in _tried(lambda: self.batch(group, run.index, run.operation)):
+            for batch in tried(lambda: self.batch(group, run.index, run.operation)):
                 yield batch if isinstance(batch, BodyUnreadable) else (batch, run.ordinal, run.count)
             return
         for number in range(run.operation, run.operation + run.count):
-            for operation in _tried(partial(self.operation, group, run.index, number)):
+            for operation in tried(partial(self.operation, group, run.index, number)):
                 if isinstance(operation, BodyUnreadable):
                     yield operation
                 else:
                     yield batches.StoredBatch(batch_of(operation)), 0, 1
 
 
-def _tried(read: Callable[[], T]) -> Iterator[T | BodyUnreadable]:
+def tried(read: Callable[[], T]) -> Iterator[T | BodyUnreadable]:
     """Yield each BodyUnreadable while a read fails, and finally the value."""
     while True:
         try:

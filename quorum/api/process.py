@@ -158,58 +158,12 @@ async def _serve(
     config: NodeConfig, named: NamedFiles, log: Log, start: ProcessStart, disk: Disk, source: Source | None
 ) -> int:
     logger = structlog.get_logger().bind(node=config.name)
-    founding, node_state = founding_of(config), start.node_state
 
     def known(peer: str) -> bytes:
         return member.incarnation_bytes(peer)
 
-    network = PeerNetwork(
-        start.id,
-        start.boot,
-        {
-            (start.id if name == config.name else name): host_port(each.peer)
-            for name, each in config.members.items()
-        },
-        named.secret,
-        f"cluster {config.cluster!r}, queue_groups {config.queue_groups}",
-        founding=""
-        if config.join
-        else str(founding),  # founding members with different texts refuse each other's connections
-        incarnation=bytes.fromhex(node_state.incarnation),
-        known=known,
-        skips=" ".join(map(shown, config.skipped_places)),
-        versions=Versions(machine=PRODUCTION.newest_version),
-        security=named.security,
-    )
-    member_config = MemberConfig(
-        start.id,
-        founding.members,
-        start.boot,
-        config.lease_ms,
-        config.queue_groups,
-        config.raft_config(),
-        disk.snapshot_bytes,
-        queue_memory_bytes=config.queue_memory_bytes,
-        addresses={}
-        if config.join
-        else {name: (each.peer, each.client) for name, each in config.members.items()},
-        scrubbing=disk.pace,
-        spread_after_ms=SPREAD_AFTER_MS if config.spread_leaders else None,
-        skip_entries=config.skipped_places,
-    )
-    try:
-        member = Member(
-            member_config,
-            log,
-            network,
-            boottime_s,
-            lambda: int(time.time() * 1000),
-            random.SystemRandom(),
-            node_state,
-            Threaded(),
-        )
-    except UnknownVersion as error:
-        raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
+    network = _network(config, named, start, known)
+    member = _member(config, log, network, start, disk)
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
     access = Access(
         named.administrator,
@@ -265,6 +219,61 @@ async def _serve(
     await loop.run_in_executor(None, driver.stop)
     network.close()
     return 0
+
+
+def _network(
+    config: NodeConfig, named: NamedFiles, start: ProcessStart, known: Callable[[str], bytes]
+) -> PeerNetwork:
+    """The connections to the other members. known: the incarnation under which this member speaks to a peer."""
+    return PeerNetwork(
+        start.id,
+        start.boot,
+        {
+            (start.id if name == config.name else name): host_port(each.peer)
+            for name, each in config.members.items()
+        },
+        named.secret,
+        f"cluster {config.cluster!r}, queue_groups {config.queue_groups}",
+        # founding members with different texts refuse each other's connections
+        founding="" if config.join else str(founding_of(config)),
+        incarnation=bytes.fromhex(start.node_state.incarnation),
+        known=known,
+        skips=" ".join(map(shown, config.skipped_places)),
+        versions=Versions(machine=PRODUCTION.newest_version),
+        security=named.security,
+    )
+
+
+def _member(config: NodeConfig, log: Log, network: PeerNetwork, start: ProcessStart, disk: Disk) -> Member:
+    """OperatorError if a newer release has used the directory."""
+    addresses = {name: (each.peer, each.client) for name, each in config.members.items()}
+    member_config = MemberConfig(
+        start.id,
+        founding_of(config).members,
+        start.boot,
+        config.lease_ms,
+        config.queue_groups,
+        config.raft_config(),
+        disk.snapshot_bytes,
+        queue_memory_bytes=config.queue_memory_bytes,
+        addresses={} if config.join else addresses,
+        scrubbing=disk.pace,
+        spread_after_ms=SPREAD_AFTER_MS if config.spread_leaders else None,
+        skip_entries=config.skipped_places,
+    )
+    try:
+        return Member(
+            member_config,
+            log,
+            network,
+            boottime_s,
+            lambda: int(time.time() * 1000),
+            random.SystemRandom(),
+            start.node_state,
+            Threaded(),
+        )
+    except UnknownVersion as error:
+        raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
 
 
 async def _serve_http(

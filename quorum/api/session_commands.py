@@ -57,6 +57,8 @@ class SessionCommands:
         self.outbox = Outbox()
         self.under_way = 0
         """requests, publishing apart, that their groups have not answered"""
+        self.undecided = 0
+        """batches that their groups have not decided"""
         self.is_clean = False
         """the client has said that nothing is unconfirmed, and has sent nothing since"""
         self.work = asyncio.Event()

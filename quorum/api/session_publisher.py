@@ -1,6 +1,7 @@
 """The publishing side of a client's session: the numbers of its messages, its window, and what becomes of each batch.
 
 Batches are serialized `MessageBatch`es, because the log stores these bytes and a consumer receives them.
+session_routes.py finds what each group gets of a batch.
 """
 
 from __future__ import annotations
@@ -8,41 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
 from fifo.frozen_dataclasses import dataclass
 from fifo.limits import PRODUCTION
 from quorum.api import routing, status
-from quorum.api.filters import kept_fields, ordered_by
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Outbox
 from quorum.api.producer_numbers import ProducerNumbers
 from quorum.api.session_commands import SessionCommands
+from quorum.api.session_routes import KEYS_EXCLUDE, MAX_KNOWN, Route, SessionRoutes, check_copies
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
-from quorum.node.wire.batches import FRAME_BYTES, MAX_INDEPENDENT, BatchLimits, CheckedBatch
-from quorum.node.wire.operations import MAX_RANGES
-from quorum_selectors.known_fields import KeptFields
+from quorum.node.wire.batches import MAX_INDEPENDENT, CheckedBatch
 
 T = TypeVar("T")
 
 MAX_UINT64 = (1 << 64) - 1
-KEYS_EXCLUDE = status.invalid("bad_batch", "routing_key and routing_keys exclude each other").status
-MAX_KNOWN = 8_192
-"""Queues of which a session remembers something; above it, it forgets them all."""
-
-
-def _too_many_copies(count: int, copies: int) -> batches.BatchError:
-    return batches.BatchError(
-        "batch_too_large",
-        f"a batch of {count} messages that counts as {copies}, once for each of their queues; at most "
-        f"{PRODUCTION.max_targeted}",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +68,14 @@ class _Batch:
         return batches.claimed_count(self.data)
 
 
-class Route(NamedTuple):
-    """Where messages go. routing_key: of all messages. routing_keys: if each message has its own."""
-
-    exchange: str
-    routing_key: str
-    routing_keys: Sequence[str]
-
-
 class SessionPublisher:
     """The producer of one session."""
 
-    def __init__(self, hub: Hub, commands: SessionCommands, limits: BatchLimits) -> None:
+    def __init__(self, hub: Hub, commands: SessionCommands, routes: SessionRoutes) -> None:
         self._hub = hub
-        self._limits = limits
-        """of its batches"""
+        self._routes = routes
         self._commands = commands
         self._outbox = commands.outbox
-        self._kept: dict[int, tuple[KeptFields | None, int]] = {}
-        """by queue id: see _look_up_kept"""
         self._numbers = ProducerNumbers()
         self._new_from = 0
         """The client says: numbers from here on were sent in no earlier session. 0: not told."""
@@ -109,19 +85,12 @@ class SessionPublisher:
         """ids of queues that were in the current catalog when a message for them was refused"""
         self._origin = (b"", 0)
         """producer, epoch"""
-        self.undecided = 0
-        """batches that their groups have not decided"""
         self.size_bytes = 0
-        """of these batches"""
+        """of the batches that their groups have not decided"""
         self._bytes_of: Counter[int] = Counter()
         """the same by group: the session's part of the node's window"""
         self.undecided_rows = 0
         """ranges that the answers of these batches may have"""
-        self._routed_by = 0
-        """the revision of exchanges and bindings that the session routed by last"""
-        self._is_current = False
-        """Whether this node has known all exchanges and bindings that were there when the session routed its first
-        message. A node that was started again lacks some for a moment."""
 
     def begin(self, producer: bytes, epoch: int, first_new: int) -> None:
         """See ClientSession.open."""
@@ -169,7 +138,7 @@ class SessionPublisher:
         queue = None
         try:
             queue = await self._hub.requests.queue(name)
-            checked = await self._check(queue, given.data, independent=given.independent)
+            checked = await self._routes.check(queue, given.data, independent=given.independent)
             self._numbers.check(given.first, checked.count, given.lowest_unconfirmed)
             self._hub.published.check_disks(queue.group)
         except batches.BatchError as error:
@@ -187,24 +156,12 @@ class SessionPublisher:
             return
         await self._send(queue, checked, given)
 
-    async def _check(self, queue: CatalogQueue, data: bytes, *, independent: bool = False) -> CheckedBatch:
-        """Check a batch for one queue. Raises BatchError."""
-        kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
-        check = batches.check_independent if independent else batches.check
-        return await self._in_turn(
-            data, partial(check, data, self._limits, kept, max_bytes, **ordered_by([queue]))
-        )
-
     async def refuse(
         self, first: int, lowest_unconfirmed: int, batch: bytes, why: status.StatusError
     ) -> None:
         """Reject all messages of a batch."""
         self._commands.resume()
         await self._refuse(_Batch(batch, first, lowest_unconfirmed), None, why.status)
-
-    async def _in_turn(self, batch: bytes, work: Callable[[], T]) -> T:
-        """The result of work on a batch, when it is the turn of the client's address. Such work may run in a thread."""
-        return await self._hub.turns.run(self._commands.owner, batches.check_steps(batch), work)
 
     async def _send(self, queue: CatalogQueue, checked: CheckedBatch, given: _Batch) -> None:
         last = given.first + checked.count - 1
@@ -234,7 +191,7 @@ class SessionPublisher:
         size = batches.command_bytes(data, command)
         await self._hub.publishing.take_room(size, group)
         rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
-        self.undecided += 1
+        self._commands.undecided += 1
         self.size_bytes += size
         self.undecided_rows += rows
         self._bytes_of[group] += size
@@ -245,7 +202,7 @@ class SessionPublisher:
     def decided(self, batch: _Published, reply: Reply | None) -> None:
         """The group has taken or refused a batch, or parts of it."""
         group, size = batch.group, batch.size
-        self.undecided -= 1
+        self._commands.undecided -= 1
         self.size_bytes -= size
         self.undecided_rows -= batch.rows
         self._bytes_of[group] -= size
@@ -274,28 +231,12 @@ class SessionPublisher:
             if next_one <= last:
                 outcomes.confirm(next_one, last)
 
-    async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
-        """The fields that this session extracts for a queue: those that the queue keeps when the session first
-        publishes to it."""
-        self._forget()
-        if queue.config.filter_enabled:  # a change of policies that was answered elsewhere counts
-            kept = kept_fields(await self._hub.requests.current_catalog(), queue)
-        else:
-            kept = kept_fields(self._hub.catalog, queue)
-        self._kept[queue.id] = kept
-        return kept
-
-    def _forget(self) -> None:
-        if max(len(self._kept), len(self._current)) > MAX_KNOWN:
-            self._kept.clear()
-            self._current.clear()
-
     # ---- a batch for several queues, or with wrong messages among others
 
     async def _publish_each(self, keys: Sequence[str], given: _Batch) -> None:
         """A batch with a routing key for each message."""
         try:
-            routes, missing = await self._routes_of(keys, given.count)
+            routes, missing = await self._routes.by_keys(keys, given.count)
         except status.StatusError as error:
             if error.status.code == status.Code.UNAVAILABLE:
                 raise
@@ -309,7 +250,9 @@ class SessionPublisher:
     async def _publish_through(self, route: Route, given: _Batch) -> None:
         """A batch for another exchange than the default one."""
         try:
-            found, missing = await self._routes_through(route, given.data, given.count, given.mandatory)
+            found, missing = await self._routes.through(
+                route, given.data, given.count, mandatory=given.mandatory
+            )
         except batches.BatchError as error:
             await self._refuse(given, None, status.of_error(error))
             return
@@ -322,8 +265,7 @@ class SessionPublisher:
         if found.is_alike and len(routes[0]) == 1:
             await self._publish_to(routes[0][0].name, given)
             return
-        some = routes[:1] if found.is_alike else routes
-        await self._look_up_kept_of({queue.id: queue for queues in some for queue in queues}.values())
+        await self._routes.look_up_kept(routes[:1] if found.is_alike else routes)
         groups = self._hub.catalog.queue_groups
         await self._publish_routed(routes, missing, given, is_alike=found.is_alike, groups=groups)
 
@@ -348,13 +290,12 @@ class SessionPublisher:
         try:
             if exchange:
                 route = Route(exchange, routing_key, ())
-                found, missing = await self._routes_through(route, batch, count, mandatory=True)
+                found, missing = await self._routes.through(route, batch, count, mandatory=True)
                 routes = found.queues
             else:
                 routes, missing = [(await self._hub.requests.queue(routing_key),)] * count, {}
-            if (copies := sum(map(len, routes))) > PRODUCTION.max_targeted:
-                raise _too_many_copies(count, copies)
-            await self._look_up_kept_of({queue.id: queue for each in routes for queue in each}.values())
+            check_copies(routes)
+            await self._routes.look_up_kept(routes)
         except (batches.BatchError, status.StatusError) as error:
             why = status.of_error(error) if isinstance(error, batches.BatchError) else error.status
             if why.code == status.Code.UNAVAILABLE:
@@ -368,58 +309,6 @@ class SessionPublisher:
             self._outbox.reject(first + begin, first + last, why)
         self._commands.work.set()
         return {ordinal for ordinal, queues in enumerate(routes) if queues and not allowed[ordinal]}
-
-    async def _routes_through(
-        self, route: Route, batch: bytes, count: int, mandatory: bool
-    ) -> tuple[routing.Routes, dict[int, status.Status]]:
-        """The queues of a batch's messages, and the messages that are refused, by ordinal."""
-        exchange, routing_key, routing_keys = route
-        if count > MAX_INDEPENDENT or (routing_keys and len(routing_keys) != count):
-            text = (
-                f"{len(routing_keys) or 1} routing keys for {count} messages; give one for all, or one each, and "
-                f"at most {MAX_INDEPENDENT} messages for an exchange"
-            )
-            raise status.invalid("bad_batch", text)
-        keys = routing_keys or (routing_key,)
-        found = await self._route_through(exchange, keys, batch, count)
-        missing = dict(found.refused)
-        if mandatory and not all(found.queues):
-            for ordinal, queues in enumerate(found.queues):
-                if not queues and ordinal not in missing:
-                    key = keys[0] if len(keys) == 1 else keys[ordinal]
-                    missing[ordinal] = status.unroutable(exchange, key)
-        return found, missing
-
-    async def _route_through(
-        self, exchange: str, keys: Sequence[str], batch: bytes, count: int
-    ) -> routing.Routes:
-        """Route a batch by the exchanges and bindings that this node knows; by the current ones if it is the session's
-        first, or if the node knows no queue for a message. Before the session routes by newer ones than before,
-        everything that it has sent is decided."""
-        is_current = not self._is_current
-        if is_current:
-            await self._hub.requests.current_catalog()
-            self._is_current = True
-
-        async def read() -> batches.StoredBatch:
-            return await self._in_turn(batch, partial(batches.read_each, batch, self._limits))
-
-        while True:
-            while self._routed_by != (revision := self._hub.catalog.routes.revision):
-                if not self.undecided:
-                    self._routed_by = revision
-                    break
-                self._commands.room.clear()
-                await self._commands.room.wait()
-            is_known = self._hub.catalog.routes.exchange(exchange) is not None
-            if is_known:
-                found = await routing.route(self._hub.catalog, exchange, keys, count, read)
-            if is_known and (is_current or all(found.queues)):
-                return found
-            if is_current:
-                raise status.no_exchange(exchange)
-            await self._hub.requests.current_catalog()
-            is_current = True
 
     async def _publish_routed(
         self,
@@ -455,9 +344,9 @@ class SessionPublisher:
     ) -> dict[int, status.Status]:
         """Send the parts of a batch to their groups, as `_publish_routed` says. Return the messages that are refused
         here, by ordinal. together: reasons for which the whole batch is refused if one of its messages is."""
-        parts, refused = (await self._alike(routes, given.data), missing) if is_alike else ([], missing)
-        if not parts:
-            parts, refused = await self._route(routes, missing, given.data, independent=given.independent)
+        parts, refused = await self._routes.parts(
+            routes, missing, given.data, independent=given.independent, is_alike=is_alike
+        )
         for ordinal in sorted(refused) if together else ():
             if refused[ordinal].reason in together:
                 return dict.fromkeys(range(len(routes)), refused[ordinal])
@@ -469,132 +358,6 @@ class SessionPublisher:
             for number, some in routing.numbers_of(given.first, dropped):
                 self._outbox.confirm(number, number + some - 1)
         return refused
-
-    async def _routes_of(
-        self, keys: Sequence[str], count: int
-    ) -> tuple[list[routing.Queues], dict[int, status.Status]]:
-        """The queue of each message, whose name is its key, after one look at the current catalog if a name is unknown;
-        and the messages for unknown queues, by ordinal. The fields that the queues keep are known then. StatusError if
-        there is not a key for each message."""
-        if len(keys) != count or count > MAX_INDEPENDENT:
-            text = f"{len(keys)} routing keys for {count} messages; give one each, at most {MAX_INDEPENDENT}"
-            raise status.invalid("bad_batch", text)
-        catalog = self._hub.catalog
-        names = dict.fromkeys(keys)
-        if any((queue := catalog.queue(name)) is None or catalog.was_deleted(queue) for name in names):
-            await self._hub.requests.current_catalog()
-        by_name: dict[str, routing.Queues] = {
-            name: () if (queue := catalog.queue(name)) is None else (queue,) for name in names
-        }
-        await self._look_up_kept_of([queue for queues in by_name.values() for queue in queues])
-        missing = {
-            ordinal: status.no_queue(name).status for ordinal, name in enumerate(keys) if not by_name[name]
-        }
-        return [by_name[name] for name in keys], missing
-
-    async def _look_up_kept_of(self, queues: Collection[CatalogQueue]) -> None:
-        """`_look_up_kept` for all queues that the session has not published to."""
-        self._forget()
-        catalog = self._hub.catalog
-        new = [queue for queue in queues if queue.id not in self._kept]
-        if any(queue.config.filter_enabled for queue in new):
-            catalog = await self._hub.requests.current_catalog()
-        for queue in new:
-            self._kept[queue.id] = kept_fields(catalog, queue)
-
-    async def _alike(self, routes: Sequence[routing.Queues], batch: bytes) -> list[routing.Part]:
-        """The parts of a batch whose messages all have the same queues. Empty if something has to be refused or if a
-        queue keeps fields: then the messages are checked one by one."""
-        queues, parts = routes[0], []
-        if not queues or any(self._kept[queue.id][0] is not None for queue in queues):
-            return []
-        if len(queues) * len(routes) > PRODUCTION.max_targeted or len(queues) + len(routes) > MAX_RANGES:
-            return []
-        try:
-            checked = await self._in_turn(
-                batch,
-                partial(batches.check, batch, self._limits, None, -1, **ordered_by(queues)),
-            )
-            for group in routing.groups_of(queues):
-                self._hub.published.check_disks(group)
-                mine = tuple([queue for queue in queues if queue.group == group])
-                parts.append(routing.alike(checked, mine))
-        except (batches.BatchError, status.StatusError):
-            return []
-        return parts
-
-    async def _route(
-        self,
-        routes: Sequence[routing.Queues],
-        missing: dict[int, status.Status],
-        batch: bytes,
-        *,
-        independent: bool = False,
-    ) -> tuple[list[routing.Part], dict[int, status.Status]]:
-        """Return the parts of the batch that the groups get, and the messages that are refused here, by ordinal. Of a
-        batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
-        independent batch, what exceeds a limit together is halved until it fits."""
-        await asyncio.sleep(0)  # other sessions have their turn
-        limits = self._limits
-        try:
-            whole = replace(limits, max_batch_bytes=FRAME_BYTES) if independent else limits
-            kept = [[self._kept[queue.id] for queue in queues] for queues in routes]
-
-            def read() -> tuple[batches.StoredBatch, dict[int, batches.BatchError]]:
-                stored = batches.read_each(batch, whole)
-                return stored, batches.refused_each(stored, limits, kept)
-
-            stored, wrong = await self._in_turn(batch, read)
-            if not independent and sum(map(len, routes)) > PRODUCTION.max_targeted:
-                raise _too_many_copies(len(routes), sum(map(len, routes)))
-        except batches.BatchError as error:
-            return [], dict.fromkeys(range(len(routes)), status.of_error(error))
-        refused = missing | {ordinal: status.of_error(error) for ordinal, error in wrong.items()}
-        for group, ordinals in routing.by_group(routes, range(len(routes))).items():
-            try:
-                self._hub.published.check_disks(group)
-            except status.StatusError as error:
-                refused |= dict.fromkeys([each for each in ordinals if each not in refused], error.status)
-        parts: list[routing.Part] = []
-        is_done = False
-        while not is_done and (independent or not refused):
-            accepted = [ordinal for ordinal in range(len(routes)) if ordinal not in refused]
-            parts, more = await self._cut(routes, accepted, batch, stored, independent=independent)
-            refused |= more
-            # a message that one group does not get must not go to its other groups
-            is_done = not any(len(routes[ordinal]) > 1 for ordinal in more)
-        if refused and not independent:
-            return [], dict.fromkeys(range(len(routes)), refused[min(refused)])
-        return parts, refused
-
-    async def _cut(
-        self,
-        routes: Sequence[routing.Queues],
-        accepted: Sequence[int],
-        batch: bytes,
-        stored: batches.StoredBatch,
-        *,
-        independent: bool,
-    ) -> tuple[list[routing.Part], dict[int, status.Status]]:
-        """The parts with the accepted messages, and those of them that exceed a limit."""
-        limits = self._limits
-        parts: list[routing.Part] = []
-        refused: dict[int, status.Status] = {}
-        for group, ordinals in routing.by_group(routes, accepted).items():
-            waiting = [ordinals]
-            while waiting:
-                await asyncio.sleep(0)
-                some = waiting.pop()
-                try:
-                    cut = partial(routing.cut, batch, stored, group, some, routes, self._kept, limits)
-                    parts.append(await self._in_turn(batch, cut))
-                except batches.BatchError as error:
-                    if independent and isinstance(error, batches.TogetherTooLarge) and len(some) > 1:
-                        middle = len(some) // 2
-                        waiting += (some[middle:], some[:middle])
-                    else:
-                        refused |= dict.fromkeys(some, status.of_error(error))
-        return parts, refused
 
     async def _send_part(self, part: routing.Part, given: _Batch, shared: routing.Shared | None) -> None:
         numbers = routing.numbers_of(given.first, part.ordinals)
@@ -609,46 +372,6 @@ class SessionPublisher:
         await self._submit(part.queues[0].group, part.queues, spans, command, part.batch.data, shared)
 
     # ---- batches of transactions
-
-    async def parts(self, route: Route, batch: bytes, *, mandatory: bool) -> list[routing.Part]:
-        """What each group gets of a batch of a transaction; nothing if no message has a queue. StatusError if a message
-        is refused here."""
-        if route.routing_key and route.routing_keys:
-            raise status.StatusError(KEYS_EXCLUDE)
-        try:
-            if not route.exchange and not route.routing_keys:
-                return [await self._whole(await self._hub.requests.queue(route.routing_key), batch)]
-            return await self._parts_of_each(route, batch, mandatory)
-        except batches.BatchError as error:
-            raise status.StatusError(status.of_error(error)) from error
-
-    async def _whole(self, queue: CatalogQueue, batch: bytes) -> routing.Part:
-        """A batch for one queue."""
-        checked = await self._check(queue, batch)
-        self._hub.published.check_disks(queue.group)
-        target = c.Target(queue.id, ((0, checked.count),), checked.columns)
-        return routing.Part(range(checked.count), checked, (queue,), (target,))
-
-    async def _parts_of_each(self, route: Route, batch: bytes, mandatory: bool) -> list[routing.Part]:
-        """A batch whose messages may have different queues."""
-        count = batches.claimed_count(batch)
-        routes: Sequence[routing.Queues]
-        parts: list[routing.Part] = []
-        if route.exchange:
-            found, refused = await self._routes_through(route, batch, count, mandatory)
-            routes = found.queues
-            if found.is_alike and len(routes[0]) == 1:
-                return [await self._whole(routes[0][0], batch)]
-            await self._look_up_kept_of({queue.id: queue for queues in routes for queue in queues}.values())
-            if found.is_alike and not refused:
-                parts = await self._alike(routes, batch)
-        else:
-            routes, refused = await self._routes_of(route.routing_keys, count)
-        if not parts:
-            parts, refused = await self._route(routes, refused, batch)
-        if refused:
-            raise status.StatusError(refused[min(refused)])
-        return parts
 
     async def embargo(
         self, part: routing.Part, tx: int, told: Callable[[Reply | None], None], *, immediate: bool
@@ -725,6 +448,8 @@ class SessionPublisher:
                 current = catalog.queue(queue.name)
                 if current is None or current.id != queue.id:
                     raise status.of_ended("outdated")  # another group may know of these messages
+            if len(self._current) > MAX_KNOWN:
+                self._current.clear()
             self._current.update([queue.id for queue in unknown])
         if first > self._taken_to.get(group, MAX_UINT64):
             return ()

@@ -23,7 +23,7 @@ from quorum.api.rpc_status import abort, to_proto
 from quorum.api.security.access import USER, refusal
 from quorum.api.security.rights import READ, published
 from quorum.api.session_consumers import Disposition
-from quorum.api.session_publisher import Route
+from quorum.api.session_routes import Route
 from quorum.catalog.users import User
 from quorum.v1 import queue_pb2 as pb
 

@@ -19,7 +19,8 @@ from quorum.api.hub import Hub
 from quorum.api.outcomes import Failed
 from quorum.api.session_commands import SessionCommands
 from quorum.api.session_consumers import Consumer, Disposition, SessionConsumers
-from quorum.api.session_publisher import Route, SessionPublisher
+from quorum.api.session_publisher import SessionPublisher
+from quorum.api.session_routes import Route, SessionRoutes
 from quorum.api.shared_commit import GroupPart, Parts, SharedCommit
 
 IN_DOUBT = "in_doubt"
@@ -53,10 +54,16 @@ class SessionTransactions:
     """The transactions of one session."""
 
     def __init__(
-        self, hub: Hub, commands: SessionCommands, publisher: SessionPublisher, consumers: SessionConsumers
+        self,
+        hub: Hub,
+        commands: SessionCommands,
+        routes: SessionRoutes,
+        publisher: SessionPublisher,
+        consumers: SessionConsumers,
     ) -> None:
         self._hub = hub
         self._commands = commands
+        self._routes = routes
         self._publisher = publisher
         self._consumers = consumers
         self._open: dict[int, Parts] = {}
@@ -77,7 +84,7 @@ class SessionTransactions:
         self._commands.resume()
         transaction = self._find(tx)
         try:
-            parts = await self._publisher.parts(route, batch, mandatory=mandatory)
+            parts = await self._routes.of_transaction(route, batch, mandatory=mandatory)
         except status.StatusError as error:
             if error.status.code == status.Code.UNAVAILABLE:
                 raise

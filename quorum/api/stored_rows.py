@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from fifo.effects import Run
 from fifo.frozen_dataclasses import dataclass
-from quorum.api.deliveries import PARSED, BodyReader
+from quorum.api.deliveries import PARSED, BodyReader, tried
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.operations import Command, batch_of, ttls_of
 from quorum.v1 import queue_pb2 as pb
@@ -178,14 +179,7 @@ class RowReader:
         """Yield the runs' messages in order. Yields BodyUnreadable for a body that cannot be read, and retries it when
         the iterator is resumed."""
         for run in runs:
-            while True:
-                try:
-                    part = self._part(run)
-                except BodyUnreadable as error:
-                    yield error
-                else:
-                    yield part
-                    break
+            yield from tried(partial(self._part, run))
 
     def _part(self, run: Run) -> Part:
         if run.one_each:

@@ -43,7 +43,7 @@ def list_(
     with served(url, timeout) as client:
         found = client.queues(prefix)
     if as_json:
-        print_json([_plain(queue) for queue in found])
+        print_json([asdict(queue) for queue in found])
         return
     from rich.table import Table
 
@@ -68,7 +68,7 @@ def show(
     if as_json:
         print_json(
             {
-                "queue": _plain(found.queue),
+                "queue": asdict(found.queue),
                 "consumers": [plain_filter(each) for each in found.consumers],
                 "storage": asdict(found.storage),
             }
@@ -274,10 +274,6 @@ def _dead(info: QueueInfo) -> list[tuple[str, str]]:
         return []
     problem = f": {shown(info.dead_letter_problem)}" if info.dead_letter_problem else ""
     return [("dead, waiting for their target", f"{info.dead:,}{problem}")]
-
-
-def _plain(queue: QueueInfo) -> dict[str, Any]:
-    return asdict(queue)
 
 
 def shown_arguments(arguments: Mapping[str, object]) -> str:

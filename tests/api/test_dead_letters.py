@@ -217,7 +217,7 @@ def test_no_history_is_searched_for_letters_with_too_many_queues(monkeypatch: py
 
             __iter__ = __getitem__  # type: ignore[assignment]
 
-        monkeypatch.setattr(session.publisher, "_routes_through", routed)
+        monkeypatch.setattr(session.publisher._routes, "through", routed)
         data = stored(1).SerializeToString()
         await session.publisher.forward("dead", "", 1, data, Letters(), independent=True)
         [outcome] = await anext(session.outcomes())

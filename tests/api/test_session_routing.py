@@ -1,4 +1,4 @@
-"""Batches with routing keys: the default exchange, and what each group gets of a batch (session_publisher.py,
+"""Batches with routing keys: the default exchange, and what each group gets of a batch (session_routes.py,
 routing.py). The groups are real machines."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused
 from fifo.queries import group as queries
-from quorum.api import session_publisher
+from quorum.api import session_routes
 from quorum.api.client_session import MAX_UNDECIDED_ROWS
 from quorum.api.outcomes import Confirms
 from quorum.api.status import StatusError
@@ -458,13 +458,13 @@ def test_a_refused_batch_of_a_session_that_comes_back_is_one_question_to_each_gr
 
 
 def test_a_session_remembers_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_publisher, "MAX_KNOWN", 2)
+    monkeypatch.setattr(session_routes, "MAX_KNOWN", 2)
 
     async def scenario(node: Node) -> None:
-        publisher = node.session.publisher
+        routes = node.session.publisher._routes
         for first, names in enumerate((["a", "b", "red"], ["red", "full"], ["a"], ["b"], ["far", "red"])):
             told = await node.publish(names, first=1 + 10 * first)
             assert set(told.values()) == {""}
-            assert len(publisher._kept) <= 2 + len(names)
+            assert len(routes._kept) <= 2 + len(names)
 
     on_node(scenario)

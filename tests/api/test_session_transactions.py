@@ -18,7 +18,7 @@ from quorum.api.client_session import ClientSession
 from quorum.api.hub import Hub
 from quorum.api.outcomes import Done, Failed
 from quorum.api.session_consumers import Disposition
-from quorum.api.session_publisher import Route
+from quorum.api.session_routes import Route
 from quorum.api.status import StatusError
 from quorum.catalog.bindings import Binding
 from quorum.catalog.exchanges import RoutingChanges
@@ -188,7 +188,7 @@ async def test_a_transaction_counts_at_its_commit(node: Node) -> None:
     node.session.transactions.commit(6, 1)
     assert node.answer() == {6: ""}
     assert (node.ready("a"), node.ready("b")) == (2, 2)
-    assert not node.session.publisher.undecided
+    assert not node.session._commands.undecided
     assert not node.session.publisher.size_bytes
     assert node.commands[-1] == (1, c.Commit(1, 1 + 2 + 1, 1 + 3 + 1))
 
@@ -224,7 +224,7 @@ async def test_a_transaction_over_several_groups_counts_in_all_of_them(node: Nod
     assert node.kinds(1) == ["Decide", "Finished"]
     assert node.kinds(2) == node.kinds(3) == ["Prepare", "Finish"]
     assert not any(machine.decisions.are_waiting for machine in node.groups.values())
-    assert not node.session.publisher.undecided
+    assert not node.session._commands.undecided
 
 
 @on_node

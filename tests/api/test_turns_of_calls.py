@@ -143,7 +143,7 @@ def test_the_properties_of_a_batch_take_a_turn_and_its_bodies_do_not(on_calls: A
         assert [owner for owner, _ in calls.turns] == [OWNER] * 2
         assert [steps // 100 for _, steps in calls.turns] == [7, 112]
         assert calls.turns[-1][1] > LARGE_STEPS
-        while session.publisher.undecided:
+        while session._commands.undecided:
             await calls.api.call(asyncio.sleep(0))
         assert session.outbox.has_decisions
 

@@ -55,6 +55,7 @@ NEUTRAL = (
     "session_commands",
     "session_consumers",
     "session_publisher",
+    "session_routes",
     "session_transactions",
     "shared_commit",
     "shares",

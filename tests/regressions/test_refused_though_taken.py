@@ -43,7 +43,7 @@ class Edge(Api):
     ) -> tuple[Ranges, Ranges, set[str]]:
         """(confirmed, rejected, why) when it is decided."""
         await self.call(session.publisher.publish("orders", first, 1, batch(bodies)))
-        self.cluster.until(lambda: not session.publisher.undecided, "the batch is decided")
+        self.cluster.until(lambda: not session._commands.undecided, "the batch is decided")
         decided = [each for each in session.outbox.take() if isinstance(each, Confirms)]
         rejected = [each for confirms in decided for each in confirms.rejected]
         return (

@@ -361,7 +361,7 @@ CANARIES: tuple[Canary, ...] = (
         "a message that is refused does not take its neighbours along",
         scenario="singles",
         is_quick=True,
-        quorum__api__session_publisher__batches__refused_each=broken.with_their_neighbours,
+        quorum__api__session_routes__batches__refused_each=broken.with_their_neighbours,
     ),
     _patched(
         "refusals confirmed",
