@@ -534,7 +534,7 @@ class QueueMachine:
         messages = self.messages
         gone: list[str] = []
         parts = self.staging.embargo.parts.pop(key)
-        if any(isinstance(part, EmbargoedBatch) for part in parts):
+        if any(isinstance(part, EmbargoedBatch) and part.message_count for part in parts):
             self.groups.arrivals_begin(entry)
             entry.budget(self.queue).reads_arrivals = True
         for part in parts:

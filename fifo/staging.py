@@ -456,7 +456,8 @@ def _publish(
     if refused is not None:
         return refused
     first = messages.next_sequence
-    _place(messages, groups, entry, parts)
+    if count:
+        _place(messages, groups, entry, parts)
     staging.published(entry, producer, batch, command.owner)
     return Published(first, count)
 

@@ -273,7 +273,8 @@ class SelectorGroups:
                 self._active[selector] = group
 
     def arrivals_begin(self, entry: Entry) -> None:
-        """To be called before messages are appended: notes the first sequence of this entry."""
+        """To be called before messages are appended, and not if there are none: notes the first sequence of this entry.
+        A snapshot does not tell a shared scan that stays at the end of the queue from one that is caught up."""
         entry.arrived_from.setdefault(self.messages.queue, self.messages.next_sequence)
         if entry.version >= BUDGETED_ARRIVALS:
             self.shared.stay()

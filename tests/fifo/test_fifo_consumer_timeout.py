@@ -253,6 +253,7 @@ def test_a_single_active_consumer_that_times_out_loses_all_its_messages() -> Non
     applied = time_out(world)
     assert told(applied) == [(1, "timed_out", 5), (2, "active", 0)]
     assert sequences(applied) == [1, 2, 3, 4, 5]
+    world.machine = world.restored(snapshot.encode(world.machine))
     world.do(first, Settle(1, "c", attach, ((1, 3),)))
     active = world.machine.queues[1].single_active
     assert active is not None and len(active.candidates) == 1

@@ -319,7 +319,7 @@ def test_a_purge_of_the_dead_ones_leaves_the_others(world: World) -> None:
 
 @pytest.mark.parametrize(("dead_only", "left"), [(False, 0), (True, 4)])
 def test_a_purge_reads_no_cold_block_that_it_empties(world: World, dead_only: bool, left: int) -> None:
-    name = begin(world, max_length=4)
+    name = begin(world, max_length=4, max_length_bytes=10_000)
     world.apply([world.batch(name, 20)])
     claim(world)
     blocks = world.machine.queues[1].messages.blocks

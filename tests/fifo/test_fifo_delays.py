@@ -132,7 +132,7 @@ def test_drop_head_drops_ready_messages_first_and_then_those_that_are_due_next()
 
 @pytest.mark.parametrize("is_cold", [False, True])
 def test_a_purge_removes_delayed_messages_and_reads_no_block_for_it(is_cold: bool) -> None:
-    world, name = made()
+    world, name = made(max_length_bytes=10_000)
     world.publish(name, 30, due_times_ms=(-100,))
     world.publish(name, 2)
     for number in (0, 1, 2) if is_cold else ():

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fifo.commands import Attach, Commit, Discard, Enqueue, InTransaction, Settle, UpdateConfig
+from fifo.commands import Attach, Commit, Credit, Discard, Enqueue, InTransaction, Settle, UpdateConfig
 from fifo.effects import AttachedReply, Confirmed, Ok, Reply
 from fifo.limits import PRODUCTION, SMALL, Limits
+from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from support.fifo_world import World, plain_reply, selector, sequences
 
@@ -160,6 +161,22 @@ def test_a_full_queue_refuses_with_its_own_reason() -> None:
     world.apply([(None, UpdateConfig(2, config))])
     attach(world, 10, queue=2)
     assert plain_reply(publish(world, name, 3, queue=2)) == (1, 3, [(2, "queue_full"), (3, "queue_full")])
+
+
+def test_a_part_without_messages_leaves_no_trace_in_the_scans_of_selectors() -> None:
+    """A restored member and one that was not agree on who shares the scan of arrivals."""
+    world, name = prepared()
+    attach(world, 10, IS_RED)
+    green = attach(world, 1, selector("colour = 'green'"), number=3)
+    attach(world, 10, queue=2, number=4)
+    world.publish(name, 2, [RED, GREEN])
+    blue = {"application-properties.colour": "blue"}
+    origin, command = world.routed(name, [(1, 2)], [blue], 0, [0], plain=(2,), immediate=True)
+    assert isinstance(command, Enqueue)
+    assert world.apply([(origin, InTransaction(1, command))]).replies == (Ok(1),)
+    assert world.do(name, Commit(1)) == Ok()
+    world.twin = world.restored(snapshot.encode(world.machine))
+    world.do(green, Credit(1, "tag", 5))
 
 
 def test_a_queue_that_does_not_exist_refuses_an_immediate_message_as_any_other() -> None:

@@ -228,16 +228,18 @@ def test_expired_and_dropped_messages_hold_nothing_up() -> None:
 
 
 def test_a_purge_also_of_cold_blocks_leaves_no_trace() -> None:
-    world, name = prepared(SMALL)
+    world, name = prepared(SMALL, filter_enabled=True)
     attach(world, name, "a", 1)
+    attach(world, name, "b", 1, "colour = 'red'")
     for _ in range(4):
-        publish(world, name, "xyxz")
+        publish(world, name, "xy.z")
     world.wake_until_done()
+    assert sorted(groups_of(world).filed) == [0, 1] and groups_of(world).free.at((0, 1))
     for block in (0, 1):
         world.machine.page_out(1, block)
     world.apply([(None, Purge(1))])
     grouped = groups_of(world)
-    assert (list(grouped.groups), grouped.filed) == ([ord("x")], {})
+    assert (list(grouped.groups), grouped.filed, grouped.free.count) == ([ord("x")], {}, 0)
     answer(world, name, "a", 1)
     assert not grouped.groups
     assert not grouped.own

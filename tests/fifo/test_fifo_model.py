@@ -1073,30 +1073,6 @@ DelaysAgainstModel.TestCase.settings = settings(
 TestDelaysAgainstModel = DelaysAgainstModel.TestCase
 
 
-class ColdAgainstModel(DelaysAgainstModel):
-    """The same with a twin that goes on from a checkpoint after every entry: all its blocks are cold then, as after a
-    restart."""
-
-    @initialize()
-    def begin(self) -> None:
-        super().begin()
-        world, apply = self.world, self.world.apply
-
-        def cold(operations: Sequence[tuple[c.Origin | None, c.Command]], passed_ms: int = 1) -> Applied:
-            assert world.twin is not None
-            pages = world.twin.memory.pages
-            world.twin = world.resumed(world.checkpointer(world.twin).take().state, pages)
-            return apply(operations, passed_ms)
-
-        world.apply = cold  # type: ignore[method-assign]
-
-
-ColdAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
-)
-TestColdAgainstModel = ColdAgainstModel.TestCase
-
-
 class MessageGroupsAgainstModel(FifoAgainstModel):
     """The same with message groups in every queue that can have them."""
 
@@ -1208,6 +1184,32 @@ DeadLettersAgainstModel.TestCase.settings = settings(
     FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
 )
 TestDeadLettersAgainstModel = DeadLettersAgainstModel.TestCase
+
+
+class ColdAgainstModel(DelaysAgainstModel, DeadLettersAgainstModel):
+    """The same with a twin that goes on from a checkpoint after every entry: all its blocks are cold then, as after a
+    restart. Messages are delayed and die."""
+
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+        world, apply = self.world, self.world.apply
+
+        def cold(operations: Sequence[tuple[c.Origin | None, c.Command]], passed_ms: int = 1) -> Applied:
+            assert world.twin is not None
+            pages = world.twin.memory.pages
+            world.twin = world.resumed(world.checkpointer(world.twin).take().state, pages)
+            applied = apply(operations, passed_ms)
+            invariants.check(world.twin)
+            return applied
+
+        world.apply = cold  # type: ignore[method-assign]
+
+
+ColdAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+)
+TestColdAgainstModel = ColdAgainstModel.TestCase
 
 
 class DeadAndDelayedAgainstModel(DeadLettersAgainstModel):

@@ -12,6 +12,7 @@ from fifo.codec import Writer
 from fifo.commands import (
     UNKNOWN,
     Attach,
+    Credit,
     DeleteQueue,
     DiscardStaged,
     Get,
@@ -101,6 +102,18 @@ def test_an_empty_batch_of_a_producer_that_has_nothing_staged_is_not_remembered(
     assert reply_to_publish(world, name, 4) == Published(1, 0)
     assert remembered(world) == ["writer"], "it gives up what is staged"
     refused(world.stage(name, 4, 1, 0, 1), "published")
+
+
+def test_an_empty_batch_leaves_no_trace_in_the_scans_of_selectors() -> None:
+    """A restored member and one that was not agree on who shares the scan of arrivals."""
+    world, name = prepared(filter_enabled=True)
+    world.attach(name, "a", 10, "colour = 'red'")
+    world.attach(name, "b", 1, "colour = 'green'")
+    world.publish(name, 2, [RED, {"application-properties.colour": "green"}])
+    world.stage(name, 1, 1, 0, 1)
+    assert reply_to_publish(world, name, 1) == Published(3, 0)
+    world.twin = world.restored(snapshot.encode(world.machine))
+    world.do(name, Credit(1, "b", 5))
 
 
 def test_entries_of_version_1_remember_every_empty_batch(monkeypatch: pytest.MonkeyPatch) -> None:
