@@ -61,20 +61,21 @@ $(VENV)/.installed: pyproject.toml $(LOCKS)
 	$(VENV)/bin/python -m compileall -q fifo quorum selectors
 	@touch $@
 
+# PySpark is published as source only. Its wheel is installed once, so it is not compressed.
 $(VENV)/.tools: $(VENV)/.installed
 	@echo "installing what the tests need; PySpark alone is 450 MB"
-	$(VENV)/bin/python $(PIP) $(LOCKED) requirements/dev.txt
+	$(VENV)/bin/python $(PIP) --config-settings=--build-option=--compression=stored $(LOCKED) requirements/dev.txt
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -qq --no-install-recommends chromium >/dev/null 2>&1; } || \
 	  echo "chromium is not installed, and could not be: the tests of the management page are left out"
 	@touch $@
 
 # What is done in parts, side by side: LANES parts at a time, in the order of their names here. A line tells how each part
 # ended. Each has a log of its own; the logs of those that failed are shown at the end.
-LANES ?= $(shell expr $$(nproc) + 2)
+LANES ?= $(shell expr $$(nproc) + 1)
 define side-by-side
 @rm -rf $(VENV)/$@ && mkdir -p $(VENV)/$@
 @echo "$(words $1) parts, $(LANES) at a time, with logs in $(VENV)/$@: $1"
-@$(MAKE) --silent --no-print-directory --keep-going --jobs $(LANES) LOGS=$(VENV)/$@ $(addprefix part-,$1) || \
++@$(MAKE) --silent --no-print-directory --keep-going --jobs $(LANES) LOGS=$(VENV)/$@ $(addprefix part-,$1) || \
   { for log in $(VENV)/$@/*.failed; do printf '\n%s:\n' "$$log"; cat "$$log"; done; exit 1; }
 endef
 
@@ -82,28 +83,28 @@ part-%:
 	($(part_$*)) > $(LOGS)/$*.log 2>&1; status=$$?; echo "$*: $$(tail -n 1 $(LOGS)/$*.log)"; \
 	[ $$status = 0 ] || mv $(LOGS)/$*.log $(LOGS)/$*.failed; exit $$status
 
-part_layout = $(PY) -m pytest tests/layout
-part_types  = $(PY) -m mypy
-part_style  = $(PY) -m ruff check . && $(PY) -m ruff format --check .
+part_layout := $(PY) -m pytest tests/layout
+part_types  := $(PY) -m mypy
+part_style  := $(PY) -m ruff check . && $(PY) -m ruff format --check .
 check: $(TOOLS) $(PROTO)/.installed
 	$(call side-by-side,layout types style)
 
-# The parts of the tests, those that take longest first. Tests that start processes and JVMs wait much of the time, so
-# more parts run at a time than there are processors. `others` has what no other part has, but for the layout: that is a
-# part of `make check`.
-JVMS := $(addprefix tests/spark/test_spark_,$(addsuffix .py,commands distributed kill pipeline_command verify_kill wheel))
-part_jvms      = $(PY) -m pytest $(JVMS)
-part_spark     = $(PY) -m pytest tests/spark $(addprefix --ignore ,$(JVMS))
-part_processes = $(PY) -m pytest tests/processes
-part_commands  = $(PY) -m pytest tests/cli tests/demo tests/bench
-part_fifo      = $(PY) -m pytest tests/fifo
-part_node      = $(PY) -m pytest tests/node
-part_api       = $(PY) -m pytest tests/api
-part_others    = $(PY) -m pytest tests $(addprefix --ignore ,$(addprefix tests/,$(ELSEWHERE)))
-ELSEWHERE     := api bench cli demo fifo layout node processes spark
+# The parts of the tests, those that take longest first. Tests that start processes and JVMs wait for a part of the time,
+# so one part more runs at a time than there are processors. Nearly all starts of clusters are in one part, because two
+# clusters that look for free ports at the same time may find the same ones; the tests of Spark share one session.
+# `others` has what no other part has, but for the layout: that is a part of `make check`.
+CLUSTERS        := tests/bench tests/cli tests/demo tests/processes
+OF_A_PART       := $(CLUSTERS) $(addprefix tests/,api fifo layout node simulation spark)
+part_clusters   := $(PY) -m pytest $(CLUSTERS)
+part_spark      := $(PY) -m pytest tests/spark
+part_others     := $(PY) -m pytest tests $(addprefix --ignore ,$(OF_A_PART))
+part_simulation := $(PY) -m pytest tests/simulation
+part_fifo       := $(PY) -m pytest tests/fifo
+part_node       := $(PY) -m pytest tests/node
+part_api        := $(PY) -m pytest tests/api
 test: $(TOOLS)
 ifeq ($(ARGS),)
-	$(call side-by-side,jvms processes spark others commands fifo node api)
+	$(call side-by-side,clusters spark others simulation fifo node api)
 else
 	$(PY) -m pytest tests $(ARGS)
 endif

@@ -19,6 +19,10 @@ from quorum import __version__
 from quorum.api.http.description import openapi
 from support.repository import ROOT
 
+FOLDERS = sorted(
+    {f"tests/{file.relative_to(ROOT / 'tests').parts[0]}" for file in ROOT.glob("tests/*/test_*.py")}
+)
+
 
 def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
@@ -61,6 +65,20 @@ def test_no_module_is_named_like_a_standard_one() -> None:
 def test_test_files_have_names_of_their_own() -> None:
     names = [file.name for file in sorted((ROOT / "tests").rglob("test_*.py"))]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_every_folder_of_tests_is_in_one_part_of_make_check_and_make_test() -> None:
+    parts = []
+    for target in ("check", "test"):
+        told = run("make", "--dry-run", target).stdout
+        for command in re.findall(r"-m pytest (tests[^)]*)\)", told):
+            words = command.replace("--ignore ", "--ignore=").split()
+            parts.append([word for word in words if not word.startswith("-")])
+            if parts[-1] == ["tests"]:
+                without = {word.removeprefix("--ignore=") for word in words[1:]}
+                parts[-1] = [each for each in FOLDERS if each not in without]
+    assert sorted(folder for part in parts for folder in part) == FOLDERS
+    assert len(parts) > 5
 
 
 def test_the_committed_generated_code_is_what_the_proto_files_say(tmp_path: Path) -> None:

@@ -44,8 +44,10 @@ NOTICED = {
     "embargo ended by a failover": "is ready before its time",
 }
 """What is said of a build that breaks a promise about a bounded queue."""
-CAUGHT_BY = {"pages dropped": 2, "lapse of a lease ignored": 2, "an urgent message waits": 2}
-"""Where the search for such a build begins, if not at seed 1: at the seed that caught it last time."""
+SHORT_SEED = 3
+"""It takes less than half the time of the two before it, and catches most builds."""
+CAUGHT_BY = {"pages dropped": 2, "an urgent message waits": 2}
+"""Where the search for such a build begins, if not there: at the seed that caught it last time."""
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> str:
@@ -108,7 +110,7 @@ def test_members_come_go_and_lose_their_disks_while_everything_fails() -> None:
 
 
 def test_a_cluster_of_one_member_grows_to_three_while_everything_fails() -> None:
-    for seed in range(1, 4):
+    for seed in range(SHORT_SEED, SHORT_SEED + 3):
         outcome = runner.one(seed, build=world.Build("few founders", scenario="few"))
         assert outcome.broken == ""
         if outcome.counts["clusters grown"]:
@@ -126,7 +128,7 @@ def test_a_cluster_of_one_member_grows_to_three_while_everything_fails() -> None
     ],
 )
 def test_a_scenario_does_what_it_is_for_while_everything_fails(scenario: str, wanted: str) -> None:
-    outcome = runner.one(3, build=world.Build(scenario, scenario=scenario))
+    outcome = runner.one(SHORT_SEED, build=world.Build(scenario, scenario=scenario))
     assert outcome.broken == ""
     assert outcome.counts[wanted]
 
@@ -222,9 +224,9 @@ def test_a_seed_repeats_byte_for_byte(first_seeds: list[str]) -> None:
 
 @pytest.mark.parametrize("canary", [each for each in CANARIES if each.is_quick], ids=lambda each: each.name)
 def test_a_broken_build_is_caught(canary: Canary) -> None:
-    """By one of the first seeds; `make simulate CANARIES=1` looks for all of them, several times each."""
+    """Within a few seeds; `make simulate CANARIES=1` looks for all of them, several times each."""
     said: list[str] = []
-    first = CAUGHT_BY.get(canary.name, 1)
+    first = CAUGHT_BY.get(canary.name, SHORT_SEED)
     assert runner.catch([canary], first, QUICK_SEEDS, 1, said.append, catches=1) == 0, said
     assert NOTICED.get(canary.name, "") in said[0], said
 
@@ -258,7 +260,7 @@ def test_a_broken_build_that_fails_by_itself_is_not_caught() -> None:
 
 def test_a_broken_seed_is_named_with_its_story_and_the_status_says_so() -> None:
     said: list[str] = []
-    assert runner.simulate(1, 3, 1, said.append, "lapse of a lease ignored") == 1
+    assert runner.simulate(2, 2, 1, said.append, "lapse of a lease ignored") == 1
     [broken, *_] = [text for text in said if text.startswith("BROKEN seed ")]
     assert re.search(r"again: make simulate SEEDS=1 FIRST_SEED=\d+$", broken)
     assert " ms, " in broken and "landed: " in broken
@@ -291,7 +293,7 @@ def test_a_queue_is_judged_in_every_entry() -> None:
     for name, noticed in NOTICED.items():
         if not BY_NAME[name].is_quick:
             said: list[str] = []
-            assert runner.catch([BY_NAME[name]], 1, 6, 1, said.append, catches=1) == 0, said
+            assert runner.catch([BY_NAME[name]], SHORT_SEED, 6, 1, said.append, catches=1) == 0, said
             assert noticed in said[0], said
 
 

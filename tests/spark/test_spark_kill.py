@@ -15,5 +15,5 @@ LIMIT_S = 900
 
 @pytest.mark.timeout(LIMIT_S)
 def test_from_queue_to_queue_through_a_shuffle(cluster: LocalCluster, tmp_path: Path) -> None:
-    said = queue_to_queue(cluster, tmp_path, messages=1_000, per_trigger=125, kills=1, longest_s=1.0, seed=1)
+    said = queue_to_queue(cluster, tmp_path, messages=1_000, per_trigger=250, kills=1, longest_s=1.0, seed=1)
     assert said == "1,000 messages through a shuffle, driver killed 1 times, none lost, none twice"

@@ -58,7 +58,7 @@ class FileLosses:
             said = self.flips.output_size()
             size = _harm(path, harm)
             deadline = time.monotonic() + NOTICE_LIMIT_S
-            while not (is_named := self._is_named(path, said)) and not _is_replaced(path, size):
+            while not (is_named := self._is_named(path, said)) and not is_replaced(path, size):
                 ended = self.cluster.ended()
                 assert not ended, f"{path} {harm}: {ended}\n{self.cluster.last_output(self.flips.victim)}"
                 assert time.monotonic() < deadline, f"{path} {harm}: not noticed in {NOTICE_LIMIT_S} s"
@@ -136,10 +136,19 @@ def _harm(path: Path, harm: str) -> int:
     return size
 
 
-def _is_replaced(path: Path, size: int) -> bool:
-    """Whether the member has made the file again, or has deleted what was cut off of it: a snapshot goes when two newer
-    ones are there."""
-    return _is_back(path, size) or (size >= 0 and not path.exists())
+def is_replaced(path: Path, size: int) -> bool:
+    """Whether the member has made the file again, has deleted what was cut off of it, or needs it no more: a snapshot
+    goes when two newer ones are there. size: what is left of its length, -1 if the file was removed."""
+    return _is_back(path, size) or (size >= 0 and not path.exists()) or _has_successors(path)
+
+
+def _has_successors(path: Path) -> bool:
+    """Whether it is a snapshot, and its group has two newer ones."""
+    if path.suffix != ".snapshot":
+        return False
+    group = path.name.partition("-index-")[0]
+    snapshots = path.parent.glob(f"{group}-index-*.snapshot")
+    return len([each for each in snapshots if each.name > path.name]) >= 2
 
 
 def _is_back(path: Path, size: int) -> bool:

@@ -2,7 +2,7 @@
 where the product's own would.
 
 Nothing here is reachable from the product. `CANARIES` is the one list. `make simulate CANARIES=1` says for each how
-many seeds it takes until one catches it; `make test` takes those that are quick, from the first seed on. Builds without
+many seeds it takes until one catches it; `make test` takes those that are quick, from a short seed on. Builds without
 a single rule of Raft are in raft_ablations.py: Raft's own fuzz finds them, in a fraction of a second each.
 """
 
@@ -21,7 +21,7 @@ CATCHES = 3
 MOST_SEEDS = 20
 """That it may take until a build is caught: the median of the gaps between those seeds that catch it."""
 QUICK_SEEDS = 12
-"""Seeds from the first on, within which `make test` has to catch a quick one."""
+"""Seeds within which `make test` has to catch a quick one."""
 
 
 @dataclass(frozen=True, slots=True)
