@@ -49,6 +49,7 @@ def test_all_columns_in_the_documented_order() -> None:
     assert schema.simpleString() == (
         "struct<queue:string,sequence:bigint,raft_index:bigint,enqueued:timestamp,message_id:string,"
         "correlation_id:string,reply_to:string,content_type:string,subject:string,group_id:string,"
+        "content_encoding:string,to:string,user_id:string,reply_to_group_id:string,"
         "priority:smallint,deliveries:int,expires:timestamp,fields:struct<color:string,size:int>,"
         "properties:variant,body:binary>"
     )
