@@ -8,7 +8,18 @@ from fifo.frozen_dataclasses import dataclass
 from quorum.api import status
 from quorum.v1 import bulk_pb2 as pb
 
-TEXTS = ("message_id", "correlation_id", "reply_to", "content_type", "subject", "group_id")
+TEXTS = (
+    "message_id",
+    "correlation_id",
+    "reply_to",
+    "content_type",
+    "subject",
+    "group_id",
+    "content_encoding",
+    "to",
+    "user_id",
+    "reply_to_group_id",
+)
 """Columns that hold the message property of the same name."""
 NAMES = (
     "sequence",

@@ -33,6 +33,10 @@ HEADERS = {
     "correlation_id": PROPERTIES + "correlation-id",
     "reply_to": PROPERTIES + "reply-to",
     "content_type": PROPERTIES + "content-type",
+    "content_encoding": PROPERTIES + "content-encoding",
+    "to": PROPERTIES + "to",
+    "user_id": PROPERTIES + "user-id",
+    "reply_to_group_id": PROPERTIES + "reply-to-group-id",
     "subject": PROPERTIES + "subject",
     "group_id": PROPERTIES + "group-id",
 }

@@ -5,13 +5,22 @@ A batch for Spark has exactly the types of its declared schema, because Spark's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import MapType, StringType, StructType, VariantType, VariantVal
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.types import (
+    IntegerType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    VariantType,
+    VariantVal,
+)
 
 from quorum.spark import variant
 from quorum.spark.errors import OptionError
@@ -34,8 +43,16 @@ class ToSpark:
         self._schema = schema
         self._queue = queue
         self._target: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._narrow = {
+            each.name: to_arrow_type(each.type)
+            for each in wanted_fields(schema)
+            if isinstance(each.type, ShortType | IntegerType)
+        }
+        """types of the fields whose range is smaller than a property's"""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if "properties" in self._schema.names:
+            batch = _with_beyond(batch, self._narrow)
         arrays = [self._column(batch, place) for place in range(len(self._target))]
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
 
@@ -66,9 +83,31 @@ def _narrowed(numbers: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Cast to a narrower type. Numbers that do not fit become NULL, like values of another kind."""
     if not pa.types.is_integer(numbers.type) or not pa.types.is_integer(wanted):
         return numbers.cast(wanted)
+    return pc.if_else(_fits(numbers, wanted), numbers, pa.scalar(None, numbers.type)).cast(wanted)
+
+
+def _fits(numbers: pa.Array, wanted: pa.DataType) -> pa.Array:
     bound = 1 << (wanted.bit_width - 1)
-    fits = pc.and_(pc.greater_equal(numbers, -bound), pc.less(numbers, bound))
-    return pc.if_else(fits, numbers, pa.scalar(None, numbers.type)).cast(wanted)
+    return pc.and_(pc.greater_equal(numbers, -bound), pc.less(numbers, bound))
+
+
+def _with_beyond(batch: pa.RecordBatch, narrow: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    """The batch with the numbers that their fields do not hold in the column `properties`."""
+    beyond: dict[int, dict[str, int]] = {}
+    for name, wanted in narrow.items():
+        numbers = batch.column(FIELDS).field(name)
+        rows = pc.indices_nonzero(pc.invert(_fits(numbers, wanted)))
+        for row, value in zip(rows.to_pylist(), numbers.take(rows).to_pylist(), strict=True):
+            beyond.setdefault(row, {})[name] = value
+    if not beyond:
+        return batch
+    place = batch.schema.names.index("properties")
+    texts = batch.column(place).to_pylist()
+    for row, more in beyond.items():
+        texts[row] = json.dumps(
+            {**json.loads(texts[row] or "{}"), **more}, ensure_ascii=False, sort_keys=True
+        )
+    return batch.set_column(place, batch.schema.field(place), pa.array(texts, batch.column(place).type))
 
 
 def _variants(texts: pa.Array, target: pa.StructType) -> pa.StructArray:

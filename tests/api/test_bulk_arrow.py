@@ -169,6 +169,18 @@ def test_shared_properties_are_those_of_every_message() -> None:
     assert read(log, [Run(1, 2, index, 0, 1)], columns) == [row, row]
 
 
+def test_every_text_of_a_message_has_a_column_that_is_read_and_staged() -> None:
+    """So that an archive keeps it: the encoding says what a body is."""
+    texts = [field.name for field in pb.Properties.DESCRIPTOR.fields if field.type == field.TYPE_STRING]
+    assert sorted(TEXTS) == sorted(texts)
+    given = dict(zip(texts, (f"{name} ü" for name in texts), strict=True))
+    log = FakeLog()
+    (row,) = read(log, [Run(1, 1, log.add(batch([(b"a", properties(**given))])), 0, 0)])
+    assert {name: row[name] for name in TEXTS} == given
+    staged = arrow({"body": [b"a"], **{name: [value] for name, value in given.items()}})
+    assert list(messages(staged)) == [(b"a", properties(**given))]
+
+
 def test_a_field_of_another_kind_is_null_and_among_the_other_properties() -> None:
     """Or who keeps what was read instead of the message would keep it without that property."""
     log = FakeLog()

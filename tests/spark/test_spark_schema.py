@@ -49,6 +49,7 @@ def test_all_columns_in_the_documented_order() -> None:
     assert schema.simpleString() == (
         "struct<queue:string,sequence:bigint,raft_index:bigint,enqueued:timestamp,message_id:string,"
         "correlation_id:string,reply_to:string,content_type:string,subject:string,group_id:string,"
+        "content_encoding:string,to:string,user_id:string,reply_to_group_id:string,"
         "priority:smallint,deliveries:int,expires:timestamp,fields:struct<color:string,size:int>,"
         "properties:variant,body:binary>"
     )
@@ -191,12 +192,44 @@ def test_a_batch_gets_exactly_the_shape_of_the_schema() -> None:
     batch = ToSpark(schema, "orders")(FROM_THE_SERVICE)
     assert batch.column("queue").to_pylist() == ["orders"] * 3
     assert batch.column("priority").to_pylist() == [None, 4, 255]
-    # what a narrower type does not hold is NULL
+    # a number that a narrower type does not hold is in the properties
     assert batch.column("fields").field("size").to_pylist() == [1, None, None]
     found = batch.column("properties").to_pylist()
     assert found[1] is None
     assert VariantVal(found[0]["value"], found[0]["metadata"]).toPython() == {"a": 1}
-    assert str(VariantVal(found[2]["value"], found[2]["metadata"]).toPython()) == "{'a': 1, 'b': nan}"
+    assert (
+        str(VariantVal(found[2]["value"], found[2]["metadata"]).toPython())
+        == "{'a': 1, 'b': nan, 'size': 1099511627776}"
+    )
+
+
+def test_a_number_that_does_not_fit_its_field_is_not_lost() -> None:
+    """An archive removes the message from its queue."""
+    fields = struct(("size", IntegerType()), ("weight", ShortType()), ("color", StringType()))
+    numbers = [[1, None, -(1 << 31), 1 << 31], [1 << 15, -(1 << 15), 7, -(1 << 15) - 1]]
+    children = [*(pa.array(each, pa.int64()) for each in numbers), pa.array(["é"] * 4)]
+    given = pa.record_batch(
+        {
+            "fields": pa.StructArray.from_arrays(children, names=fields.names),
+            "properties": pa.array(['{"a": 1.0, "x": {"base64": "AA=="}, "ü": "é"}', None, None, None]),
+        }
+    ).slice(0, 4)
+    text = ToSpark(struct(("fields", fields), ("properties", StringType())), "q")
+    for batch in (text(given), pa.Table.from_batches([text(given.slice(0, 1)), text(given.slice(1))])):
+        assert batch.column("properties").to_pylist() == [
+            '{"a": 1.0, "weight": 32768, "x": {"base64": "AA=="}, "ü": "é"}',
+            None,
+            None,
+            '{"size": 2147483648, "weight": -32769}',
+        ]
+    shown = text(given).column("fields").to_pylist()
+    assert [(row["size"], row["weight"]) for row in shown] == [
+        (1, None),
+        (None, -(1 << 15)),
+        (-(1 << 31), 7),
+        (None, None),
+    ]
+    assert ToSpark(struct(("fields", fields)), "q")(given).num_rows == 4
 
 
 def test_a_schema_of_the_queue_alone_still_counts_rows() -> None:
