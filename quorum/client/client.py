@@ -11,6 +11,7 @@ repeated safely. A delete or purge names its queue by the id that the queue had 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -468,7 +469,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_ms / 1000
         why = ""
-        for attempt in range(2 * len(self._endpoints) + 1):
+        for attempt in itertools.count():
             call = queue_pb2_grpc.QueueStub(self._channel(attempt)).Browse(request, wait_for_ready=False)
             try:
                 while True:
@@ -487,7 +488,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
                 raise TimedOut(f"browsing {queue!r}: no answer for {limit_ms} ms{why}") from None
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, f"browsing {queue!r}")
-                if not isinstance(error, UnavailableError) or attempt == 2 * len(self._endpoints):
+                if not isinstance(error, UnavailableError) or deadline - loop.time() <= 2 * UNARY_PAUSE_S:
                     raise error from problem
                 why = f"; last error: {error}"
             except asyncio.CancelledError:

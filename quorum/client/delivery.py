@@ -50,6 +50,8 @@ class Link(Protocol):
 
     def expect(self, request_id: int, doing: str) -> asyncio.Future[Any]: ...
 
+    def forget(self, request_id: int) -> None: ...
+
 
 class DeliveredMessage:
     """One message of a delivery. Body and properties are decoded on access."""
@@ -276,6 +278,7 @@ class Holder:
         self.in_transactions = 0
         disposals, self._disposals = self._disposals, deque()
         for disposal in disposals:
+            self._link.forget(disposal.request_id)
             if disposal.waiting is not None and not disposal.waiting.done():
                 disposal.waiting.set_exception(VoidDelivery(f"{self}: its attachment has ended; not settled"))
 

@@ -783,3 +783,29 @@ async def test_a_consumer_that_could_not_begin_says_so_each_time(world: World) -
         for _ in range(2):
             with pytest.raises(ClosedError):
                 await late.next_delivery()
+
+
+@on_cluster()
+async def test_the_client_forgets_a_queue_whose_messages_are_settled(world: World) -> None:
+    """A program may get from a new queue each time."""
+    async with quorum.connect(world.url) as client:
+        for name in ("a", "b", "q"):
+            world.cluster.declare(name)
+            await client.publish(name, b"x")
+            [message] = await client.get(name)
+            await message.settle(wait=True)
+        await eventually(lambda: len(client._live().gets._holders) == 1, "forgotten")
+
+
+@on_cluster()
+async def test_a_settlement_that_was_void_before_it_was_sent_awaits_no_answer(world: World) -> None:
+    """The client would take the service for silent, and reconnect."""
+    async with quorum.connect(world.url) as client, client.consume("q") as consumer:
+        await filled(client, 1)
+        [message] = await take(consumer, 1)
+        settling = asyncio.create_task(message.settle(wait=True))
+        await asyncio.sleep(0)  # it is queued, and the writer has not run
+        consumer.timed_out()
+        with pytest.raises(VoidDelivery):
+            await settling
+        assert not client._live()._stream.requests
