@@ -57,7 +57,7 @@ from quorum.client.session import Session
 from quorum.client.transaction import Transaction
 from quorum.client.transaction_calls import MAX_GROUP, TransactionCalls
 from quorum.client.users import UserCalls
-from quorum.client.values import FieldValue, Properties, arguments, property_filter, with_delay
+from quorum.client.values import FieldValue, Properties, arguments, property_filter, require_flag, with_delay
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 
 T = TypeVar("T")
@@ -268,6 +268,7 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         session = self._live()
         session.require_loop()
         check_names(queue)
+        check_name(queue.keys if isinstance(queue, Through) else queue)  # of one message
         if isinstance(queue, Through) and queue.exchange:
             session.placement.use_exchange()
         else:
@@ -396,9 +397,10 @@ class Client(PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls, Transaction
         self, queue: str, count: int = 1, settled: bool = False, *, timeout_ms: int | None = None
     ) -> list[DeliveredMessage]:
         """Take up to `count` messages that are ready now. settled: they are settled at once (at most once)."""
-        if not 1 <= count <= MAX_COUNT:
+        if not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
             raise UsageError(f"get of {count} messages; allowed: 1 to {MAX_COUNT}")
         check_name(queue)
+        require_flag("settled", settled)
         session = self._live()
         session.require_loop()
         task = asyncio.create_task(session.gets.get(queue, count, settled))

@@ -26,7 +26,7 @@ from quorum.client.batch import BatchReader, PreparedBatch, part_of
 from quorum.client.errors import UsageError, VoidDelivery
 from quorum.client.requests import within
 from quorum.client.tags import TagRanges, count_of
-from quorum.client.values import FieldValue, Properties
+from quorum.client.values import FieldValue, Properties, require_flag
 from quorum.v1 import queue_pb2
 
 SETTLE = queue_pb2.Disposition.SETTLE
@@ -241,6 +241,7 @@ class Holder:
         wait: bool = False,
     ) -> None:
         """Return messages to the queue; delivery_failed counts a failure, undeliverable_here discards."""
+        require_changes(delivery_failed, undeliverable_here)
         await self._dispose_messages(target, _Disposal(MODIFY, delivery_failed, undeliverable_here, []), wait)
 
     async def settle_batch(self, delivery: Delivery, *, wait: bool = False) -> bool:
@@ -423,6 +424,12 @@ class Holder:
             return last
         self._disposals.append(disposal)
         return disposal
+
+
+def require_changes(delivery_failed: bool, undeliverable_here: bool) -> None:
+    """UsageError unless no request is wrong because of them: it is made when it is sent, and would end the client."""
+    require_flag("delivery_failed", delivery_failed)
+    require_flag("undeliverable_here", undeliverable_here)
 
 
 def _merge(into: list[tuple[int, int]], tags: list[tuple[int, int]]) -> None:

@@ -21,7 +21,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from quorum.client.batch import Batch, Message, prepare
-from quorum.client.delivery import DISCARD, MODIFY, RETURN, SETTLE, Holder, Target, by_holder
+from quorum.client.delivery import (
+    DISCARD,
+    MODIFY,
+    RETURN,
+    SETTLE,
+    Holder,
+    Target,
+    by_holder,
+    require_changes,
+)
 from quorum.client.errors import (
     ConnectionLost,
     OutcomeUnknown,
@@ -165,6 +174,7 @@ class Transaction:
         self, target: Target, *, delivery_failed: bool = False, undeliverable_here: bool = False
     ) -> None:
         """Return messages with changes, with the commit."""
+        require_changes(delivery_failed, undeliverable_here)
         await self._dispose(target, MODIFY, delivery_failed, undeliverable_here)
 
     async def _dispose(

@@ -809,3 +809,32 @@ async def test_a_settlement_that_was_void_before_it_was_sent_awaits_no_answer(wo
         with pytest.raises(VoidDelivery):
             await settling
         assert not client._live()._stream.requests
+
+
+@on_cluster()
+async def test_arguments_of_wrong_types_are_refused_by_their_call_and_end_nothing(world: World) -> None:
+    """A request is made when it is sent, so a wrong value would end the session there."""
+    wrong: Any = "yes"
+    async with quorum.connect(world.url) as client, client.consume("q") as consumer:
+        await filled(client, 1)
+        [message] = await take(consumer, 1)
+        transaction = client.transaction()
+        for call in (
+            lambda: message.modify(delivery_failed=wrong),
+            lambda: message.modify(undeliverable_here=wrong),
+            lambda: transaction.modify(message, delivery_failed=wrong),
+            lambda: consumer.settle_ranges([(1.0, 2.5)]),  # type: ignore[list-item]  # the case
+            lambda: consumer.settle_ranges([3]),  # type: ignore[list-item]
+            lambda: consumer.settle_up_to(1.5),  # type: ignore[arg-type]
+            lambda: consumer.cancel(requeue=wrong),
+            lambda: client.get("q", settled=wrong),
+            lambda: client.get("q", 1.5),  # type: ignore[arg-type]
+            lambda: client.publish(("q",), b"x"),  # type: ignore[arg-type]
+            lambda: client.publish_to("", ("q",), b"x"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(UsageError):
+                await call()
+        assert not client._live()._stream.requests
+        await message.settle(wait=True)
+        await client.publish("q", b"more")
+        assert (settled(world), client.reconnect_count) == ([1], 0)
