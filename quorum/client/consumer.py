@@ -161,12 +161,13 @@ class Consumer(Holder):
         return delivery.rest(place)
 
     async def _next_message(self) -> DeliveredMessage | None:
-        found = await self._next()
-        if found is None:
-            return None
+        found = self._begun
+        if found is None or found[0].is_void:
+            found = await self._next()
+            if found is None:
+                return None
         delivery, place = found
-        if place + 1 < delivery.count:
-            self._begun = delivery, place + 1
+        self._begun = (delivery, place + 1) if place + 1 < delivery.count else None
         return DeliveredMessage(delivery, place)
 
     async def _next(self) -> tuple[Delivery, int] | None:
