@@ -200,7 +200,7 @@ class Consumer(_Settling):
         super().__init__(loop, consumer)
         self._consumer = consumer
         self._begun: deque[tuple[Delivery, int]] = deque()
-        """deliveries whose iteration was broken off, and the place of the next message of each"""
+        """deliveries that no caller has, and those whose iteration was broken off; the place of the next message"""
 
     @property
     def consumer_tag(self) -> str:
@@ -249,21 +249,26 @@ class Consumer(_Settling):
 
     def _next(self, timeout_ms: int | None) -> tuple[Delivery, int] | None:
         """The next batch, and the place of the first message in it that the caller was not given."""
-        while self._begun:
-            with contextlib.suppress(IndexError):  # another thread was faster
-                delivery, place = self._begun.popleft()
-                if not delivery.is_void:
-                    return delivery, place
 
-        async def wait() -> Delivery | None:
+        async def has_arrived() -> bool:
+            """The loop leaves the batch where the next call finds it, if this thread is interrupted meanwhile."""
             try:
                 async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                    return await self._consumer.next_delivery()
+                    arrived = await self._consumer.next_delivery()
             except TimeoutError:
-                return None
+                return False
+            if arrived is not None:
+                self._begun.append((arrived, 0))
+            return arrived is not None
 
-        arrived = self._loop.run(wait())
-        return None if arrived is None else (arrived, 0)
+        while True:
+            while self._begun:
+                with contextlib.suppress(IndexError):  # another thread was faster
+                    delivery, place = self._begun.popleft()
+                    if not delivery.is_void:
+                        return delivery, place
+            if not self._loop.run(has_arrived()):
+                return None
 
     def settle_batch(self, delivery: Delivery, *, wait: bool = False) -> bool:
         return self._dispose(partial(self._consumer.settle_batch, delivery, wait=wait), wait)

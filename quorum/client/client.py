@@ -11,6 +11,7 @@ repeated safely. A delete or purge names its queue by the id that the queue had 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -53,7 +54,7 @@ from quorum.client.session import Session
 from quorum.client.transaction import Transaction
 from quorum.client.transaction_calls import TransactionCalls
 from quorum.client.users import UserCalls
-from quorum.client.values import FieldValue, Properties, with_delay
+from quorum.client.values import FieldValue, Properties, require_flag, with_delay
 from quorum.client.values import arguments as values
 from quorum.client.values import property_filter as filter_value
 from quorum.v1 import admin_pb2, queue_pb2, queue_pb2_grpc
@@ -223,6 +224,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         session = self._live()
         session.require_loop()
         check_names(queue)
+        check_name(queue.keys if isinstance(queue, Through) else queue)  # of one message
         if isinstance(queue, Through) and queue.exchange:
             session.placement.use_exchange()
         else:
@@ -351,9 +353,10 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         self, queue: str, count: int = 1, settled: bool = False, *, timeout_ms: int | None = None
     ) -> list[DeliveredMessage]:
         """Take up to `count` messages that are ready now. settled: they are settled at once (at most once)."""
-        if not 1 <= count <= MAX_COUNT:
+        if not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
             raise UsageError(f"get of {count} messages; allowed: 1 to {MAX_COUNT}")
         check_name(queue)
+        require_flag("settled", settled)
         session = self._live()
         session.require_loop()
         task = asyncio.create_task(session.gets.get(queue, count, settled))
@@ -424,7 +427,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_ms / 1000
         why = ""
-        for attempt in range(2 * len(self._endpoints) + 1):
+        for attempt in itertools.count():
             call = queue_pb2_grpc.QueueStub(self._channel(attempt)).Browse(request, wait_for_ready=False)
             try:
                 while True:
@@ -443,7 +446,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
                 raise TimedOut(f"browsing {queue!r}: no answer for {limit_ms} ms{why}") from None
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, f"browsing {queue!r}")
-                if not isinstance(error, UnavailableError) or attempt == 2 * len(self._endpoints):
+                if not isinstance(error, UnavailableError) or deadline - loop.time() <= 2 * UNARY_PAUSE_S:
                     raise error from problem
                 why = f"; last error: {error}"
             except asyncio.CancelledError:

@@ -7,10 +7,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
 from quorum.client.errors import ClosedError, QuorumError, UsageError
+from quorum.client.values import require_flag
 from quorum.v1 import queue_pb2
 
 T = TypeVar("T", bound=DeliveredMessage | Delivery)
@@ -135,6 +137,7 @@ class Consumer(Holder):
 
     async def cancel(self, *, requeue: bool = True, timeout_ms: int | None = None) -> None:
         """End deliveries. Held messages are returned to the queue; if not requeue, they may still be settled."""
+        require_flag("requeue", requeue)
         if self._state.is_ended or not self._state.was_started:
             self.end(None)
             return
@@ -158,12 +161,13 @@ class Consumer(Holder):
         return delivery.rest(place)
 
     async def _next_message(self) -> DeliveredMessage | None:
-        found = await self._next()
-        if found is None:
-            return None
+        found = self._begun
+        if found is None or found[0].is_void:
+            found = await self._next()
+            if found is None:
+                return None
         delivery, place = found
-        if place + 1 < delivery.count:
-            self._begun = delivery, place + 1
+        self._begun = (delivery, place + 1) if place + 1 < delivery.count else None
         return DeliveredMessage(delivery, place)
 
     async def _next(self) -> tuple[Delivery, int] | None:
@@ -209,7 +213,13 @@ class Consumer(Holder):
         Tags begin at 1 again after a reconnect. So a tag that the caller was not given yet is not settled: the caller
         means a message of the attachment before.
         """
-        return await self._settle_tags([(first, min(last, self._given_to)) for first, last in ranges], wait)
+        try:
+            tags = [(index(first), min(index(last), self._given_to)) for first, last in ranges]
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"delivery tags are given as (first, last), two whole numbers: {error}"
+            ) from None
+        return await self._settle_tags(tags, wait)
 
     async def settle_up_to(self, tag: int, *, wait: bool = False) -> int:
         """Settle every held tag up to this one. Returns their number."""

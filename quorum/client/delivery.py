@@ -26,7 +26,7 @@ from quorum.client.batch import BatchReader, PreparedBatch, part_of
 from quorum.client.errors import UsageError, VoidDelivery
 from quorum.client.requests import within
 from quorum.client.tags import TagRanges, count_of
-from quorum.client.values import FieldValue, Properties
+from quorum.client.values import FieldValue, Properties, require_flag
 from quorum.v1 import queue_pb2
 
 SETTLE = queue_pb2.Disposition.SETTLE
@@ -49,6 +49,8 @@ class Link(Protocol):
     def next_request_id(self) -> int: ...
 
     def expect(self, request_id: int, doing: str) -> asyncio.Future[Any]: ...
+
+    def forget(self, request_id: int) -> None: ...
 
 
 class DeliveredMessage:
@@ -242,6 +244,7 @@ class Holder:
         wait: bool = False,
     ) -> None:
         """Return messages to the queue; delivery_failed counts a failure, undeliverable_here discards."""
+        require_changes(delivery_failed, undeliverable_here)
         await self._dispose_messages(target, _Disposal(MODIFY, delivery_failed, undeliverable_here, []), wait)
 
     async def settle_batch(self, delivery: Delivery, *, wait: bool = False) -> bool:
@@ -279,6 +282,7 @@ class Holder:
         self.in_transactions = 0
         disposals, self._disposals = self._disposals, deque()
         for disposal in disposals:
+            self._link.forget(disposal.request_id)
             if disposal.waiting is not None and not disposal.waiting.done():
                 disposal.waiting.set_exception(VoidDelivery(f"{self}: its attachment has ended; not settled"))
 
@@ -423,6 +427,12 @@ class Holder:
             return last
         self._disposals.append(disposal)
         return disposal
+
+
+def require_changes(delivery_failed: bool, undeliverable_here: bool) -> None:
+    """UsageError unless no request is wrong because of them: it is made when it is sent, and would end the client."""
+    require_flag("delivery_failed", delivery_failed)
+    require_flag("undeliverable_here", undeliverable_here)
 
 
 def _merge(into: list[tuple[int, int]], tags: list[tuple[int, int]]) -> None:

@@ -23,6 +23,7 @@ from quorum.client.answers import Answer
 from quorum.client.batch import Message, PreparedBatch, body_of, encode_parts
 from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError, TimedOut, UsageError, retrieved
 from quorum.client.limits import Limits
+from quorum.client.requests import looked_at
 from quorum.client.routes import IMMEDIATE, Address, Route, Through, describe
 from quorum.client.values import encode_properties
 
@@ -181,6 +182,7 @@ class Gathered:
                 following = deadline if following is None else min(following, deadline)
             elif self.is_sent:
                 self._futures[place] = later = loop.create_future()
+                later.add_done_callback(looked_at)  # the caller need not await it
                 self._deadlines[place] = float("inf")
                 text = f"publishing to {describe(self.queue)} was not confirmed in time; it may still be confirmed"
                 future.set_exception(PublishUnknown(text, later))

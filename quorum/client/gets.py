@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from weakref import WeakValueDictionary
 
 from quorum.client.delivery import Delivery, GetHolder
 from quorum.client.errors import ConnectionLost, ServiceError
@@ -18,7 +19,8 @@ class Gets:
     def __init__(self, stream: StreamState, placement: Placement) -> None:
         self._stream = stream
         self._placement = placement
-        self._holders: dict[tuple[str, int], GetHolder] = {}  # by queue and attach
+        self._holders: WeakValueDictionary[tuple[str, int], GetHolder] = WeakValueDictionary()
+        """by queue and attach, as long as the caller has a message, or something waits to be sent"""
         self._lock = asyncio.Lock()
         self._got: tuple[str, list[Delivery]] | None = None
         """the queue of the get that is open, and what it has taken"""
@@ -72,7 +74,7 @@ class Gets:
 
     def lost(self) -> None:
         """The stream has ended: what was taken on it is ready in its queue again."""
-        for holder in self._holders.values():
+        for holder in list(self._holders.values()):
             holder.void()
         self._holders.clear()
 

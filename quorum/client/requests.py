@@ -40,6 +40,10 @@ class Requests:
         if request is not None and not request.answer.done():
             request.answer.set_result(answer)
 
+    def forget(self, request_id: int) -> None:
+        """The request is not sent, so no answer will come."""
+        self._under_way.pop(request_id, None)
+
     def failed(self, wire: Any) -> None:
         request = self._under_way.pop(wire.request_id, None)
         if request is not None and not request.answer.done():
@@ -55,7 +59,7 @@ class Requests:
 
 async def within(timeout_ms: int, answer: asyncio.Future[Any], doing: str) -> Any:
     """Await an answer; raise TimedOut if it has not arrived yet. It may still arrive later."""
-    answer.add_done_callback(_looked_at)  # it may fail after the caller has stopped waiting
+    answer.add_done_callback(looked_at)  # it may fail after the caller has stopped waiting
     try:
         async with asyncio.timeout(timeout_ms / 1000):  # not wait_for: that may swallow a cancellation
             return await asyncio.shield(answer)
@@ -63,7 +67,7 @@ async def within(timeout_ms: int, answer: asyncio.Future[Any], doing: str) -> An
         raise TimedOut(f"{doing} took over {timeout_ms} ms", reason="DEADLINE_EXCEEDED") from None
 
 
-def _looked_at(answer: asyncio.Future[Any]) -> None:
+def looked_at(answer: asyncio.Future[Any]) -> None:
     """Retrieve the error, so that asyncio does not log one whose caller has stopped waiting."""
     if not answer.cancelled():
         answer.exception()

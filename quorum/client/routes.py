@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from quorum.client.errors import UsageError
+from quorum.client.values import require_flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,7 @@ def check_names(route: Route) -> None:
     names = route
     if isinstance(route, Through):
         for what in ("mandatory", "immediate"):
-            if not isinstance(value := getattr(route, what), bool):
-                raise UsageError(f"{what} is True or False, not {value!r}")
+            require_flag(what, getattr(route, what))
         check_name(route.exchange)
         names = route.keys
     for name in dict.fromkeys(names) if isinstance(names, tuple) else (names,):

@@ -84,6 +84,9 @@ class StreamState:
     def expect(self, request_id: int, doing: str) -> asyncio.Future[Any]:
         return self.requests.expect(request_id, doing)
 
+    def forget(self, request_id: int) -> None:
+        self.requests.forget(request_id)
+
     def ask(self, doing: str) -> tuple[int, asyncio.Future[Any]]:
         """A new request's id, and its answer."""
         request_id = self.requests.next_id()

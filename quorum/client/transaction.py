@@ -18,10 +18,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from quorum.client.batch import Batch, Message, prepare
-from quorum.client.delivery import DISCARD, MODIFY, RETURN, SETTLE, Holder, Target, by_holder
+from quorum.client.delivery import (
+    DISCARD,
+    MODIFY,
+    RETURN,
+    SETTLE,
+    Holder,
+    Target,
+    by_holder,
+    require_changes,
+)
 from quorum.client.errors import (
     ConnectionLost,
     OutcomeUnknown,
@@ -165,6 +174,7 @@ class Transaction:
         self, target: Target, *, delivery_failed: bool = False, undeliverable_here: bool = False
     ) -> None:
         """Return messages with changes, with the commit."""
+        require_changes(delivery_failed, undeliverable_here)
         await self._dispose(target, MODIFY, delivery_failed, undeliverable_here)
 
     async def _dispose(
@@ -225,7 +235,7 @@ class Transaction:
         if not self._has_stream():
             self._open.end(self._number)
             raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
-        answer = asyncio.ensure_future(self._commit())
+        answer = asyncio.ensure_future(self._committed(self._send_commit()))
         try:
             await within(self._timeout_ms, answer, f"committing transaction {self._number}")
         except TimedOut as error:
@@ -249,12 +259,17 @@ class Transaction:
             else:
                 holder.committed(generation, tags)
 
-    async def _commit(self) -> None:
+    def _send_commit(self) -> asyncio.Future[Any]:
+        """Send a Commit on the stream that is up; returns a future of its answer. An await in between could lose the
+        request with that stream, and nothing would answer it."""
+        request_id, answer = self._stream.ask(f"committing transaction {self._number}")
+        self._stream.send(commit=queue_pb2.Commit(request_id=request_id, tx=self._number))
+        return answer
+
+    async def _committed(self, answer: asyncio.Future[Any]) -> None:
         doing = f"committing transaction {self._number}"
         pause_s = RETRY_PAUSE_S
         while True:
-            request_id, answer = self._stream.ask(doing)
-            self._stream.send(commit=queue_pb2.Commit(request_id=request_id, tx=self._number))
             try:
                 await answer
                 return
@@ -267,6 +282,7 @@ class Transaction:
                 raise OutcomeUnknown(f"{doing}: {error}; all of it counts, or nothing") from error
             if self._stream.name[0] != self._began_on[0]:
                 raise OutcomeUnknown(f"{doing}: the service has forgotten this client")
+            answer = self._send_commit()
 
     async def rollback(self) -> None:
         """Drop everything. What was settled is held again, and may be settled in another way."""

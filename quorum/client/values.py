@@ -78,6 +78,12 @@ _FIELD_BY_NAME: dict[str, str] = {
 }
 
 
+def require_flag(name: str, value: object) -> None:
+    """UsageError unless the value is True or False."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is True or False, not {value!r}")
+
+
 def field_name(name: str) -> str:
     """The field of `Properties` for an AMQP name. Raises UsageError for an unknown name; the error names the nearest
     known one."""

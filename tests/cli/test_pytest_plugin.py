@@ -25,6 +25,11 @@ def test_every_test_has_a_queue_of_its_own(quorum_url, quorum_queue):
         assert client.get(quorum_queue, 1) == []
 
 
+def test_a_test_may_delete_its_queue(quorum_url, quorum_queue):
+    with quorum.sync.connect(quorum_url) as client:
+        client.delete(quorum_queue)
+
+
 def test_the_cluster_is_a_real_one(quorum_cluster):
     assert len(quorum_cluster.running()) == 1
 """
@@ -51,4 +56,4 @@ def test_a_users_tests_get_a_cluster_and_a_queue_each(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout

@@ -143,6 +143,18 @@ async def test_browsing_goes_on_where_it_was_when_a_node_fails(world: World) -> 
         assert seen == [1, 2, 3, 4, 5]
 
 
+@on_cluster(1)
+async def test_browsing_waits_for_a_node_until_its_time_limit(world: World) -> None:
+    """As long as a node restarts, or a leader is elected."""
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"x")
+        world.nodes[0].unavailable_calls = 12
+        assert [message.body async for message in client.browse("q")] == [b"x"]
+        world.nodes[0].unavailable_calls = 1_000_000
+        with pytest.raises(UnavailableError, match="not now"):
+            _ = [message async for message in client.browse("q", timeout_ms=200)]
+
+
 @on_cluster()
 async def test_a_client_that_is_not_open_says_so(world: World) -> None:
     client = quorum.connect(world.url)

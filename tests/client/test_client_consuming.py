@@ -783,3 +783,58 @@ async def test_a_consumer_that_could_not_begin_says_so_each_time(world: World) -
         for _ in range(2):
             with pytest.raises(ClosedError):
                 await late.next_delivery()
+
+
+@on_cluster()
+async def test_the_client_forgets_a_queue_whose_messages_are_settled(world: World) -> None:
+    """A program may get from a new queue each time."""
+    async with quorum.connect(world.url) as client:
+        for name in ("a", "b", "q"):
+            world.cluster.declare(name)
+            await client.publish(name, b"x")
+            [message] = await client.get(name)
+            await message.settle(wait=True)
+        await eventually(lambda: len(client._live().gets._holders) == 1, "forgotten")
+
+
+@on_cluster()
+async def test_a_settlement_that_was_void_before_it_was_sent_awaits_no_answer(world: World) -> None:
+    """The client would take the service for silent, and reconnect."""
+    async with quorum.connect(world.url) as client, client.consume("q") as consumer:
+        await filled(client, 1)
+        [message] = await take(consumer, 1)
+        settling = asyncio.create_task(message.settle(wait=True))
+        await asyncio.sleep(0)  # it is queued, and the writer has not run
+        consumer.timed_out()
+        with pytest.raises(VoidDelivery):
+            await settling
+        assert not client._live()._stream.requests
+
+
+@on_cluster()
+async def test_arguments_of_wrong_types_are_refused_by_their_call_and_end_nothing(world: World) -> None:
+    """A request is made when it is sent, so a wrong value would end the session there."""
+    wrong: Any = "yes"
+    async with quorum.connect(world.url) as client, client.consume("q") as consumer:
+        await filled(client, 1)
+        [message] = await take(consumer, 1)
+        transaction = client.transaction()
+        for call in (
+            lambda: message.modify(delivery_failed=wrong),
+            lambda: message.modify(undeliverable_here=wrong),
+            lambda: transaction.modify(message, delivery_failed=wrong),
+            lambda: consumer.settle_ranges([(1.0, 2.5)]),  # type: ignore[list-item]  # the case
+            lambda: consumer.settle_ranges([3]),  # type: ignore[list-item]
+            lambda: consumer.settle_up_to(1.5),  # type: ignore[arg-type]
+            lambda: consumer.cancel(requeue=wrong),
+            lambda: client.get("q", settled=wrong),
+            lambda: client.get("q", 1.5),  # type: ignore[arg-type]
+            lambda: client.publish(("q",), b"x"),  # type: ignore[arg-type]
+            lambda: client.publish_to("", ("q",), b"x"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(UsageError):
+                await call()
+        assert not client._live()._stream.requests
+        await message.settle(wait=True)
+        await client.publish("q", b"more")
+        assert (settled(world), client.reconnect_count) == ([1], 0)

@@ -25,9 +25,9 @@ async def test_calls_that_wait_while_the_client_is_closed_are_told_so(world: Wor
     world.nodes[0].has_no_majority = True
     for call in (_browse, lambda client: client.declare("new")):
         client = await quorum.connect(world.url, timeout_ms=UNENDING_MS)
-        calls = world.nodes[0].unanswered_calls
+        world.nodes[0].unanswered_calls = 0
         waiting = asyncio.create_task(call(client))
-        await eventually(lambda calls=calls: world.nodes[0].unanswered_calls > calls, "called")
+        await eventually(lambda: world.nodes[0].unanswered_calls == 1, "called")
         await client.close()
         with pytest.raises(ClosedError):
             await waiting

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 
@@ -245,3 +246,20 @@ def test_an_iteration_that_is_broken_off_is_continued(world: World) -> None:
             assert [*seen, *(each.body for each in rest)] == [b"%d" % number for number in range(6)]
             client.publish("q", b"last")
             assert [each.body for each in next(consumer.deliveries())] == [b"last"]
+
+
+@blocking
+def test_a_delivery_that_arrives_while_its_thread_is_interrupted_is_not_lost(world: World) -> None:
+    with quorum.sync.connect(world.url) as client, client.consume("q") as consumer:
+        client.publish("q", b"x")
+        run = consumer._loop.run
+
+        def interrupted(work: Coroutine[Any, Any, T]) -> T:
+            run(work)
+            raise KeyboardInterrupt
+
+        with patch.object(consumer._loop, "run", interrupted), pytest.raises(KeyboardInterrupt):
+            next(iter(consumer))
+        found = consumer.next_delivery(timeout_ms=0)
+        assert found is not None
+        assert [message.body for message in found] == [b"x"]

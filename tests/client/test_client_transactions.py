@@ -403,3 +403,17 @@ def test_the_blocking_client_has_transactions() -> None:
         assert bodies(world) == [b"one", b"two"]
 
     scenario()
+
+
+@on_cluster()
+async def test_a_commit_is_requested_before_its_stream_can_break(world: World) -> None:
+    """A request that is made after the stream was lost is dropped with the next one, and never answered."""
+    async with quorum.connect(world.url) as client:
+        tx = client.transaction()
+        await tx.publish("q", b"one")
+        stream = client._live()._stream
+        await eventually(lambda: not stream.outbox.has_requests, "published")
+        committing = asyncio.create_task(tx.commit())
+        await asyncio.sleep(0)  # it has begun
+        assert stream.outbox.has_requests
+        await committing

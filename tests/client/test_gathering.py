@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
+from google.rpc import code_pb2
 
 import quorum
 from quorum.client.client import Client
 from quorum.client.errors import ClosedError, PublishRejected, PublishUnknown, TimedOut, UsageError
 from quorum.client.gathering import ALONE_BYTES
+from support.fake_server import Refusal
 from support.fake_server_harness import World, eventually, on_cluster
 
 
@@ -185,6 +189,20 @@ async def test_a_message_that_was_sent_may_still_be_confirmed_when_its_time_is_u
         assert await caught.value.confirmation == 1
         await other
     assert arrived(world) == [b"patient", b"hasty"]
+
+
+@on_cluster()
+async def test_an_outcome_that_nobody_awaits_again_is_not_reported(world: World) -> None:
+    reported: list[dict[str, Any]] = []
+    world.loop.set_exception_handler(lambda _, context: reported.append(context))
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        with pytest.raises(PublishUnknown):
+            await client.publish("q", b"hasty", timeout_ms=30)
+        world.nodes[0].cut(Refusal(code_pb2.FAILED_PRECONDITION, "SESSION_EXPIRED", "forgotten"))
+        await eventually(lambda: client._live().publisher.is_idle, "failed")
+    gc.collect()
+    assert reported == []
 
 
 @on_cluster()
