@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -408,7 +408,8 @@ def examine(file: Path | None = None, flags: Mapping[str, Any] | None = None) ->
     try:
         return Examined(Loaded(**{key: value for key, value in (flags or {}).items() if value is not None}))
     except ValidationError as error:
-        return _usable(origin, given, [each for each in error.errors(include_url=False) if each["loc"]])
+        errors = [each for each in error.errors(include_url=False) if each["loc"]]
+        return _usable(origin, flags or {}, given, errors)
     except SettingsError as error:
         return Examined(None, (_not_json(error),))
     except (
@@ -419,7 +420,9 @@ def examine(file: Path | None = None, flags: Mapping[str, Any] | None = None) ->
         return Examined(None, (f"{origin} cannot be read: {error}",))
 
 
-def _usable(origin: str, given: Mapping[str, Any], errors: list[ErrorDetails]) -> Examined:
+def _usable(
+    origin: str, flags: Mapping[str, Any], given: Mapping[str, Any], errors: list[ErrorDetails]
+) -> Examined:
     """What is left of a configuration with findings. given: its values as the sources have them. errors: those of
     single keys."""
     unusable = {str(each["loc"][0]) for each in errors}
@@ -430,14 +433,23 @@ def _usable(origin: str, given: Mapping[str, Any], errors: list[ErrorDetails]) -
     }
     right = create_model("Right", __config__=ConfigDict(validate_default=True), **fields)
     values = dict(right.model_validate({key: value for key, value in given.items() if key in fields}))
-    wrong = [*_findings(errors), *_misfits(values)]
+    wrong = [f"{_source(str(each['loc'][0]), origin, flags)}: {_finding(each)}" for each in errors]
+    wrong += [f"{origin}: {each}" for each in _misfits(values)]
     if fields.keys() >= {"name", "members"} and values["name"] not in values["members"]:
         unusable.add("name")
     return Examined(
         NodeConfig.model_construct(**values),
-        tuple(f"{origin}: {each}" for each in wrong),
+        tuple(wrong),
         frozenset(unusable),
     )
+
+
+def _source(key: str, origin: str, flags: Mapping[str, Any]) -> str:
+    """Where the value of a key comes from: a flag, a variable, or the file."""
+    if flags.get(key) is not None:
+        return "--skip-entry" if key == "skip_entries" else f"--{key.replace('_', '-')}"
+    variable = f"{ENV_PREFIX}{key}".upper()
+    return next((each for each in os.environ if each.upper() == variable), origin)
 
 
 def _not_json(error: SettingsError) -> str:
@@ -447,24 +459,22 @@ def _not_json(error: SettingsError) -> str:
     return f"{ENV_PREFIX}{key.upper()} is not {wanted[key]}: {error.__cause__ or error}"
 
 
-def _findings(errors: Iterable[ErrorDetails]) -> Iterator[str]:
-    for each in errors:
-        key = ".".join(str(part) for part in each["loc"])
-        if each["type"] == "extra_forbidden":
-            known = MemberAddresses.model_fields if len(each["loc"]) > 1 else NodeConfig.model_fields
-            close = difflib.get_close_matches(str(each["loc"][-1]), list(known), n=1)
-            yield f"unknown key {key}" + (f"; did you mean {close[0]}?" if close else "")
-        elif each["type"] == "missing":
-            yield f"{key} is missing; it has no default"
-        elif wanted := WANTED.get(each["type"]):
-            allowed = wanted.format(**each.get("ctx", {}))
-            given = each["input"]
-            shown = str(given).lower() if isinstance(given, bool) else repr(given)
-            yield f"{key} is {shown}; allowed: {allowed}"
-        else:
-            text = each["msg"].removeprefix("Value error, ")
-            value = "" if not key or "Value error" in each["msg"] else f" (it is {each['input']!r})"
-            yield f"{key}: {text}{value}" if key else text
+def _finding(each: ErrorDetails) -> str:
+    key = ".".join(str(part) for part in each["loc"])
+    if each["type"] == "extra_forbidden":
+        known = MemberAddresses.model_fields if len(each["loc"]) > 1 else NodeConfig.model_fields
+        close = difflib.get_close_matches(str(each["loc"][-1]), list(known), n=1)
+        return f"unknown key {key}" + (f"; did you mean {close[0]}?" if close else "")
+    if each["type"] == "missing":
+        return f"{key} is missing; it has no default"
+    if wanted := WANTED.get(each["type"]):
+        allowed = wanted.format(**each.get("ctx", {}))
+        given = each["input"]
+        shown = str(given).lower() if isinstance(given, bool) else repr(given)
+        return f"{key} is {shown}; allowed: {allowed}"
+    text = each["msg"].removeprefix("Value error, ")
+    value = "" if not key or "Value error" in each["msg"] else f" (it is {each['input']!r})"
+    return f"{key}: {text}{value}" if key else text
 
 
 def _misfits(values: Mapping[str, Any]) -> Iterator[str]:

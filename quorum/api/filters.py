@@ -92,7 +92,8 @@ def check_filters(queue: CatalogQueue) -> None:
     if not queue.config.filter_enabled:
         raise status.invalid(
             "filter_not_enabled",
-            f"queue {queue.name!r} keeps no filter fields; declare it with x-filter-enabled",
+            f"queue {queue.name!r} keeps no filter fields: it was declared without x-filter-enabled, which cannot be "
+            "changed later",
         )
 
 

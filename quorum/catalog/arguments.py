@@ -61,6 +61,14 @@ RETRYING = ("x-delayed-retry-min", "x-delayed-retry-max")
 UNSUPPORTED_ARGUMENTS = ("x-initial-group-size",)
 """Known arguments that this version does not support."""
 
+HAVE_NO_COUNTERPART = {
+    "x-queue-type": "every queue is a replicated queue",
+    "x-queue-leader-locator": "a queue has the leader of its Raft group",
+    "x-quorum-initial-group-size": "a queue has a replica on every member of its Raft group",
+}
+"""Arguments of RabbitMQ that say where and how a queue is stored, and what holds here. The nearest known name would
+mislead."""
+
 
 class ArgumentError(ValueError):
     """A queue's name or argument is refused; this is the caller's fault. The text says what is allowed."""
@@ -222,6 +230,8 @@ def _check_names(arguments: Mapping[str, ArgumentValue], version: int) -> None:
 
 
 def _nearest(argument: str) -> str:
+    if argument in HAVE_NO_COUNTERPART:
+        return f"; leave it out: {HAVE_NO_COUNTERPART[argument]}"
     close = difflib.get_close_matches(argument, sorted((*SUPPORTED, *UNSUPPORTED_ARGUMENTS)), n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(SUPPORTED))}"
 

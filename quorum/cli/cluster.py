@@ -161,11 +161,7 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         cluster.stop()
         raise
     for name, standing in outside.items():
-        folder = cluster.member(name).folder
-        print(
-            f"{name} is no member of the cluster ({standing}) and was stopped; its files are in {folder}",
-            flush=True,
-        )
+        print(_no_member(cluster, name, standing), flush=True)
     count = len(cluster.members) - len(outside)
     url = cluster.url_of(*cluster.names, logs_in=False)
     serving = f"{counted(count, 'member')} {'serves' if count == 1 else 'serve'}: {url}"
@@ -186,6 +182,11 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
     if killed:
         raise ClusterError(f"{', '.join(killed)} did not stop and had to be killed")
     raise typer.Exit(status)
+
+
+def _no_member(cluster: LocalCluster, name: str, standing: str) -> str:
+    folder = cluster.member(name).folder
+    return f"{name} is no member of the cluster ({standing}) and was stopped; its files are in {folder}"
 
 
 def _how_to_connect(cluster: LocalCluster, url: str) -> Iterator[str]:
@@ -243,19 +244,26 @@ def start(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
 ) -> None:
     """Start members of a local cluster that are down; they keep running after this command. A node that has never been
-    a member is left waiting for `quorum cluster add`."""
+    a member is left waiting for `quorum cluster add`. One that was removed is stopped again; status 1."""
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
     new_nodes = [name for name in names if not cluster.was_member(name)]
     cluster.start(names)
-    new = cluster.wait_ready(names, new_nodes=new_nodes)
+    outside = cluster.wait_ready(names, new_nodes=new_nodes)
+    removed = {name: standing for name, standing in outside.items() if name not in new_nodes}
+    cluster.stop(list(removed))
     for name in names:
-        if name in new:
+        if name in removed:
+            continue
+        if name in outside:
             client = cluster.member(name).client
             print(f"{name} runs, and waits for `quorum cluster add {client}` or `quorum cluster replace`")
         else:
             print(f"{name} serves: {cluster.url_of(name, logs_in=False)}")
+    if removed:
+        lines = [_no_member(cluster, name, standing) for name, standing in removed.items()]
+        raise CliError("\n".join([*lines, "`quorum cluster join` starts a new node"]), 1)
 
 
 @app.command("stop")

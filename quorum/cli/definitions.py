@@ -107,8 +107,10 @@ def _write(file: Path, data: bytes) -> None:
     try:
         written.write_bytes(data)
         written.replace(file)
-    except BaseException:
+    except BaseException as error:
         written.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(file)  # the name that the user knows
         raise
 
 

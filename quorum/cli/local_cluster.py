@@ -476,7 +476,8 @@ class LocalCluster:
         """Stop the member if it runs, start it, and wait until it serves."""
         self.stop([name])
         self.start([name])
-        self.wait_ready([name], limit_s)
+        for standing in self.wait_ready([name], limit_s).values():
+            raise ClusterError(f"{name} is no member of the cluster ({standing})")
 
     def pause(self, name: str) -> None:
         """Send SIGSTOP: the process keeps its connections and reads nothing."""
@@ -586,8 +587,8 @@ class LocalCluster:
         """Wait until these members (default: all) serve and know a leader of every group. A member of another cluster
         that has the port of one of them does not count.
 
-        Without names, nodes that have not joined the cluster or were removed are not waited for. new_nodes: nodes that
-        may wait to be added. Returns the standing of those that are no members by name.
+        Nodes that have not joined the cluster or were removed are not waited for, if a member that serves says so.
+        new_nodes: nodes that may wait to be added. Returns the standing of those that are no members by name.
 
         Raises ClusterError, with the end of a member's output, if a member ends before that or the time is over.
         """
@@ -606,7 +607,7 @@ class LocalCluster:
                 elif name in new_nodes and self._waits_to_be_added(name):
                     waiting.remove(name)
                     new[name] = "waiting"
-            outside = self._outsiders(waiting) if names is None else {}
+            outside = self._outsiders(waiting)
             since_s = since_s if outside else time.monotonic()
             if not waiting or (outside and time.monotonic() - since_s > OUTSIDE_S):
                 return outside | new
@@ -625,19 +626,18 @@ class LocalCluster:
             time.sleep(POLL_S)
 
     def _outsiders(self, waiting: Sequence[str]) -> dict[str, str]:
-        """The standing of these nodes if all report that they are not members, and a serving member agrees."""
-        if not waiting or len(waiting) == len(self._members):
-            return {}
+        """The standing of these nodes, if a member that serves knows none of them as a member. A node that missed the
+        entry of its own removal takes itself for a member; the others do not tell it."""
         found = {}
         for name in waiting:
             seen = self.status(name)
-            if seen is None or seen.standing not in OUTSIDE:
+            if seen is None or seen.standing == "meeting":
                 return {}
-            found[name] = seen.standing
-        known = self.status(next(name for name in self._members if name not in waiting))
-        if known is None or any(each.name in found for each in known.members):
-            return {}
-        return found
+            found[name] = seen.standing if seen.standing in OUTSIDE else "removed"
+        for name in self._members if found else ():
+            if name not in found and self._is_ready(name) and (known := self.status(name)) is not None:
+                return {} if any(each.name in found for each in known.members) else found
+        return {}
 
     def _is_ready(self, name: str) -> bool:
         import grpc

@@ -266,6 +266,8 @@ class Consumer(Holder):
             priority=self.options.priority,
         )
         if self.options.selector is not None:
+            if not isinstance(self.options.selector, str):
+                raise TypeError(f"a selector is text, not {type(self.options.selector).__name__}")
             request.selector = self.options.selector
         elif self.options.property_filter is not None:
             request.property_filter.CopyFrom(self.options.property_filter)

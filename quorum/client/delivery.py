@@ -377,7 +377,7 @@ class Holder:
         elif isinstance(target, DeliveredMessage):
             messages = [(target.delivery, target.tag, target.tag)]
         else:
-            messages = [(message.delivery, message.tag, message.tag) for message in target]
+            messages = [(message.delivery, message.tag, message.tag) for message in _messages(target)]
         tags: list[tuple[int, int]] = []
         try:
             for delivery, first, last in messages:
@@ -453,10 +453,20 @@ def by_holder(target: Target) -> list[tuple[Holder, Target]]:
     if isinstance(target, Delivery):
         return [(target.holder, target)]
     parts: dict[int, tuple[Holder, list[DeliveredMessage]]] = {}
-    for message in target:
+    for message in _messages(target):
         holder = message.delivery.holder
         parts.setdefault(id(holder), (holder, []))[1].append(message)
     return [(holder, messages) for holder, messages in parts.values()]
+
+
+def _messages(target: Iterable[DeliveredMessage]) -> Iterator[DeliveredMessage]:
+    """The messages. UsageError for what is no message."""
+    for message in target if isinstance(target, Iterable) else (target,):
+        if not isinstance(message, DeliveredMessage):
+            raise UsageError(
+                f"wanted: a message, a delivery, or several messages; not {type(message).__name__}"
+            )
+        yield message
 
 
 class GetHolder(Holder):

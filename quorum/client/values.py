@@ -128,6 +128,8 @@ def get_value(value: Any) -> FieldValue | None:
 def arguments(given: Mapping[str, object] | None) -> dict[str, Any]:
     """Queue arguments as Values. A list of names becomes one text with commas."""
     result: dict[str, Any] = {}
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"arguments are a mapping of names to values, not {type(given).__name__}")
     for name, value in (given or {}).items():
         plain = value
         if isinstance(value, list | tuple):
@@ -189,6 +191,8 @@ def with_delay(
     if delay is not None and at is not None:
         raise UsageError("delay and at exclude each other")
     if at is not None:
+        if not isinstance(at, datetime):
+            raise UsageError(f"at is a datetime, not {type(at).__name__}; delay takes seconds")
         if at.tzinfo is None:
             raise UsageError(
                 f"at is {at}, a time without a zone; give one: datetime.now(UTC) + timedelta(hours=1)"

@@ -20,7 +20,14 @@ from typer.testing import CliRunner
 from quorum.api.security import audit_file
 from quorum.api.security.access import Access
 from quorum.api.security.audit import DONE, REFUSALS_A_MINUTE, Audit
-from quorum.api.security.audit_file import NOTHING, AuditFile, Broken, verify
+from quorum.api.security.audit_file import (
+    MAX_LINE_BYTES,
+    NOTHING,
+    AuditFile,
+    Broken,
+    verify,
+    wrong_audit_file,
+)
 from quorum.api.status import StatusError
 from quorum.cli.main import app
 from quorum.errors import ConfigError
@@ -219,6 +226,28 @@ def test_a_line_that_the_end_of_the_process_cut_off_stays_and_counts(tmp_path: P
     assert "the last line is incomplete: a crash cut it off, or it was changed\n" in shown.output
 
 
+@pytest.mark.parametrize("zeros", [1, 300, MAX_LINE_BYTES, 100_000])
+def test_zero_bytes_that_a_power_cut_left_are_an_interrupted_line(tmp_path: Path, zeros: int) -> None:
+    path = tmp_path / "audit.jsonl"
+    audited(path, 1)
+    whole = path.read_bytes()
+    number = whole.count(b"\n")
+    last = whole.rindex(b'{"before"')
+    for length, lines, kept in (
+        (len(whole), number + 1, number),  # nothing of the next line was written
+        (last + 40, number, number),  # the beginning of the last line
+        (last, number, number - 1),
+    ):
+        path.write_bytes(whole[:length] + bytes(zeros))
+        cut = verify([path])
+        assert (cut.lines, cut.interrupted, cut.is_last_interrupted) == (lines, 1, True)
+        assert wrong_audit_file(path) == []
+        AuditFile(path, "node-1").write("event")
+        found = verify([path])
+        assert (found.lines, found.is_last_interrupted) == (kept + 1, False)
+        assert b"\0" not in path.read_bytes()
+
+
 @pytest.mark.parametrize(
     "added",
     [
@@ -226,7 +255,8 @@ def test_a_line_that_the_end_of_the_process_cut_off_stays_and_counts(tmp_path: P
         b"\n",
         b"{}\n",
         b"5\n",
-        b'{"before\0',
+        b'{"before\0\n',
+        b'{"before\0","time',
         b'{"event',
         b'{"before":"0123',
         b"[" * 100_000 + b"\n",

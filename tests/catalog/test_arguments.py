@@ -13,6 +13,7 @@ from fifo.versions import CURRENT, FIRST
 from quorum.catalog import commands as cat
 from quorum.catalog.arguments import (
     BY_POLICY,
+    HAVE_NO_COUNTERPART,
     SUPPORTED,
     UNSUPPORTED_ARGUMENTS,
     Argument,
@@ -25,6 +26,7 @@ from quorum.catalog.arguments import (
     with_past_defaults,
 )
 from quorum.catalog.machine import CatalogMachine
+from quorum.client.rabbitmq_definitions import PLACEMENT
 from quorum.node.wire.operations import needed_version
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES
 
@@ -146,6 +148,15 @@ def test_an_unknown_argument_is_refused_with_the_nearest_known_one() -> None:
     refused({"x-max-lenght": 5}, "unknown argument 'x-max-lenght'", "did you mean 'x-max-length'?")
     refused({"x-dead-letter-exchang": "e"}, "did you mean 'x-dead-letter-exchange'?")
     refused({"colour": "red"}, "unknown argument 'colour'", "known: x-consumer-timeout")
+
+
+def test_an_argument_of_rabbitmq_that_has_no_counterpart_is_to_be_left_out() -> None:
+    refused(
+        {"x-queue-type": "quorum"},
+        "unknown argument 'x-queue-type'; leave it out: every queue is a replicated queue",
+    )
+    for argument in HAVE_NO_COUNTERPART:
+        assert argument not in SUPPORTED and argument in PLACEMENT
 
 
 @pytest.mark.parametrize("value", [0, -1, 32, True, "9", 9.0])

@@ -233,6 +233,26 @@ def test_a_cluster_on_ports_of_another_one_says_that_it_does_not_serve(quorum: Q
         late.wait_ready(limit_s=0)
 
 
+def test_a_node_that_was_removed_while_it_was_down_is_named_and_stopped(quorum: Quorum, folder: Path) -> None:
+    """It has not applied the entry of its removal, so that it takes itself for a member."""
+    quorum("cluster", "up", "--detach", cwd=folder)
+    try:
+        quorum("cluster", "stop", "node-3", cwd=folder)
+        assert "node-3 has left every group" in quorum("cluster", "remove", "node-3", cwd=folder)
+        said = quorum("cluster", "start", "node-3", cwd=folder, status=1)
+        assert "node-3 is no member of the cluster (removed) and was stopped" in said
+        assert "`quorum cluster join` starts a new node" in said
+        cluster = LocalCluster.open(folder / "quorum-data")
+        assert list(cluster.running()) == ["node-1", "node-2"]
+        quorum("cluster", "down", cwd=folder)
+        said = quorum("cluster", "up", "--detach", cwd=folder)
+        assert "node-3 is no member of the cluster (removed) and was stopped" in said
+        assert "2 members serve" in said
+        assert list(cluster.running()) == ["node-1", "node-2"]
+    finally:
+        quorum("cluster", "down", "--purge", cwd=folder)
+
+
 def test_members_join_are_drained_and_are_removed(quorum: Quorum, folder: Path) -> None:
     quorum("cluster", "up", "--members", "2", "--detach", cwd=folder)
     try:

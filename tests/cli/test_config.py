@@ -113,6 +113,21 @@ def test_what_does_not_fit_together_is_told_with_keys_that_are_wrong_by_themselv
     assert all(line.startswith(f"{folder}/node.toml: ") for line in text.splitlines())
 
 
+def test_a_finding_names_the_variable_or_the_flag_with_the_value(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORUM_LEASE_MS", "soon")
+    monkeypatch.setenv("QUORUM_LOG_LEVEL", "loud")
+    file = write(folder, "heartbeat_ms = false\n")
+    found = examine(file, {"log_level": "louder", "skip_entries": ("7",)}).wrong
+    assert {tuple(each.split(" ")[:2]) for each in found} == {
+        (f"{file}:", "heartbeat_ms"),
+        ("QUORUM_LEASE_MS:", "lease_ms"),
+        ("--log-level:", "log_level"),
+        ("--skip-entry:", "skip_entries.0:"),
+    }
+
+
 def test_the_keys_that_are_right_can_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUORUM_QUEUE_GROUPS", "5")
     found = examine(write(folder, 'listen = "x"\nlog_level = "loud"\n'), {"name": "b"})

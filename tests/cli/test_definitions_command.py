@@ -64,6 +64,9 @@ def test_definitions_are_imported_and_exported(url: str, tmp_path: Path) -> None
     assert told == f"wrote 1 binding, 1 exchange, 0 policies, 1 queue to {written}\n"
     assert written.read_text(encoding="utf-8") == printed
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+    missing = tmp_path / "missing" / "exported.json"
+    failed = CliRunner().invoke(app, ["definitions", "export", str(missing), "--url", url]).exception
+    assert isinstance(failed, FileNotFoundError) and failed.filename == str(missing)
 
 
 def test_what_differs_or_is_refused_ends_with_status_1(url: str, tmp_path: Path) -> None:

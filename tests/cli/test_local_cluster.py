@@ -304,16 +304,20 @@ def test_an_interrupted_join_forgets_the_node_that_has_not_joined(
     [
         ("waiting", "node-1", {"node-2": "waiting"}),
         ("removed", "node-1", {"node-2": "removed"}),
+        ("member", "node-1", {"node-2": "removed"}),  # it missed its removal
         ("meeting", "node-1", None),
         ("waiting", "node-1 node-2", None),
+        ("member", "node-1 node-2", None),
     ],
 )
+@pytest.mark.parametrize("names", [None, ["node-2"]])
 def test_a_node_that_is_no_member_keeps_no_cluster_from_starting(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     standing: str,
     listed: str,
     outside: dict[str, str] | None,
+    names: list[str] | None,
 ) -> None:
     cluster = LocalCluster(tmp_path / "c", 2)
     monkeypatch.setattr(local_cluster, "OUTSIDE_S", -1.0)
@@ -326,10 +330,10 @@ def test_a_node_that_is_no_member_keeps_no_cluster_from_starting(
     monkeypatch.setattr(cluster, "_is_ready", lambda name: name == "node-1")
     monkeypatch.setattr(cluster, "status", seen.get)
     if outside is not None:
-        assert cluster.wait_ready() == outside
+        assert cluster.wait_ready(names) == outside
         return
     with pytest.raises(ClusterError, match="member node-2 does not serve"):
-        cluster.wait_ready(limit_s=0.0)
+        cluster.wait_ready(names, limit_s=0.0)
 
 
 def test_a_secured_cluster_has_certificates_and_an_administrator_and_is_found_again(tmp_path: Path) -> None:

@@ -195,6 +195,26 @@ async def test_settling_twice_is_refused_and_says_what_is_held(world: World) -> 
 
 
 @on_cluster()
+async def test_settling_what_is_no_message_is_refused_and_says_what_is_wanted(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 1)
+        async with client.consume("q") as consumer:
+            [message] = await take(consumer, 1)
+            for holder in (client, consumer):
+                for given, kind in (("x", "str"), (None, "NoneType"), (7, "int"), ([message, "x"], "str")):
+                    with pytest.raises(UsageError, match=f"several messages; not {kind}"):
+                        await holder.settle(given)  # type: ignore[attr-defined]
+            await message.settle(wait=True)
+
+
+@on_cluster()
+async def test_a_selector_that_is_no_text_is_refused_by_name(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        with pytest.raises(UsageError, match="cannot be attached: a selector is text, not int"):
+            await client.consume("q", selector=3)  # type: ignore[arg-type]
+
+
+@on_cluster()
 async def test_messages_stay_held_if_one_beside_them_cannot_be_settled(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 3)

@@ -78,6 +78,12 @@ def test_what_is_no_value_is_refused_by_name(value: Any) -> None:
         values.set_value(queue_pb2.Value(), value, "field")
 
 
+@pytest.mark.parametrize("given", ["x-max-length", ["x-max-length"], 5])
+def test_arguments_that_are_no_mapping_are_refused(given: Any) -> None:
+    with pytest.raises(UsageError, match=f"arguments are a mapping .* not {type(given).__name__}"):
+        values.arguments(given)
+
+
 @pytest.mark.parametrize("properties", [None, {"subject": "s"}, values.Properties(subject="s")])
 def test_a_delay_and_a_time_are_properties(properties: Any) -> None:
     subject = "" if properties is None else "s"
@@ -100,9 +106,10 @@ def test_a_delay_and_a_time_are_properties(properties: Any) -> None:
         (float("nan"), None),
         (values.MAX_DELAY_S + 1, None),
         (None, datetime(2027, 1, 1)),
+        (None, 1_798_761_600),
     ],
 )
-def test_a_delay_that_cannot_be_is_refused(delay: Any, at: datetime | None) -> None:
+def test_a_delay_that_cannot_be_is_refused(delay: Any, at: Any) -> None:
     with pytest.raises(UsageError):
         values.with_delay(None, delay, at)
 

@@ -6,8 +6,10 @@ removed or added later does not fit the next one (`verify`). This proves nothing
 later lines again. The log on stderr therefore has the beginning of each line's own hash: keep it on another machine, or
 keep the last hash that `verify` prints.
 
-A line is handed to the operating system at once, and is not synced: the power of the machine may take the last ones.
-Before each line the member looks whether the file of that name is still the one that it has open.
+A line is handed to the operating system at once, and is not synced: a power cut may take the last ones, and may leave
+zero bytes in their place. No member writes a zero byte, so those at the end of a file are an interrupted line, and the
+member that opens the file removes them. Before each line the member looks whether the file of that name is still the
+one that it has open.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class AuditFile:
         try:
             self._last = _last_hash(file)
             self._descriptor = _opened(file)
-            self._size = os.fstat(self._descriptor).st_size
+            self._size = _written_size(self._descriptor)
+            if self._size < os.fstat(self._descriptor).st_size:
+                os.ftruncate(self._descriptor, self._size)
         except OSError as error:
             raise ConfigError(f"audit_file {file} cannot be used: {error.strerror}") from error
 
@@ -137,14 +141,26 @@ def _opened(file: Path) -> int:
     return os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
+def _written_size(descriptor: int) -> int:
+    """Size of the file without the zero bytes at its end."""
+    size = os.fstat(descriptor).st_size
+    while size:
+        start = max(0, size - MAX_LINE_BYTES)
+        part = os.pread(descriptor, size - start, start).rstrip(b"\0")
+        size = start + len(part)
+        if part:
+            break
+    return size
+
+
 def _last_hash(file: Path) -> str:
     """Of the last line of the file, or of the one before it if there is none. ConfigError if it is no audit file."""
     for each in (file, _numbered(file, 1)):
         try:
             with each.open("rb") as opened:
-                size = opened.seek(0, os.SEEK_END)
-                opened.seek(max(0, size - MAX_LINE_BYTES))
-                tail = opened.read().removesuffix(b"\n")
+                size = _written_size(opened.fileno())
+                start = max(0, size - MAX_LINE_BYTES)
+                tail = os.pread(opened.fileno(), size - start, start).removesuffix(b"\n")
         except FileNotFoundError:
             continue
         if tail:
@@ -180,7 +196,8 @@ class NotContained(OperatorError):
 @dataclass(frozen=True, slots=True)
 class Verified:
     """before: hash of the line before the first one, zeros if there was none. last: hash of the last line.
-    interrupted: lines that are only the beginning of one, because a crash cut them off while they were written.
+    interrupted: lines that are only the beginning of one, because a crash cut them off while they were written. Zero
+    bytes at the end of a file count as one, with what is before them in their line.
     is_last_interrupted: the last line is one of them. contained_at: the place of the hash that was asked for."""
 
     lines: int
@@ -202,6 +219,10 @@ def verify(files: list[Path], contains: str = "") -> Verified:
     is_cut_off = False
     for file in files:
         for number, line in enumerate(_lines(file), 1):
+            if line is None:  # a power cut left only zero bytes of it
+                if not is_cut_off:
+                    lines, interrupted, is_cut_off = lines + 1, interrupted + 1, True
+                continue
             place = f"{file}, line {number}"
             before, is_cut_off = _before(line, place)
             if not (last.startswith(before) if is_cut_off else before == last) and last:
@@ -241,10 +262,16 @@ def _before(line: bytes, place: str) -> tuple[str, bool]:
     )
 
 
-def _lines(file: Path) -> Iterator[bytes]:
+def _lines(file: Path) -> Iterator[bytes | None]:
+    """The lines, and None if nothing but zero bytes follows them."""
     try:
         with file.open("rb") as opened:
             while line := opened.readline(MAX_LINE_BYTES):
+                if line.endswith(b"\0") and not opened.read().strip(b"\0"):
+                    if written := line.rstrip(b"\0"):
+                        yield written
+                    yield None
+                    return
                 yield line.removesuffix(b"\n")
     except OSError as error:
         raise OperatorError(f"{file} cannot be read: {error.strerror}") from error
