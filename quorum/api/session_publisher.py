@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TypeVar
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
@@ -26,8 +25,6 @@ from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
 from quorum.node.wire.batches import MAX_INDEPENDENT, CheckedBatch
-
-T = TypeVar("T")
 
 MAX_UINT64 = (1 << 64) - 1
 

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import grpc
 
@@ -58,8 +58,6 @@ from quorum.client.values import FieldValue, Properties, require_flag, with_dela
 from quorum.client.values import arguments as values
 from quorum.client.values import property_filter as filter_value
 from quorum.v1 import admin_pb2, queue_pb2, queue_pb2_grpc
-
-T = TypeVar("T")
 
 CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000

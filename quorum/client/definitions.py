@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
@@ -22,8 +22,6 @@ PART_DEFINITIONS, PART_BYTES, PART_ARGUMENTS = 200, 256 << 10, 2_000
 """Approximate maximum of definitions, of their bytes and of their arguments in one request of an import. The service
 takes 1 MiB and 40,000 tags: a definition has about four, and each argument four more."""
 OUTCOMES = ("added", "same", "differs", "refused")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Signed tokens (JWT) in place of passwords: a service of the organisation signs them, and members check them.
 
 The configuration names the keys (a JWK set in a file, which may be renewed), one algorithm, the audience, the issuer if
-it matters, and the claim that has the user's name. A token without an expiry, for another audience, or of another
-algorithm is refused. Its header is used for nothing but to find the key by its id.
+it matters, and the claim that has the user's name. Each allowed algorithm has a private key, which only the signing
+service has. A token without an expiry, for another audience, or of another algorithm is refused. Its header is used for
+nothing but to find the key by its id.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from typing import Any
 import jwt
 import structlog
 
-ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
-"""Those with a private key that only the signing service has."""
 LEEWAY_S = 5
 """Difference between the clocks of the signing service and of a member that is allowed."""
 MAX_KEYS_BYTES = 1 << 20
