@@ -330,5 +330,6 @@ class _Consumers:
             raise InDoubt from error
 
     async def close(self) -> None:
-        for holder in self._holders:
-            await holder.cancel()
+        ends = await asyncio.gather(*[each.cancel() for each in self._holders], return_exceptions=True)
+        for error in filter(None, ends):  # after all of them: none may stay attached with what it holds
+            raise error

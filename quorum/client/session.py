@@ -51,6 +51,8 @@ from quorum.v1 import queue_pb2, queue_pb2_grpc
 OPEN_TIMEOUT_S = 3.0
 PAUSE_FIRST_S, PAUSE_LIMIT_S = 0.02, 0.5
 WATCH_S = 0.25
+LASTED_S = 2.0
+"""A stream that ends earlier, and has decided no publish, is a failed attempt, as at a node without a leader."""
 CLOSE_FLUSH_S = 0.5
 REFUSALS_BEFORE_GIVING_UP = 3
 HEALTHY_S = 10.0
@@ -105,6 +107,8 @@ class Session:
         self._received = 0
         self._silent_losses = 0
         self._refusals = 0
+        self._pause_s = PAUSE_FIRST_S
+        """before the present attempt, or the next one"""
         self._up_since_s = 0.0
         """time of the loop"""
         self._is_closing = False
@@ -194,7 +198,6 @@ class Session:
             raise
 
     async def _keep_a_stream(self) -> None:
-        pause = PAUSE_FIRST_S
         while not self._is_closing:
             decided = self.publisher.decided_batches
             endpoint = self.placement.endpoint
@@ -210,16 +213,19 @@ class Session:
             self._is_reconnecting |= was_up
             self._lost(error)
             self.publisher.give_up_old()
-            if self.publisher.decided_batches > decided:
+            has_decided = self.publisher.decided_batches > decided
+            up_s = asyncio.get_running_loop().time() - self._up_since_s if was_up else 0.0
+            if has_decided:
                 self._refusals = self._silent_losses = 0
-            if was_up and asyncio.get_running_loop().time() >= self._up_since_s + HEALTHY_S:
+            if up_s >= HEALTHY_S:
                 self._refusals = 0
             if not self._may_go_on(error):
                 self._give_up(error)
                 return
-            pause = PAUSE_FIRST_S if was_up and self._refusals == 0 else min(pause * 2, PAUSE_LIMIT_S)
+            is_first = (has_decided or up_s >= LASTED_S) and self._refusals == 0
+            self._pause_s = PAUSE_FIRST_S if is_first else min(self._pause_s * 2, PAUSE_LIMIT_S)
             self.placement.go_on()
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
 
     async def _one_stream(self, endpoint: str) -> QuorumError:
         """Open a stream and serve it to its end. Returns the error that ended it."""

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from google.rpc import code_pb2
 
 import quorum
-from quorum.client import Client
+from quorum.client import Client, session
 from quorum.client.errors import ClosedError, UsageError
+from support.fake_server import Refusal
 from support.fake_server_harness import EVENTUALLY_S, World, eventually, on_cluster
 
 UNENDING_MS = 3_600_000
@@ -134,3 +136,22 @@ async def test_another_event_loop_is_refused(world: World) -> None:
                     await call()
 
         await asyncio.to_thread(asyncio.run, used())
+
+
+@on_cluster()
+async def test_streams_that_end_at_once_are_opened_more_and_more_slowly(world: World) -> None:
+    """A node without a leader opens a session and ends it."""
+    async with quorum.connect(world.url) as client:
+
+        async def lose_stream() -> None:
+            count = client.reconnect_count
+            for node in world.nodes:
+                node.cut(Refusal(code_pb2.UNAVAILABLE, "LEASE_LOST", "open the session again"))
+            await eventually(lambda: client.reconnect_count > count, "open again")
+
+        for _ in range(6):
+            await lose_stream()
+        assert client._live()._pause_s == session.PAUSE_LIMIT_S
+        await client.publish("q", b"x")
+        await lose_stream()
+        assert client._live()._pause_s == session.PAUSE_FIRST_S

@@ -11,9 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from quorum.client.errors import NotFound, OutcomeUnknown, PublishUnknown, VoidDelivery
+from quorum.client import Consumer
+from quorum.client.errors import NotFound, OutcomeUnknown, PublishUnknown, TimedOut, VoidDelivery
 from quorum.client.records import Redriven
-from quorum.client.redrive import MAX_PASSED, MAX_REASONS, ROUND_BYTES, Bounds, CannotTake, Redrive, redrive
+from quorum.client.redrive import (
+    MAX_PASSED,
+    MAX_REASONS,
+    ROUND_BYTES,
+    Bounds,
+    CannotTake,
+    Mover,
+    Redrive,
+    _Consumers,
+    redrive,
+)
 
 GRAVE = "grave"
 
@@ -289,3 +300,22 @@ def test_a_short_history_says_where_a_message_comes_from() -> None:
 def test_a_history_that_is_none_says_nothing(text: str) -> None:
     found = redriven(Grave([Letter(1, "", history=text)]))
     assert (found.moved, list(found.left.values())) == ({}, [1])
+
+
+def test_every_consumer_of_a_redrive_is_cancelled_also_if_one_fails() -> None:
+    cancelled: list[bool] = []
+
+    class Holder:
+        def __init__(self, fails: bool) -> None:
+            self.fails = fails
+
+        async def cancel(self) -> None:
+            cancelled.append(self.fails)
+            if self.fails:
+                raise TimedOut("no answer")
+
+    source = _Consumers(cast(Mover, None), "q", None)
+    source._holders = cast(list[Consumer], [Holder(True), Holder(False)])
+    with pytest.raises(TimedOut):
+        asyncio.run(source.close())
+    assert cancelled == [True, False]
