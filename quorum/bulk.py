@@ -1,15 +1,15 @@
 """The bulk client `BulkClient(url)`: reads and writes many messages at a time, exactly once, as Arrow record
 batches."""
 
-from quorum.errors import how_to_install
-
 try:
     from quorum.client.bulk import BulkClient
 except ModuleNotFoundError as error:
     if error.name != "pyarrow":
         raise
     raise ModuleNotFoundError(
-        f"quorum.bulk needs pyarrow: {how_to_install('bulk')}", name=error.name
+        "quorum.bulk needs pyarrow: pip install 'FILE.whl[bulk]', where FILE.whl is the wheel of this release; "
+        "'.[bulk]' in its source tree",
+        name=error.name,
     ) from error
 from quorum.client.bulk_records import (
     BulkQueueInfo,
