@@ -233,5 +233,5 @@ def bench(
         print(json.dumps(result.to_dict()), flush=True)
 
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command()(bench)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from quorum.node.maintenance.backup import Backup
     from quorum.node.maintenance.new_cluster import Found
 
-app = typer.Typer(help="Back up the data of a stopped member.", no_args_is_help=True)
+app = typer.Typer(
+    help="Back up the data of a stopped member; `quorum cluster recover` makes a new cluster of a backup.",
+    no_args_is_help=True,
+)
 
 
 @app.command()

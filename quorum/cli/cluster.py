@@ -26,6 +26,7 @@ from quorum.cli.console import (
     closing,
     connect,
     default_url,
+    note,
     output,
     print_json,
     print_table,
@@ -163,6 +164,8 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
     for name, standing in outside.items():
         print(_no_member(cluster, name, standing), flush=True)
     count = len(cluster.members) - len(outside)
+    if count == 2:
+        note("with 2 members, the cluster works only while both run; 3 members survive the loss of one")
     url = cluster.url_of(*cluster.names, logs_in=False)
     serving = f"{counted(count, 'member')} {'serves' if count == 1 else 'serve'}: {url}"
     for line in _how_to_connect(cluster, url):

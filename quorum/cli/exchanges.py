@@ -34,7 +34,9 @@ SourceArgument = Annotated[str, typer.Argument(metavar="EXCHANGE", help="the exc
 DestinationArgument = Annotated[
     str, typer.Argument(metavar="DESTINATION", help="the queue or exchange that gets the messages")
 ]
-KeyOption = Annotated[str, typer.Option("--key", "-k", help="routing key, or a pattern of a topic exchange")]
+KeyOption = Annotated[
+    str, typer.Option("--key", "--routing-key", "-k", help="routing key, or a pattern of a topic exchange")
+]
 ToExchangeOption = Annotated[
     bool, typer.Option("--to-exchange", help="DESTINATION is an exchange, not a queue")
 ]

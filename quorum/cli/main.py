@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from quorum.cli import (
     archives,
@@ -37,29 +38,45 @@ from quorum.cli import (
 from quorum.cli.console import CliError, is_user_facing, print_error, require_linux
 from quorum.errors import DEFECT, ConfigError, how_to_install
 
+
+class Group(TyperGroup):
+    """Lists its commands with their whole first sentences; the library cuts them off at the end of the line."""
+
+    def format_commands(self, context: Any, formatter: Any) -> None:
+        rows = []
+        for name in self.list_commands(context):
+            command = self.get_command(context, name)
+            if command is not None and not command.hidden:
+                paragraph = " ".join((command.help or "").split("\n\n")[0].split())
+                rows.append((name, paragraph.split(". ")[0].removesuffix(".") + "."))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 app = typer.Typer(
     name="quorum",
+    cls=Group,
     help="Replicated queues with selectors.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(queues.app, name="queues")
-app.add_typer(exchanges.app, name="exchanges")
-app.add_typer(exchanges.bindings_app, name="bindings")
-app.add_typer(policies.app, name="policies")
-app.add_typer(users.app, name="users")
-app.add_typer(users.permissions, name="permissions")
-app.add_typer(definitions.app, name="definitions")
-app.add_typer(subscriptions.app, name="subscriptions")
-app.add_typer(transactions.app, name="transactions")
-app.add_typer(certificates.app, name="certificates")
-app.add_typer(audit.app, name="audit")
-app.add_typer(backups.app, name="backup")
+app.add_typer(cluster.app, name="cluster", cls=Group)
+app.add_typer(queues.app, name="queues", cls=Group)
+app.add_typer(exchanges.app, name="exchanges", cls=Group)
+app.add_typer(exchanges.bindings_app, name="bindings", cls=Group)
+app.add_typer(policies.app, name="policies", cls=Group)
+app.add_typer(users.app, name="users", cls=Group)
+app.add_typer(users.permissions, name="permissions", cls=Group)
+app.add_typer(definitions.app, name="definitions", cls=Group)
+app.add_typer(subscriptions.app, name="subscriptions", cls=Group)
+app.add_typer(transactions.app, name="transactions", cls=Group)
+app.add_typer(certificates.app, name="certificates", cls=Group)
+app.add_typer(audit.app, name="audit", cls=Group)
+app.add_typer(backups.app, name="backup", cls=Group)
 cluster.app.command()(backups.recover)
-app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(pipeline.app, name="pipeline", cls=Group)
 pipeline.app.command()(archives.archive)
 pipeline.app.command()(archives.selectivity)
 pipeline.app.command()(dead_letters.deadletters)
@@ -71,11 +88,11 @@ app.command("doctor")(doctor.doctor)
 
 log_app = typer.Typer(help="Show the files of a node's log.", no_args_is_help=True)
 log_app.command("inspect")(data_files.inspect_file)
-app.add_typer(log_app, name="log")
+app.add_typer(log_app, name="log", cls=Group)
 app.command("check")(data_files.check)
 
 selector_app = typer.Typer(help="Evaluate selectors and filters.", no_args_is_help=True)
-app.add_typer(selector_app, name="selector")
+app.add_typer(selector_app, name="selector", cls=Group)
 
 
 def _version(wanted: bool) -> None:

@@ -74,7 +74,9 @@ def publish(
     exchange: Annotated[
         str | None, typer.Option("--exchange", "-e", help="publish to this exchange instead of a queue")
     ] = None,
-    key: Annotated[str, typer.Option("--key", "-k", help="routing key of every message")] = "",
+    key: Annotated[
+        str, typer.Option("--key", "--routing-key", "-k", help="routing key of every message")
+    ] = "",
     mandatory: Annotated[
         bool, typer.Option("--mandatory", help="fail if the exchange routes a message to no queue")
     ] = False,
@@ -129,6 +131,9 @@ def publish(
     if delay is not None:
         properties = {**properties, "delivery-delay": math.ceil(delay * 1000)}
     application = pairs(application_property, "application property")
+    if not bodies and sys.stdin.isatty():
+        form = "one message" if whole else "one JSON message a line" if json_lines else "one message a line"
+        note(f"reads {form} from the terminal; Ctrl-D ends the input")
     messages: Iterable[Message]
     if json_lines:
         messages = _read_json_lines(properties, application)

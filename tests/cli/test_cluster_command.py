@@ -156,6 +156,7 @@ def test_a_cluster_in_the_foreground_shows_each_members_output_and_stops_with_it
         process.send_signal(number)
         rest, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, rest
+    assert "with 2 members, the cluster works only while both run" in "".join(lines)
     prefixes = {line.partition("|")[0] for line in lines if "|" in line}
     assert len(prefixes) == 2
     assert all(prefix.startswith("\x1b[") for prefix in prefixes)

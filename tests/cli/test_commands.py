@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
+import re
 import resource
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from quorum.cli.console import CliError, pairs, scalar
 from quorum.cli.main import app
@@ -105,6 +108,30 @@ def told(done: subprocess.CompletedProcess[bytes], status: int) -> tuple[str, st
     return out, err
 
 
+@pytest.mark.parametrize(
+    ("option", "form"),
+    [((), "one message a line"), (("--whole",), "one message"), (("-j",), "one JSON message a line")],
+)
+def test_a_publish_from_a_terminal_says_what_it_reads(option: tuple[str, ...], form: str) -> None:
+    terminal, stdin = pty.openpty()
+    os.write(terminal, b"\x04")
+    url = ["--url", "quorum://127.0.0.1:1", "--timeout", "0.1"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "quorum", "publish", "q", *option, *url],
+            stdin=stdin,
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    finally:
+        os.close(stdin)
+        os.close(terminal)
+    assert f"reads {form} from the terminal; Ctrl-D ends the input\n" in told(done, 1)[1]
+
+
 def test_help_and_version_come_without_anything_heavy(quorum: Quorum) -> None:
     out, _ = quorum.alone("--help")
     for command in (
@@ -126,6 +153,14 @@ def test_help_and_version_come_without_anything_heavy(quorum: Quorum) -> None:
         "demo",
     ):
         assert f"  {command}" in out
+    groups = [match[1] for match in re.finditer(r"(?m)^  (\w+)  +\S", out.partition("Commands:")[2])]
+    assert len(groups) > 20
+    for group in groups:
+        shown = CliRunner().invoke(app, [group, "--help"], env={"COLUMNS": "80"}).output
+        listed = shown.partition("Commands:")[2]
+        assert shown and "..." not in listed  # no sentence is cut off
+        assert max(map(len, listed.splitlines()), default=0) <= 80
+    assert "..." not in out.partition("Commands:")[2]
     assert quorum.alone("--version")[0].startswith("quorum ")
     script = "import sys, quorum.cli.main; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
@@ -216,7 +251,7 @@ def test_messages_are_published_to_exchanges(quorum: Quorum, service: Service) -
     for command in (
         ("queues", "declare", "routed"),
         ("exchanges", "declare", "shop", "--type", "direct", "-a", "alternate-exchange=lost"),
-        ("bindings", "add", "shop", "routed", "--key", "new"),
+        ("bindings", "add", "shop", "routed", "--routing-key", "new"),
     ):
         quorum(*command, url=service.url)
     again = quorum("bindings", "add", "shop", "routed", "--key", "new", url=service.url)[0]

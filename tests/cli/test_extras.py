@@ -58,6 +58,11 @@ def test_a_client_and_its_command_need_no_extra() -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_bulk_client_says_which_extra_it_needs() -> None:
+    done = run("import quorum.bulk")
+    assert "ModuleNotFoundError: quorum.bulk needs pyarrow: pip install 'FILE.whl[bulk]'" in done.stderr
+
+
 @pytest.mark.parametrize("words", [("queues", "list"), ("publish", "orders", "x"), ("cluster", "status")])
 def test_a_client_s_command_looks_for_the_default_member(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
