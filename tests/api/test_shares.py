@@ -10,6 +10,7 @@ import pytest
 
 from quorum.api import shares
 from quorum.api.shares import ByteWindow, DeliveryWindow, WindowFull
+from support import virtual_time
 
 
 class Window(ByteWindow):
@@ -36,7 +37,7 @@ def with_window(window: Callable[[], Window], run: Callable[[Window], Coroutine[
     async def body() -> None:
         await run(window())
 
-    asyncio.run(body())
+    virtual_time.run(body())
 
 
 async def settle_down() -> None:

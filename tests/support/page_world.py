@@ -22,7 +22,7 @@ from support.services import Api
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 USER, PASSWORD = "admin", "longpassword"
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 WAIT_MS = 20_000
 SERIOUS = ("serious", "critical")
 
