@@ -7,7 +7,7 @@ import base64
 import contextlib
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -242,6 +242,7 @@ def test_the_rights_for_bulk_calls_are_those_of_the_table() -> None:
     }
     users["admin"] = User("admin", "s", administers=True)
     access = Access()
+    access.users_changed(Users(users.values()))
     for name, method in methods().items():
         if name.startswith("Bulk"):
             request = request_of(method, "mine")
@@ -534,6 +535,38 @@ def test_a_user_that_is_removed_while_its_password_is_checked_does_not_get_in() 
         await asyncio.sleep(0)
         access.users_changed(Users(users[:1]))
         assert await entering == "user_changed"
+
+    asyncio.run(scenario())
+
+
+BOSS, ANN = User("boss", "", administers=True), User("ann", "", administers=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([BOSS, ANN], [BOSS]),
+        ([BOSS, ANN], [BOSS, replace(ANN, administers=False)]),
+        ([BOSS, ANN], [BOSS, replace(ANN, secret="another")]),
+        ([], [BOSS]),
+    ],
+    ids=["removed", "a right less", "another password", "the first user"],
+)
+def test_a_request_that_comes_after_a_change_of_its_user_is_refused(
+    before: list[User], after: list[User]
+) -> None:
+    """A client has 30 s between the headers of a call and its request."""
+
+    async def scenario() -> None:
+        access = Access()
+        request = admin_pb2.SetUserRequest(user="another", password=PASSWORD, administers=True)
+        access.users_changed(Users(before))
+        user = await access.admit("Admin/SetUser", HERE, HERE, {}, "ann")
+        access.check("Admin/SetUser", request, user, HERE)
+        access.users_changed(Users(after))
+        with pytest.raises(StatusError) as refused:
+            access.check("Admin/SetUser", request, user, HERE)
+        assert refused.value.status.reason == "user_changed"
 
     asyncio.run(scenario())
 

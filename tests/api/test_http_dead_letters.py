@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
+
+import pytest
 
 import quorum
 from quorum.api.http import dead_letters
@@ -97,6 +100,29 @@ def test_messages_whose_queue_is_missing_full_or_forbidden_stay_and_the_answer_s
                 assert len(again["left"]) == 2 and again["in_doubt"] == []
                 described = (await admin.describe("parking")).queue
                 assert (described.ready, described.checked_out) == (2, 0)
+
+    asyncio.run(run())
+
+
+def test_a_redrive_moves_nothing_once_its_user_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with member() as web, quorum.connect(web.url) as client:
+            await park(client, "orders", "orders")
+            await client.set_user("admin", PASSWORD, administers=True)
+            async with quorum.connect(web.url.replace("//", f"//admin:{PASSWORD}@")) as admin:
+                await admin.set_user("ann", PASSWORD, administers=True)
+                begin = Redriver.run
+
+                async def begin_later(*given: Any) -> dict[str, Any]:
+                    await admin.delete_user("ann")
+                    return await begin(*given)
+
+                monkeypatch.setattr(Redriver, "run", begin_later)
+                found = await web.ok("POST", f"{PARKING}/redrive", {}, "ann")
+                assert found["moved"] == [] and found["in_doubt"] == []
+                assert [each["messages"] for each in found["left"]] == [2]
+                assert "user was changed" in found["left"][0]["reason"]
+                assert await ready(admin, "parking") == 2
 
     asyncio.run(run())
 

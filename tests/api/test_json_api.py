@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 from typing import Any
@@ -237,6 +238,7 @@ def test_every_path_asks_for_the_rights_of_its_call() -> None:
             "arguments.x-max-length: null; wanted",
         ),
         ("PUT", "/queues/q", {"arguments": {"x-max-lenght": 5}}, 400, "x-max-length"),
+        ("PUT", "/queues/q", {"arguments": {"\ud800": 5}}, 400, "arguments: text with half of a surrogate pair"),
         (
             "POST",
             "/queues/q/messages",
@@ -284,6 +286,29 @@ def test_a_body_is_not_read_before_the_log_in_nor_past_its_limit() -> None:
             assert (await http.raw(both.encode()))[0] == 400  # the chunks could be any number
             await http.ok("PUT", "/api/v1/users/admin", {"password": PASSWORD, "administers": True})
             assert (await http.raw(large))[0] == 401
+
+    asyncio.run(run())
+
+
+def test_a_body_that_comes_after_its_user_was_removed_does_nothing() -> None:
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/users/admin", {"password": PASSWORD, "administers": True})
+            await http.ok("PUT", "/api/v1/users/ann", {"password": PASSWORD, "administers": True}, "admin")
+            body = json.dumps({"password": PASSWORD, "administers": True})
+            log_in = base64.b64encode(f"ann:{PASSWORD}".encode()).decode()
+            lines = ["PUT /api/v1/users/another HTTP/1.1", "Host: localhost", "Connection: close"]
+            lines += [f"Authorization: Basic {log_in}", f"Content-Length: {len(body)}"]
+            reader, writer = await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
+            writer.write("\r\n".join([*lines, "Expect: 100-continue", "", ""]).encode())
+            assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # ann has logged in
+            await http.ok("DELETE", "/api/v1/users/ann", None, "admin")
+            writer.write(body.encode())
+            answer = (await reader.read()).decode()
+            assert " 503 " in answer and "USER_CHANGED" in answer, answer
+            writer.close()
+            users = (await http.ok("GET", "/api/v1/users", None, "admin"))["users"]
+            assert [each["user"] for each in users] == ["admin"]
 
     asyncio.run(run())
 

@@ -53,7 +53,7 @@ TIMED_OUT = make(
 )
 
 Publish = Callable[[queue_pb2.PublishRequest], Any]
-"""Checks the permission and publishes. StatusError."""
+"""Checks the permission and publishes. Refused if the user may not, StatusError after any other failure."""
 
 
 @dataclass(frozen=True, slots=True)

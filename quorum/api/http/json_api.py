@@ -45,6 +45,7 @@ from quorum.api.security.audit import DONE, NO_ANSWER
 from quorum.api.shares import Shares, WindowFull
 from quorum.api.status import Code, StatusError, exhausted, invalid, make
 from quorum.catalog.users import User
+from quorum.client.redrive import Refused
 from quorum.node.wire import batches
 from quorum.node.wire.wire_scan import ScanError, scan
 from quorum.v1 import admin_pb2, queue_pb2
@@ -145,7 +146,10 @@ class JsonApi:
         described = await self._checked_call(QUEUE, QUEUE.request(queue=name), user, peer)
 
         async def publish(made: queue_pb2.PublishRequest) -> None:
-            self._hub.access.check("Queue/Publish", made, user, peer)
+            try:
+                self._hub.access.check("Queue/Publish", made, user, peer)
+            except StatusError as error:
+                raise Refused(error.status.message) from error
             try:
                 await self._services["Queue"].Publish(made, _Context(peer))
             except Aborted as error:

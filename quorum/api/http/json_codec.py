@@ -115,7 +115,7 @@ def _read_field(message: Message, field: FieldDescriptor, value: object, where: 
         if not isinstance(value, dict):
             raise _wrong(where, value, "an object")
         for name, item in value.items():
-            _read_value(target[name], item, f"{where}.{name}")
+            _read_value(target[_text(name, where)], item, f"{where}.{name}")
     elif field.is_repeated:
         if not isinstance(value, list):
             raise _wrong(where, value, "an array")

@@ -8,7 +8,7 @@ adapter, which refuses single messages.
 - While there are no users, everybody on this machine may do everything, and others nothing, unless the configuration
   says otherwise. A configured administrator may then log in from anywhere, to make the first user.
 - When a user changes, its sessions and other streams end. The client begins them again, with what the user may do now.
-  Single calls end by themselves.
+  A single call whose request arrives after the change is refused. One that has begun ends by itself.
 - A wrong password costs as much as a right one. One is checked at a time. Addresses take turns, and each may wait with
   its share.
 """
@@ -227,8 +227,11 @@ class Access:
             timer.cancel()
 
     def check(self, method: str, request: Any, user: User | None, peer: str, client_call: str = "") -> None:
-        """StatusError if the user may not make this request. One that changes anything is written to the audit file;
-        `audit.finish` follows. client_call: as for `audit.begin`."""
+        """StatusError if the user may not make this request, or was changed since its log-in: a request may come long
+        after the headers. One that changes anything is written to the audit file; `audit.finish` follows. client_call:
+        as for `audit.begin`."""
+        if self._present(user) != user:
+            raise _changed()
         refused = None if user is None else refusal(BY_METHOD[method](request), user)
         name = "" if user is None else user.name
         if refused is not None:
