@@ -13,7 +13,7 @@ An argument is one of three kinds:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fifo.commands import (
@@ -57,6 +57,7 @@ FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
 """Arguments that have an effect only if x-filter-enabled is true."""
 RETRYING = ("x-delayed-retry-min", "x-delayed-retry-max")
 """Arguments that x-message-groups excludes."""
+NOT_SET = "not set"
 
 UNSUPPORTED_ARGUMENTS = ("x-initial-group-size",)
 """Known arguments that this version does not support."""
@@ -168,19 +169,35 @@ def check_size(arguments: Mapping[str, ArgumentValue]) -> None:
         )
 
 
-def differences(wanted: QueueConfig, present: QueueConfig, given: Collection[str]) -> str:
-    """The changes that a second declaration would make, in the words of arguments; empty if there are none. given: the
-    arguments of that declaration, which come first."""
+def differences(
+    wanted: QueueConfig,
+    present: QueueConfig,
+    given: Mapping[str, ArgumentValue],
+    declared: Mapping[str, ArgumentValue],
+) -> str:
+    """The changes that a second declaration would make, in the words of arguments. given: the arguments of that
+    declaration, which come first. declared: those of the first one. An argument of neither declaration is not named: it
+    differs only because another one does."""
     found, not_given = [], []
     for argument, known in SUPPORTED.items():
         new, old = getattr(wanted, known.attribute), getattr(present, known.attribute)
-        if new == old:
-            continue
-        if argument in given:
-            found.append(f"{argument} is {_outward(old)}, not {_outward(new)}")
+        if (
+            argument == "x-dead-letter-exchange"
+        ):  # an empty one is the default exchange, and no exchange is no target
+            is_same = (new, wanted.dead_letter_strategy) == (old, present.dead_letter_strategy)
+        elif argument == "x-dead-letter-strategy":  # a queue without an exchange has none
+            is_same = new == old or "none" in (new, old)
         else:
-            wanted_default = "and was not given" if new == -1 else f"not {_outward(new)}, the default"
-            not_given.append(f"{argument} is {_outward(old)}, {wanted_default}")
+            is_same = new == old
+        if is_same or not (argument in given or argument in declared):
+            continue
+        was = _outward(declared[argument]) if argument in declared else _default(old)
+        if argument in given:
+            found.append(f"{argument} is {was}, not {_outward(given[argument])}")
+        elif _default(new) == NOT_SET:
+            not_given.append(f"{argument} is {was}, and was not given")
+        else:
+            not_given.append(f"{argument} is {was}, not {_default(new)}, the default")
     return "; ".join(found + not_given)
 
 
@@ -368,11 +385,17 @@ BY_POLICY = {
 """The arguments that a policy may set, because they may change while a queue is in use, with their choices."""
 
 
-def _outward(value: object) -> str:
+def _outward(value: ArgumentValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    return NOT_SET if value == -1 else repr(value)
+
+
+def _default(value: object) -> str:
+    """An argument that was not given, by the value that QueueConfig has for it."""
     if isinstance(value, tuple):
-        return repr(",".join(value))
+        value = ",".join(value)
     if isinstance(value, str):
-        return repr(value.replace("_", "-"))
-    return "not set" if value == -1 else str(value)
+        return repr(value.replace("_", "-")) if value else NOT_SET
+    assert isinstance(value, bool | int)
+    return _outward(value)

@@ -227,8 +227,8 @@ class CatalogMachine:
         except ArgumentError as error:
             return Refused("bad_argument", str(error))
         if known is not None:
-            found = differences(config, known.config, arguments)
-            if found:
+            if config != known.config:
+                found = differences(config, known.config, arguments, dict(known.arguments))
                 return Refused(
                     "different_arguments", f"queue {command.name!r} exists with other arguments: {found}"
                 )

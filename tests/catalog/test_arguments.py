@@ -38,6 +38,10 @@ def refused(arguments: dict[str, ArgumentValue], *words: str, name: str = "q") -
         assert word in str(caught.value)
 
 
+def differing(given: dict[str, ArgumentValue], declared: dict[str, ArgumentValue]) -> str:
+    return differences(effective_config("q", given), effective_config("q", declared), given, declared)
+
+
 def test_no_arguments_mean_a_plain_queue_without_limits() -> None:
     assert effective_config("q", {}) == QueueConfig("q")
 
@@ -126,10 +130,13 @@ def test_a_dead_letter_target_is_an_exchange_which_may_be_the_default_one() -> N
     assert (none.dead_letter_strategy, none.dead_letter_routing_key) == ("none", "k")
     to_queue = effective_config("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "k"})
     assert (to_queue.dead_letter_strategy, to_queue.dead_letter_exchange) == ("at_least_once", "")
-    assert (
-        differences(to_queue, none, ())
-        == "x-dead-letter-strategy is 'none', not 'at-least-once', the default"
-    )
+    given: dict[str, ArgumentValue] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "k"}
+    declared: dict[str, ArgumentValue] = {
+        "x-dead-letter-strategy": "at-least-once",
+        "x-dead-letter-routing-key": "k",
+    }
+    assert differences(to_queue, none, given, declared) == "x-dead-letter-exchange is not set, not ''"
+    assert differences(none, to_queue, declared, given) == "x-dead-letter-exchange is '', and was not given"
 
 
 @pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
@@ -167,8 +174,7 @@ def test_the_highest_priority_is_from_1_to_31(value: ArgumentValue) -> None:
 def test_the_highest_priority_is_fixed_when_the_queue_is_declared() -> None:
     with pytest.raises(ArgumentError, match="'x-max-priority' is fixed when a queue is declared"):
         check_policy_arguments({"x-max-priority": 9})
-    plain, wanted = effective_config("q", {}), effective_config("q", {"x-max-priority": 9})
-    assert differences(wanted, plain, ["x-max-priority"]) == "x-max-priority is not set, not 9"
+    assert differing({"x-max-priority": 9}, {}) == "x-max-priority is not set, not 9"
 
 
 @pytest.mark.parametrize("argument", UNSUPPORTED_ARGUMENTS)
@@ -260,11 +266,40 @@ def test_a_queue_of_an_earlier_version_keeps_its_meaning_where_its_defaults_are_
 
 
 def test_differences_are_named_as_arguments() -> None:
-    present = effective_config("q", {"x-max-length": 10, "x-overflow": "reject-publish"})
-    wanted = effective_config("q", {"x-message-ttl": 5, "x-overflow": "reject-publish"})
-    found = differences(wanted, present, ["x-message-ttl", "x-overflow"])
+    found = differing(
+        {"x-message-ttl": 5, "x-overflow": "reject-publish"},
+        {"x-max-length": 10, "x-overflow": "reject-publish"},
+    )
     assert found == "x-message-ttl is not set, not 5; x-max-length is 10, and was not given"
-    assert differences(present, present, ()) == ""
+    assert differing({"x-max-length": 10}, {"x-max-length": 10}) == ""
+    assert differing({"x-dead-letter-exchange": "a_b"}, {"x-dead-letter-exchange": "a-b"}) == (
+        "x-dead-letter-exchange is 'a-b', not 'a_b'"
+    )
+
+
+def test_an_argument_of_neither_declaration_is_not_named() -> None:
+    filters: dict[str, ArgumentValue] = {"x-filter-enabled": True}
+    subject: dict[str, ArgumentValue] = {**filters, "x-filter-field-names": "properties.subject"}
+    defaults = ",".join(sorted(DEFAULT_FIELD_NAMES))
+    for given, declared, expected in [
+        ({}, filters, "x-filter-enabled is true, not false, the default"),
+        (filters, {}, "x-filter-enabled is false, not true"),
+        (filters, subject, f"x-filter-field-names is 'properties.subject', not '{defaults}', the default"),
+        (
+            {},
+            subject,
+            "x-filter-enabled is true, not false, the default; "
+            "x-filter-field-names is 'properties.subject', and was not given",
+        ),
+        (
+            subject,
+            {},
+            "x-filter-enabled is false, not true; x-filter-field-names is not set, not 'properties.subject'",
+        ),
+        ({"x-dead-letter-exchange": "e"}, {}, "x-dead-letter-exchange is not set, not 'e'"),
+        ({}, {"x-dead-letter-exchange": "e"}, "x-dead-letter-exchange is 'e', and was not given"),
+    ]:
+        assert differing(given, declared) == expected
 
 
 def test_the_queues_page_names_every_argument() -> None:

@@ -124,6 +124,15 @@ def test_declaring_again_with_another_meaning_is_refused_naming_the_difference()
     )
 
 
+def test_the_refusal_of_other_arguments_names_none_that_neither_declaration_gives() -> None:
+    me = client()
+    me.declare("a", filter_enabled=True)
+    assert me.declare("a") == Refused(
+        "different_arguments",
+        "queue 'a' exists with other arguments: x-filter-enabled is true, not false, the default",
+    )
+
+
 def test_what_is_refused_changes_nothing_but_its_number() -> None:
     me = client()
     me.declare("a")
