@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from quorum.cli import cluster, console, subscriptions
-from quorum.cli.console import note, print_error, still_trying
+from quorum.cli.console import Patience, closing, note, print_error, still_trying
 from quorum.cli.counts import counted
 from quorum.cli.queues import shown
+from quorum.client.client import CLOSE_TIMEOUT_MS
 from quorum.client.errors import PermissionRefused, QuorumError, TimedOut
 from quorum.client.records import ClusterStatus
 from quorum.v1 import admin_pb2
@@ -255,3 +256,27 @@ def test_a_member_is_refused_on_another_system(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(console.CliError, match="a member needs Linux; this is darwin"):
         console.require_linux()
+
+
+class Closing:
+    """A client that says how long its end waits for open publishes."""
+
+    def __init__(self) -> None:
+        self.waits_ms: list[int] = []
+
+    def close(self, *, timeout_ms: int) -> None:
+        self.waits_ms.append(timeout_ms)
+
+
+@pytest.mark.parametrize("is_for_each_call", [False, True])
+def test_the_end_of_a_command_waits_for_open_publishes_only_in_its_time(is_for_each_call: bool) -> None:
+    """A redrive goes on after a publish that took too long, and tells at its end what is in doubt."""
+    client: Any = Closing()
+    patience = Patience(3600.0, is_for_each_call=is_for_each_call)
+    with closing(client, patience):
+        pass
+    assert client.waits_ms == [CLOSE_TIMEOUT_MS]
+    patience = Patience(0.0, is_for_each_call=is_for_each_call)
+    with closing(client, patience):
+        pass
+    assert client.waits_ms == [CLOSE_TIMEOUT_MS, 0]
