@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 import time
@@ -17,10 +18,10 @@ from rich.table import Table
 from quorum.cli import cluster, console, subscriptions
 from quorum.cli.console import Patience, closing, note, print_error, still_trying
 from quorum.cli.counts import counted
-from quorum.cli.queues import shown
+from quorum.cli.queues import print_list, shown
 from quorum.client.client import CLOSE_TIMEOUT_MS
 from quorum.client.errors import PermissionRefused, QuorumError, TimedOut
-from quorum.client.records import ClusterStatus
+from quorum.client.records import ClusterStatus, QueueInfo
 from quorum.v1 import admin_pb2
 
 OBEYED = "g\x1b]0;title\x07\x1b[2J\x1b]52;c;cm0=\x07\x7f\x9b1m\u202e\u2028\nroot# [red]"
@@ -74,6 +75,41 @@ def test_no_table_cuts_a_value(
         "".join(cells).replace(" ", "") for cells in zip(*(row for row in rows if len(row) == 8), strict=True)
     }
     assert {str(index), leader} <= texts, "what is folded is whole"
+
+
+def queue_of(name: str, **counts: int) -> QueueInfo:
+    return QueueInfo.of(admin_pb2.QueueInfo(name=name, group=1, leader="node-2", **counts))
+
+
+@pytest.mark.parametrize(
+    ("counts", "headings", "cells"),
+    [
+        ({}, ["ready", "checked out", "total", "consumers"], ["1,200", "1", "1,201", "0"]),
+        ({"delayed": 3}, ["ready", "checked out", "delayed", "consumers"], ["1,200", "1", "3", "0"]),
+        ({"dead": 9}, ["ready", "checked out", "dead", "consumers"], ["1,200", "1", "9", "0"]),
+        (
+            {"delayed": 3, "dead": 9},
+            ["ready", "checked out", "delayed", "dead", "consumers"],
+            ["1,200", "1", "3", "9", "0"],
+        ),
+    ],
+)
+def test_a_list_of_queues_has_delayed_and_dead_messages_and_fits_into_80_columns(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    counts: dict[str, int],
+    headings: list[str],
+    cells: list[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_list([queue_of("a"), queue_of("orders", ready=1_200, checked_out=1, total=1_201, **counts)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and max(map(len, lines)) <= 80
+    title, _, last = [
+        [cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines[1:5] if "━" not in line
+    ]
+    assert title == ["queue", "group", "leader", *headings]
+    assert last == ["orders", "1", "node-2", *cells]
 
 
 def test_the_status_says_who_is_behind_the_answering_node(
