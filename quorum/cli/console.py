@@ -182,7 +182,8 @@ def connected(url: str | None, patience: Patience) -> Iterator[Client]:
 
 @contextmanager
 def closing(client: Client, patience: Patience) -> Iterator[Client]:
-    """Close the client after the block. Nothing is waited for any more if the cluster has not answered in time."""
+    """Close the client after the block. Nothing is waited for any more if the cluster has not answered in time, also if
+    each call has a limit of its own: a publish that took too long is still open."""
     from quorum.client.client import CLOSE_TIMEOUT_MS
     from quorum.client.errors import OutcomeUnknown, TimedOut, UnavailableError
 
@@ -199,7 +200,8 @@ def closing(client: Client, patience: Patience) -> Iterator[Client]:
         is_given_up = True
         raise
     finally:
-        client.close(timeout_ms=0 if is_given_up else min(CLOSE_TIMEOUT_MS, patience.left_ms()))
+        left_ms = min(CLOSE_TIMEOUT_MS, int(patience.left_s() * 1000))
+        client.close(timeout_ms=0 if is_given_up else left_ms)
 
 
 def _nearest_queue(client: Client, name: str) -> str:

@@ -14,7 +14,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,7 +22,7 @@ import typer
 
 from quorum import __version__
 from quorum.addresses import host_port
-from quorum.cli.console import printable, require_linux
+from quorum.cli.console import JsonOption, print_json, printable, require_linux
 from quorum.cli.listeners import listeners
 from quorum.errors import ConfigError, how_to_install
 
@@ -65,17 +65,22 @@ def doctor(
             "--config", "-c", metavar="FILE", help="the member's TOML file; its disk and addresses too"
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check this machine: the packages for clients, members, bulk calls and Spark, limits, and with a member's
     configuration its files, certificates, ports, disk and addresses.
 
     The status is 1 if something is bad."""
     require_linux()
-    has_bad = False
+    found = []
     for finding in findings(config):
-        print(f"{finding.level:<5} {finding.what}: {printable(finding.text)}", flush=True)
-        has_bad |= finding.level == "bad"
-    if has_bad:
+        found.append(finding)
+        if not as_json:
+            print(f"{finding.level:<5} {finding.what}: {printable(finding.text)}", flush=True)
+    is_good = all(finding.level != "bad" for finding in found)
+    if as_json:
+        print_json({"findings": [asdict(finding) for finding in found], "good": is_good})
+    if not is_good:
         raise typer.Exit(1)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.addresses import host_port
-from quorum.cli.console import DEFAULT_URL, CliError, default_url, without_log_of_grpc
+from quorum.cli.console import DEFAULT_URL, CliError, JsonOption, default_url, print_json, without_log_of_grpc
 
 if TYPE_CHECKING:
     from quorum.client.endpoints import Service
@@ -38,6 +38,7 @@ def health(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.0, help="seconds to wait for the answer, at most")
     ] = ANSWER_LIMIT_S,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell whether a member serves clients. The status is 0 if it does, and 1 if not."""
     without_log_of_grpc()
@@ -66,7 +67,10 @@ def health(
         except grpc.RpcError as error:
             raise CliError(f"{shown} does not answer: {_cause(error, service, shown)}", 1) from error
     serves = found.status == health_pb2.HealthCheckResponse.SERVING
-    print("serves clients" if serves else "answers, and does not serve clients")
+    if as_json:
+        print_json({"address": shown, "serves": serves})
+    else:
+        print("serves clients" if serves else "answers, and does not serve clients")
     if not serves and not answers:
         raise typer.Exit(1)
 

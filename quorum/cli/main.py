@@ -35,7 +35,7 @@ from quorum.cli import (
     transactions,
     users,
 )
-from quorum.cli.console import CliError, is_user_facing, print_error, require_linux
+from quorum.cli.console import CliError, JsonOption, is_user_facing, print_error, print_json, require_linux
 from quorum.errors import DEFECT, ConfigError, how_to_install
 
 
@@ -143,15 +143,20 @@ def node(
 @selector_app.command("check")
 def selector_check(
     selector: Annotated[str, typer.Argument(metavar="SELECTOR", help="a JMS selector")],
+    as_json: JsonOption = False,
 ) -> None:
     """Check a JMS selector without a cluster, and list the fields that it reads."""
-    from quorum.cli.selector_eval import check
+    from quorum.cli.selector_eval import fields_of
     from quorum_selectors.errors import SelectorError
 
     try:
-        print(check(selector))
+        fields = fields_of(selector)
     except SelectorError as error:
         raise CliError(str(error), 1) from error
+    if as_json:
+        print_json({"selector": selector, "fields": fields})
+    else:
+        print(f"the selector is right; it reads {', '.join(fields) or 'no field'}")
 
 
 @selector_app.command("eval")

@@ -6,12 +6,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorum.addresses import host_port
-from quorum.cli.console import CliError, Patience, TimeoutOption, UrlOption, closing, connect, default_url
+from quorum.cli.console import (
+    CliError,
+    JsonOption,
+    Patience,
+    TimeoutOption,
+    UrlOption,
+    closing,
+    connect,
+    default_url,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from quorum.client.endpoints import Service
@@ -228,6 +239,7 @@ def lease_times(
     url: UrlOption = None,
     timeout: TimeoutOption = None,
     wait: WaitOption = WAIT_S,
+    as_json: JsonOption = False,
 ) -> None:
     """Show or change the cluster's lease times. A longer lease is granted only when every member, as a new leader,
     would wait for it to end.
@@ -238,7 +250,10 @@ def lease_times(
         if now is None:
             raise CliError("the cluster has no lease times yet; its members are still meeting", 1)
         if lease_ms is None and leader_fallback_ms is None:
-            print(_times(now))
+            if as_json:
+                print_json(asdict(now))
+            else:
+                print(_times(now))
             return
         wanted = (
             now.lease_ms if lease_ms is None else lease_ms,
@@ -253,7 +268,13 @@ def lease_times(
             )
 
         what = "every member uses lease_ms {} and leader_fallback_ms {}".format(*wanted)
-        _await(client, patience, wait, is_settled, what, _silent_members)
+        if as_json:
+            from quorum.client.records import LeaseTimes
+
+            is_reached = _is_reached(client, patience, wait, is_settled, what, _silent_members)
+            print_json(asdict(LeaseTimes(*wanted, is_reached)))
+        else:
+            _await(client, patience, wait, is_settled, what, _silent_members)
 
 
 def _times(times: LeaseTimes) -> str:
@@ -276,16 +297,30 @@ def _await(
     progress: Callable[[ClusterStatus], str],
 ) -> None:
     """Wait until `done` holds for the cluster's status, and print `what`."""
-    if not wait_s:
+    if _is_reached(client, patience, wait_s, done, what, progress):
+        print(what)
+    else:
         print("requested; quorum cluster status shows the progress")
-        return
+
+
+def _is_reached(
+    client: Client,
+    patience: Patience,
+    wait_s: int,
+    done: Callable[[ClusterStatus], bool],
+    what: str,
+    progress: Callable[[ClusterStatus], str],
+) -> bool:
+    """Wait until `done` holds for the cluster's status. False if nothing is to be waited for. CliError if it takes
+    longer than wait_s."""
+    if not wait_s:
+        return False
     deadline = time.monotonic() + wait_s
     while True:
         patience.renew()
         seen = client.cluster_status()
         if done(seen):
-            print(what)
-            return
+            return True
         if time.monotonic() > deadline:
             raise CliError(f"after {wait_s} s not yet: {what} ({progress(seen)}); the change continues")
         time.sleep(POLL_S)

@@ -39,22 +39,28 @@ def list_(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all queues by name."""
+    """List all queues by name. If a queue has delayed or dead messages, their number is there in place of the total."""
     with served(url, timeout) as client:
         found = client.queues(prefix)
     if as_json:
         print_json([asdict(queue) for queue in found])
-        return
+    else:
+        print_list(found)
+
+
+def print_list(found: list[QueueInfo]) -> None:
+    """Print a table of queues."""
     from rich.table import Table
 
     table = Table()
     for heading in ("queue", "group", "leader"):
         table.add_column(heading, overflow="fold")
-    for heading in ("ready", "checked out", "total", "consumers"):
+    counts = _counts(found)
+    for heading in counts:
         table.add_column(heading, justify="right", no_wrap=True)
-    for queue in found:
-        counts = (f"{each:,}" for each in (queue.ready, queue.checked_out, queue.total, queue.consumers))
-        table.add_row(shown(queue.name), str(queue.group), queue.leader or "none", *counts)
+    for index, queue in enumerate(found):
+        own = (f"{column[index]:,}" for column in counts.values())
+        table.add_row(shown(queue.name), str(queue.group), queue.leader or "none", *own)
     print_table(table)
 
 
@@ -191,6 +197,18 @@ def redrive(
     with served(url, Patience(timeout, is_for_each_call=True)) as client:
         found = client.redrive(queue, selector, limit=limit, only=only)
     show_redriven(queue, found, as_json=as_json)
+
+
+def _counts(found: list[QueueInfo]) -> dict[str, list[int]]:
+    """The columns of numbers in a list of queues. A terminal of 80 characters has no room for all."""
+    rare = {"delayed": [queue.delayed for queue in found], "dead": [queue.dead for queue in found]}
+    middle = {heading: column for heading, column in rare.items() if any(column)}
+    return {
+        "ready": [queue.ready for queue in found],
+        "checked out": [queue.checked_out for queue in found],
+        **(middle or {"total": [queue.total for queue in found]}),
+        "consumers": [queue.consumers for queue in found],
+    }
 
 
 def show_redriven(queue: str, found: Redriven, *, as_json: bool) -> None:

@@ -180,6 +180,8 @@ def test_a_member_killed_and_started_again_catches_up(quorum: Quorum, tmp_path: 
         assert cluster.cpu_seconds() > 0.0
         address = cluster.member("node-1").client
         assert quorum("health", address, cwd=tmp_path) == "serves clients\n"
+        answered = json.loads(quorum("health", "--json", address, cwd=tmp_path))
+        assert answered == {"address": address, "serves": True}
         assert "wanted: host:port" in quorum("health", "127.0.0.1", cwd=tmp_path, status=2)
         cluster.kill("node-2")
         stopping = ("cluster", "stop", "node-3", "--dir", str(tmp_path / "c"))
@@ -187,7 +189,8 @@ def test_a_member_killed_and_started_again_catches_up(quorum: Quorum, tmp_path: 
         assert "node-3: no process" in quorum(*stopping, cwd=tmp_path, status=1)
         while "answers, and does not serve" not in quorum("health", "--answers", address, cwd=tmp_path):
             assert time.monotonic() < deadline
-        quorum("health", address, cwd=tmp_path, status=1)
+        answered = json.loads(quorum("health", "--json", address, cwd=tmp_path, status=1))
+        assert answered == {"address": address, "serves": False}
         said = quorum("cluster", "status", "--url", f"quorum://{address}", cwd=tmp_path, status=1)
         assert said.count("(no majority)") == 4, said
         cluster.kill("node-1")
@@ -272,6 +275,12 @@ def test_members_join_are_drained_and_are_removed(quorum: Quorum, folder: Path) 
         assert quorum("cluster", "lease-times", cwd=folder) == "lease_ms 4000, leader_fallback_ms 1500\n"
         said = quorum("cluster", "lease-times", "--lease-ms", "1000", cwd=folder)
         assert "every member uses lease_ms 1000 and leader_fallback_ms 1500" in said
+        expected = {"lease_ms": 1000, "leader_fallback_ms": 1500, "settled": True}
+        assert json.loads(quorum("cluster", "lease-times", "--json", cwd=folder)) == expected
+        said = quorum("cluster", "lease-times", "--lease-ms", "900", "--json", cwd=folder)
+        assert json.loads(said) == {**expected, "lease_ms": 900}
+        said = quorum("cluster", "lease-times", "--lease-ms", "800", "--wait", "0", "--json", cwd=folder)
+        assert json.loads(said) == {**expected, "lease_ms": 800, "settled": False}
         said = quorum("cluster", "lease-times", "--leader-fallback-ms", "499", cwd=folder, status=1)
         assert "leader_fallback_ms is 499; allowed: 500..120000" in said
         quorum("cluster", "rebalance", cwd=folder)

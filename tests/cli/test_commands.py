@@ -523,6 +523,12 @@ def test_a_selector_is_checked_without_a_cluster(quorum: Quorum) -> None:
     out, _ = quorum("selector", "check", "colour = 'red' AND JMSPriority > 4")
     assert out == "the selector is right; it reads application-properties.colour, header.priority\n"
     assert quorum("selector", "check", "TRUE")[0] == "the selector is right; it reads no field\n"
+    assert json.loads(quorum("selector", "check", "a = 1", "--json")[0]) == {
+        "selector": "a = 1",
+        "fields": ["application-properties.a"],
+    }
+    assert json.loads(quorum("selector", "check", "TRUE", "--json")[0])["fields"] == []
+    assert quorum("selector", "check", "a ==", "--json", status=1)[0] == ""
     _, err = quorum("selector", "check", "colour == 'red'", status=1)
     assert err.splitlines() == [
         "error: line 1, column 8: equal is written =",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 import time
@@ -15,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from quorum.cli import cluster, console, subscriptions
-from quorum.cli.console import note, print_error, still_trying
+from quorum.cli.console import Patience, closing, note, print_error, still_trying
 from quorum.cli.counts import counted
-from quorum.cli.queues import shown
+from quorum.cli.queues import print_list, shown
+from quorum.client.client import CLOSE_TIMEOUT_MS
 from quorum.client.errors import PermissionRefused, QuorumError, TimedOut
-from quorum.client.records import ClusterStatus
+from quorum.client.records import ClusterStatus, QueueInfo
 from quorum.v1 import admin_pb2
 
 OBEYED = "g\x1b]0;title\x07\x1b[2J\x1b]52;c;cm0=\x07\x7f\x9b1m\u202e\u2028\nroot# [red]"
@@ -73,6 +75,41 @@ def test_no_table_cuts_a_value(
         "".join(cells).replace(" ", "") for cells in zip(*(row for row in rows if len(row) == 8), strict=True)
     }
     assert {str(index), leader} <= texts, "what is folded is whole"
+
+
+def queue_of(name: str, **counts: int) -> QueueInfo:
+    return QueueInfo.of(admin_pb2.QueueInfo(name=name, group=1, leader="node-2", **counts))
+
+
+@pytest.mark.parametrize(
+    ("counts", "headings", "cells"),
+    [
+        ({}, ["ready", "checked out", "total", "consumers"], ["1,200", "1", "1,201", "0"]),
+        ({"delayed": 3}, ["ready", "checked out", "delayed", "consumers"], ["1,200", "1", "3", "0"]),
+        ({"dead": 9}, ["ready", "checked out", "dead", "consumers"], ["1,200", "1", "9", "0"]),
+        (
+            {"delayed": 3, "dead": 9},
+            ["ready", "checked out", "delayed", "dead", "consumers"],
+            ["1,200", "1", "3", "9", "0"],
+        ),
+    ],
+)
+def test_a_list_of_queues_has_delayed_and_dead_messages_and_fits_into_80_columns(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    counts: dict[str, int],
+    headings: list[str],
+    cells: list[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_list([queue_of("a"), queue_of("orders", ready=1_200, checked_out=1, total=1_201, **counts)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and max(map(len, lines)) <= 80
+    title, _, last = [
+        [cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines[1:5] if "━" not in line
+    ]
+    assert title == ["queue", "group", "leader", *headings]
+    assert last == ["orders", "1", "node-2", *cells]
 
 
 def test_the_status_says_who_is_behind_the_answering_node(
@@ -255,3 +292,27 @@ def test_a_member_is_refused_on_another_system(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(console.CliError, match="a member needs Linux; this is darwin"):
         console.require_linux()
+
+
+class Closing:
+    """A client that says how long its end waits for open publishes."""
+
+    def __init__(self) -> None:
+        self.waits_ms: list[int] = []
+
+    def close(self, *, timeout_ms: int) -> None:
+        self.waits_ms.append(timeout_ms)
+
+
+@pytest.mark.parametrize("is_for_each_call", [False, True])
+def test_the_end_of_a_command_waits_for_open_publishes_only_in_its_time(is_for_each_call: bool) -> None:
+    """A redrive goes on after a publish that took too long, and tells at its end what is in doubt."""
+    client: Any = Closing()
+    patience = Patience(3600.0, is_for_each_call=is_for_each_call)
+    with closing(client, patience):
+        pass
+    assert client.waits_ms == [CLOSE_TIMEOUT_MS]
+    patience = Patience(0.0, is_for_each_call=is_for_each_call)
+    with closing(client, patience):
+        pass
+    assert client.waits_ms == [CLOSE_TIMEOUT_MS, 0]

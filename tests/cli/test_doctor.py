@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import typer
 
 from quorum.api.process import run
 from quorum.cli import doctor
@@ -168,6 +170,20 @@ def test_the_command_and_the_member_tell_the_same_in_lines(config: Path) -> None
     bad = [line.removeprefix(mark) for line in done[0].stdout.splitlines() if line.startswith(mark)]
     assert len(bad) == 3
     assert [line.removeprefix("error: ") for line in done[1].stderr.splitlines()] == bad
+
+
+def test_the_findings_are_one_object_of_json(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor.doctor(config, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["good"] is True
+    assert {"level": "ok", "what": "system"}.items() <= found["findings"][0].items()
+    config.write_text("name = ")
+    with pytest.raises(typer.Exit) as ended:
+        doctor.doctor(config, as_json=True)
+    assert ended.value.exit_code == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["good"] is False
+    assert "bad" in [finding["level"] for finding in found["findings"]]
 
 
 def test_a_disk_that_forgets_or_is_far_is_bad(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
