@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 import quorum
 from quorum.api.http import answers, json_api, json_codec
+from quorum.api.http import server as http_server
 from quorum.api.http.calls import CALLS, PREFIX, request_of
 from quorum.api.http.description import openapi
 from quorum.api.http.json_api import MAX_BODY
@@ -152,6 +153,25 @@ def test_idle_connections_of_an_address_leave_places() -> None:
     asyncio.run(run())
 
 
+def test_a_flood_of_connections_leaves_another_address_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the flood's connections are closed: they may come back at once."""
+    monkeypatch.setattr(http_server, "LOOK_S", 2 * IDLE_LIMIT_S)
+
+    async def run() -> None:
+        async with member() as http, asyncio.timeout(IDLE_LIMIT_S):
+            place = http.base.removeprefix("http://").split(":")
+            flood = [await asyncio.open_connection(*place) for _ in range(3 * MOST_CONNECTIONS)]
+            status, _ = await http.ask("GET", "/healthz")
+            assert status == 503
+            reader, writer = await asyncio.open_connection(*place, local_addr=("127.0.0.2", 0))
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert b" 200 " in await reader.readline()
+            for _, each in [*flood, (reader, writer)]:
+                each.close()
+
+    asyncio.run(run())
+
+
 def test_errors_before_a_call_are_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with member() as http:
@@ -238,7 +258,13 @@ def test_every_path_asks_for_the_rights_of_its_call() -> None:
             "arguments.x-max-length: null; wanted",
         ),
         ("PUT", "/queues/q", {"arguments": {"x-max-lenght": 5}}, 400, "x-max-length"),
-        ("PUT", "/queues/q", {"arguments": {"\ud800": 5}}, 400, "arguments: text with half of a surrogate pair"),
+        (
+            "PUT",
+            "/queues/q",
+            {"arguments": {"\ud800": 5}},
+            400,
+            "arguments: text with half of a surrogate pair",
+        ),
         (
             "POST",
             "/queues/q/messages",

@@ -483,19 +483,38 @@ def test_strangers_are_few_at_a_time_and_members_still_get_in(cluster: Cluster) 
         each.close()
 
 
+def test_a_flood_of_one_address_does_not_end_the_handshake_of_a_member(cluster: Cluster) -> None:
+    network = cluster.add("a")
+    early = dial(cluster)
+    cluster.until(lambda: len(network._strangers) == 1)
+    place = cluster.members["a"]
+    crowd = [
+        socket.create_connection(place, DEADLINE_S, ("127.0.0.2", 0))
+        for _ in range(connection_module.MAX_STRANGERS + 10)
+    ]
+    cluster.until(lambda: network.stats.refused_handshakes >= 10)
+    shake_hands_as_b(cluster, early)
+    for each in (early, *crowd):
+        each.close()
+
+
 # ---- what an authenticated peer may send
 
 
 def friend(cluster: Cluster) -> socket.socket:
     """A connection as b that has proved itself, to send anything on."""
-    identity = Identity("b", 9, SECRET, "test")
     made = dial(cluster)
+    shake_hands_as_b(cluster, made)
+    return made
+
+
+def shake_hands_as_b(cluster: Cluster, made: socket.socket) -> None:
+    identity = Identity("b", 9, SECRET, "test")
     hello = identity.hello("a", bytes(32))
     made.sendall(hello)
     answer = receive(cluster, made, ANSWER_BYTES)
     made.sendall(identity.prove(b"dialer", hello, answer[:HELLO_BYTES]))
     cluster.until(lambda: cluster.networks["a"].connected("b"))
-    return made
 
 
 @pytest.mark.parametrize(

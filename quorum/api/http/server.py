@@ -20,14 +20,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quorum.addresses import host_port
-from quorum.api.connections import LOOK_S, close_excess
+from quorum.api.connections import LOOK_S, Connection, close_excess, excess
 from quorum.api.http import description, errors, page_files
 from quorum.api.http.answers import Answers
 from quorum.api.http.callers import check_origin, peer_of
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.metrics import Metrics
 from quorum.api.hub import Hub
-from quorum.api.owners import client_address
+from quorum.api.owners import client_address, network_of
 from quorum.api.security.access import Access, refusal
 from quorum.api.security.certificates import Certificates, RenewedContext
 from quorum.api.security.rights import MONITOR
@@ -151,14 +151,25 @@ class HttpServer:
         self._watching: asyncio.Task[None] | None = None
 
     def _limited(self, app: ASGIApp) -> ASGIApp:
-        """As uvicorn's `limit_concurrency`, which answers in plain text."""
+        """As uvicorn's `limit_concurrency`, which answers in plain text and does not count by address."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            state = self._server.server_state
-            is_full = len(state.connections) >= MOST_CONNECTIONS or len(state.tasks) > MOST_CONNECTIONS
-            await (errors.too_many_connections(MOST_CONNECTIONS) if is_full else app)(scope, receive, send)
+            is_refused = self._is_full_for(scope["client"])
+            await (errors.too_many_connections(MOST_CONNECTIONS) if is_refused else app)(scope, receive, send)
 
         return answer
+
+    def _is_full_for(self, client: tuple[str, int] | None) -> bool:
+        """Whether there are too many connections, and more than its share of them are of this client's address. Those
+        beyond a share do not count for other addresses: they are about to be closed, and may come back at once."""
+        state = self._server.server_state
+        if len(state.connections) < MOST_CONNECTIONS and len(state.tasks) <= MOST_CONNECTIONS:
+            return False
+        hosts = [found[0] for each in state.connections if (found := getattr(each, "client", None))]
+        held = [Connection(number, number, network_of(host), 0) for number, host in enumerate(hosts)]
+        beyond = excess(held, MOST_CONNECTIONS)
+        is_one_of_many = client is None or network_of(client[0]) in {each.network for each in beyond}
+        return is_one_of_many or len(held) - len(beyond) > MOST_CONNECTIONS
 
     async def start(self, address: str) -> int:
         """Listen on host:port; return the port. OperatorError if the address cannot be used."""

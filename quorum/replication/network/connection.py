@@ -15,9 +15,11 @@ that both know. A frame of a later kind is not sent. A frame of a later or unkno
 connection.
 
 Strangers are peers that have not yet proved the secret. At most MAX_STRANGERS connections are in the handshake at once,
-none for longer than HANDSHAKE_LIMIT_S, and each reads a fixed number of bytes. Their failures are counted, and logged
-at most once a second. A connection that is closed before it has sent a byte is a probe of this port, by `quorum doctor`
-or a load balancer: it is neither counted nor logged. Two members that dial each other at the same time are no warning.
+none for longer than HANDSHAKE_LIMIT_S, and each reads a fixed number of bytes. If there are more, the address with the
+most of them loses its oldest one: a flood of one address does not end the handshakes of members. Their failures are
+counted, and logged at most once a second. A connection that is closed before it has sent a byte is a probe of this
+port, by `quorum doctor` or a load balancer: it is neither counted nor logged. Two members that dial each other at the
+same time are no warning.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -431,7 +434,7 @@ class PeerNetwork:
                 return
             callers = [each for each in self._strangers if not each.is_dialer]
             if len(callers) >= MAX_STRANGERS:
-                self._refuse(callers[0], "too many handshakes at once")
+                self._refuse(_one_of_the_most(callers), "too many handshakes at once")
             connection.setblocking(False)
             made = self._adopt(connection, address, is_dialer=False)
             made.want = HELLO_BYTES
@@ -687,6 +690,13 @@ class PeerNetwork:
             self._events.append((connection.peer, False))
             self.stats.lost += 1
             self._log.info("peer lost", peer=connection.peer, reason=reason)
+
+
+def _one_of_the_most(callers: Sequence[_Connection]) -> _Connection:
+    """The oldest connection of the address that has the most of them."""
+    hosts = [each.address.rpartition(":")[0] for each in callers]
+    counts = Counter(hosts)
+    return callers[hosts.index(max(counts, key=counts.__getitem__))]
 
 
 def _listen(address: Address) -> socket.socket:
