@@ -90,12 +90,14 @@ check: $(TOOLS) $(PROTO)/.installed
 	$(call side-by-side,layout types style)
 
 # The parts of the tests, those that take longest first. Tests that start processes and JVMs wait for a part of the time,
-# so one part more runs at a time than there are processors. Nearly all starts of clusters are in one part, because two
-# clusters that look for free ports at the same time may find the same ones; the tests of Spark share one session.
+# so one part more runs at a time than there are processors. Nearly all starts of clusters are in two parts, because two
+# clusters that look for free ports at the same time may find the same ones: `processes` takes its ports from a range of
+# its own (tests/processes/conftest.py). The tests of Spark share one session.
 # `others` has what no other part has, but for the layout: that is a part of `make check`.
-CLUSTERS        := tests/bench tests/cli tests/demo tests/processes
-OF_A_PART       := $(CLUSTERS) $(addprefix tests/,api fifo layout node simulation spark)
-part_clusters   := $(PY) -m pytest $(CLUSTERS)
+COMMANDS        := tests/bench tests/cli tests/demo
+OF_A_PART       := $(COMMANDS) $(addprefix tests/,api fifo layout node processes simulation spark)
+part_processes  := $(PY) -m pytest tests/processes
+part_commands   := $(PY) -m pytest $(COMMANDS)
 part_spark      := $(PY) -m pytest tests/spark
 part_others     := $(PY) -m pytest tests $(addprefix --ignore ,$(OF_A_PART))
 part_simulation := $(PY) -m pytest tests/simulation
@@ -104,7 +106,7 @@ part_node       := $(PY) -m pytest tests/node
 part_api        := $(PY) -m pytest tests/api
 test: $(TOOLS)
 ifeq ($(ARGS),)
-	$(call side-by-side,clusters spark others simulation fifo node api)
+	$(call side-by-side,spark processes commands others simulation api fifo node)
 else
 	$(PY) -m pytest tests $(ARGS)
 endif

@@ -600,7 +600,7 @@ def test_large_lines_go_in_several_batches(quorum: Quorum, service: Service) -> 
 
 
 def test_nobody_there_is_said_while_it_is_waited_for_and_at_the_end(quorum: Quorum) -> None:
-    _, err = quorum("queues", "list", "--timeout", "8", url="quorum://127.0.0.1:1", status=1)
+    _, err = quorum("queues", "list", "--timeout", "6", url="quorum://127.0.0.1:1", status=1)
     first, last = err.splitlines()
     assert first == "no member of quorum://127.0.0.1:1 has answered yet; still trying"
     assert last.startswith("error: no member of quorum://127.0.0.1:1 can be reached: ")
@@ -627,14 +627,14 @@ def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(quorum: Quorum, se
     service.cluster.declare("held")
     service.cluster.holds_confirms = True
     try:
-        out, err = quorum("publish", "held", "a", "--timeout", "8", url=service.url, status=1)
+        out, err = quorum("publish", "held", "a", "--timeout", "6", url=service.url, status=1)
     finally:
         service.cluster.holds_confirms = False
         service.cluster._held_confirms.clear()
     first, last = err.splitlines()
     assert first.startswith("no message was confirmed for 3 s; still trying.")
     assert last.startswith(
-        "error: no message was confirmed for 8 s; 0 were confirmed before. Those sent since may have been published; "
+        "error: no message was confirmed for 6 s; 0 were confirmed before. Those sent since may have been published; "
         "if you publish them again, they may be there twice. "
     )
     assert out == ""

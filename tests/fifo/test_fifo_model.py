@@ -798,7 +798,7 @@ FifoAgainstModel.TestCase.settings = settings(
 TestFifoAgainstModel = FifoAgainstModel.TestCase
 
 StagingAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestStagingAgainstModel = StagingAgainstModel.TestCase
 
@@ -830,7 +830,7 @@ class ConsumersAgainstModel(FifoAgainstModel):
 
 
 ConsumersAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestConsumersAgainstModel = ConsumersAgainstModel.TestCase
 
@@ -1004,19 +1004,19 @@ class DecisionsAgainstModel(TransactionsAgainstModel):
 
 
 DecisionsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestDecisionsAgainstModel = DecisionsAgainstModel.TestCase
 
 
 TransactionsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestTransactionsAgainstModel = TransactionsAgainstModel.TestCase
 
 
 RoutedAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestRoutedAgainstModel = RoutedAgainstModel.TestCase
 
@@ -1035,7 +1035,7 @@ class PrioritiesAgainstModel(FifoAgainstModel):
 
 
 PrioritiesAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestPrioritiesAgainstModel = PrioritiesAgainstModel.TestCase
 
@@ -1068,7 +1068,7 @@ class DelaysAgainstModel(FifoAgainstModel):
 
 
 DelaysAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestDelaysAgainstModel = DelaysAgainstModel.TestCase
 
@@ -1087,7 +1087,7 @@ class MessageGroupsAgainstModel(FifoAgainstModel):
 
 
 MessageGroupsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestMessageGroupsAgainstModel = MessageGroupsAgainstModel.TestCase
 
@@ -1133,7 +1133,7 @@ class HeldGroupsAgainstModel(DecisionsAgainstModel):
 
 
 HeldGroupsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestHeldGroupsAgainstModel = HeldGroupsAgainstModel.TestCase
 
@@ -1181,7 +1181,7 @@ class DeadLettersAgainstModel(FifoAgainstModel):
 
 
 DeadLettersAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestDeadLettersAgainstModel = DeadLettersAgainstModel.TestCase
 
@@ -1207,7 +1207,7 @@ class ColdAgainstModel(DelaysAgainstModel, DeadLettersAgainstModel):
 
 
 ColdAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestColdAgainstModel = ColdAgainstModel.TestCase
 
@@ -1220,7 +1220,7 @@ class DeadAndDelayedAgainstModel(DeadLettersAgainstModel):
 
 
 DeadAndDelayedAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestDeadAndDelayedAgainstModel = DeadAndDelayedAgainstModel.TestCase
 
@@ -1232,7 +1232,7 @@ class DeadInGroupsAgainstModel(DeadLettersAgainstModel):
 
 
 DeadInGroupsAgainstModel.TestCase.settings = settings(
-    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=6)
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60, share=10)
 )
 TestDeadInGroupsAgainstModel = DeadInGroupsAgainstModel.TestCase
 

@@ -15,6 +15,7 @@ from quorum.node.cluster.membership import MAX_LAG
 from quorum.node.member_config import SPREAD_AFTER_MS as SETTLED_MS
 from quorum.node.replica.replica import MAX_BEHIND, SYSTEM_GROUP, Replica
 from support.cluster import STEP_MS, Cluster, Session
+from support.examples import examples
 
 ALL = ("a", "b", "c")
 RETRY_MS = 100
@@ -106,7 +107,7 @@ def test_a_leader_that_may_not_lead_gives_its_groups_away_first() -> None:
 # ---- in a cluster
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", range(1, 1 + examples(4, share=2)))
 def test_leaders_spread_one_at_a_time_with_pauses(seed: int) -> None:
     cluster = spreading(seed)
     cluster.ready()

@@ -1,4 +1,4 @@
-"""Bits turned over in the files of a real member: 10 of each kind, the campaign takes 1,000; and lost files."""
+"""Bits turned over in the files of a real member: 5 of each kind, the campaign takes 1,000; and lost files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.processes_cluster import FaultyCluster
 
 WHILE_STOPPED = 3
 """Each costs a start; the campaign takes every kind many times."""
-WHILE_RUNNING = 10
+WHILE_RUNNING = 5
 """Of each kind."""
 
 

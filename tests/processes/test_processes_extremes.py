@@ -23,6 +23,8 @@ CALL_LIMIT_S = 1.0
 """A call may wait longer for what does not come; then it has been looked at."""
 ANSWER_LIMIT_S = 0.2
 AT_A_TIME = 16
+SESSIONS_AT_A_TIME = 48
+"""Most of them wait for an answer that does not come."""
 AT_RANDOM = 10
 DEFECTS = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
 LARGEST_MESSAGE = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
@@ -87,9 +89,9 @@ def test_no_call_with_extreme_values_finds_a_defect(member: LocalCluster) -> Non
     name = member.members[0].name
 
     async def scenario() -> None:
-        turn = asyncio.Semaphore(AT_A_TIME)
-
-        async def one(channel: grpc.aio.Channel, method: MethodDescriptor, request: Any) -> None:
+        async def one(
+            turn: asyncio.Semaphore, channel: grpc.aio.Channel, method: MethodDescriptor, request: Any
+        ) -> None:
             async with turn:
                 codes[(await call(channel, method, request)).name] += 1
 
@@ -100,7 +102,8 @@ def test_no_call_with_extreme_values_finds_a_defect(member: LocalCluster) -> Non
                 async with grpc.aio.insecure_channel(
                     member.members[0].client, options=LARGEST_MESSAGE
                 ) as channel:
-                    asked = [one(channel, method, each) for each in requests_of(method, chance)]
+                    turn = asyncio.Semaphore(SESSIONS_AT_A_TIME if method.name == "Session" else AT_A_TIME)
+                    asked = [one(turn, channel, method, each) for each in requests_of(method, chance)]
                     await asyncio.gather(*asked)
                 assert member.is_serving(name), f"{method.full_name}: {member.last_output(name)}"
 

@@ -13,8 +13,10 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -94,6 +96,12 @@ def answer(address: str, data: bytes, context: ssl.SSLContext | None = None) -> 
     return found
 
 
+def answers(said: Sequence[tuple[Any, ...]]) -> list[bytes]:
+    """The same of several, all at the same time: each may last as long as the member is silent."""
+    with ThreadPoolExecutor(len(said)) as threads:
+        return list(threads.map(lambda each: answer(*each), said))
+
+
 def status_of(member: SecuredMember, path: str, method: str = "GET") -> int:
     """Over HTTP, without credentials."""
     request = urllib.request.Request(f"https://{member.http}{path}", b"{}" * (method != "GET"), method=method)
@@ -105,13 +113,13 @@ def status_of(member: SecuredMember, path: str, method: str = "GET") -> int:
 
 
 def test_every_port_speaks_tls_and_nothing_else(member: SecuredMember) -> None:
-    for name, address in ports(member).items():
-        for data in (
-            b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
-            call(next(iter(BY_METHOD)), [b""], log_in=True),
-        ):
-            found = answer(address, data)
-            assert found == b"" or found[0] == ALERT, (name, found[:80])
+    spoken = (
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+        call(next(iter(BY_METHOD)), [b""], log_in=True),
+    )
+    said = [(address, data) for address in ports(member).values() for data in spoken]
+    for found, (address, data) in zip(answers(said), said, strict=True):
+        assert found == b"" or found[0] == ALERT, (address, data, found[:80])
 
 
 def test_the_peers_port_takes_no_handshake_without_a_certificate(member: SecuredMember) -> None:
@@ -162,8 +170,8 @@ def test_a_method_whose_name_is_no_text_ends_nothing(member: SecuredMember) -> N
     context.set_alpn_protocols(["h2"])
     head = headers_of("/quorum.v1.Queue/Get", log_in=False).replace(b"Queue/Get", b"Queue/\xff\xfet")
     data = PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS | END_STREAM, 1, head)
-    for _ in range(3):
-        assert answer(member.members[0].client, data, context) != b""
+    for found in answers([(member.members[0].client, data, context)] * 3):
+        assert found != b""
     test_without_a_log_in_the_clients_port_tells_its_health_and_nothing_else(member)
 
 

@@ -191,8 +191,9 @@ class BitFlips:
                     ]
                     said = self.output_size()
                     flips = [(place, place.byte(), place.flip()) for place in places]
-                    for place, before, inode in flips:
-                        if await self._noticed(place, before, inode, said):
+                    noticed = await asyncio.gather(*(self._noticed(*flip, said) for flip in flips))
+                    for place, is_noticed in zip(places, noticed, strict=True):
+                        if is_noticed:
                             self.outcomes[place.kind, "named and put right"] += 1
                             wanted[place.kind] -= 1
         await self.is_healed()

@@ -167,6 +167,7 @@ async def _refuses(cluster: FaultyCluster, recorder: Recorder, name: str) -> Non
         try:
             await client.publish_batch(recorder.queue, [body(producer, 0)], timeout_ms=REFUSAL_MS)
         except QuorumError:
+            await client.close(timeout_ms=0)  # nothing confirms that message now
             return
     raise AssertionError(f"{name} has confirmed a message though it has no majority")
 

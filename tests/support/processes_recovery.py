@@ -86,10 +86,13 @@ class Load:
 
     async def run(self) -> None:
         async with quorum.connect(self._url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
-            while True:
-                self.sent += 1
-                await client.publish(QUEUE, body(self.sent - 1), timeout_ms=1_500)
-                self.confirmed = self.sent
+            try:
+                while True:
+                    self.sent += 1
+                    await client.publish(QUEUE, body(self.sent - 1), timeout_ms=1_500)
+                    self.confirmed = self.sent
+            finally:
+                await client.close(timeout_ms=0)  # nothing confirms the last message now
 
 
 async def lose_two(cluster: LocalCluster) -> Load:
