@@ -463,23 +463,27 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class PublishStaged:
     """Makes the parts visible in this order, all in one entry. Each part is given as (part, number of messages). owner:
-    as in OpenSubscription, for the share of remembered producers."""
+    as in OpenSubscription, for the share of remembered producers. staged_to: a part with a chunk in a later entry does
+    not count; 0 for no limit."""
 
     queue: int
     producer: str
     batch: int
     parts: tuple[tuple[bytes, int], ...]
     owner: int = UNKNOWN
+    staged_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardStaged:
-    """Drops these parts of a batch, or the whole batch if none is named. Unknown parts are ignored."""
+    """Drops these parts of a batch, or the whole batch if none is named. Unknown parts are ignored. forget: the
+    producer is never used again, and the queue forgets its last batch."""
 
     queue: int
     producer: str
     batch: int
     parts: tuple[bytes, ...] = ()
+    forget: bool = False
 
 
 # ---- administration

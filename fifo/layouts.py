@@ -224,7 +224,16 @@ COMMANDS: tuple[Record, ...] = (
             Field("batch", U64),
             Field("parts", Parts("16sQ")),
             Field("owner", U64, since=2, default=c.UNKNOWN),
+            Field("staged_to", U64, since=2, default=0),
         ),
     ),
-    Record(c.DiscardStaged, (Field("producer", TEXT), Field("batch", U64), Field("parts", Parts("16s")))),
+    Record(
+        c.DiscardStaged,
+        (
+            Field("producer", TEXT),
+            Field("batch", U64),
+            Field("parts", Parts("16s")),
+            Field("forget", FLAG, since=2, default=False),
+        ),
+    ),
 )

@@ -15,6 +15,10 @@ producers are younger than that, a new producer is refused: if one were forgotte
 published a second time. An empty batch of an unknown producer with nothing staged needs no place, because publishing it
 twice changes nothing. Entries of version 1 know no shares, and forget the least recently used producer.
 
+A producer that is never used again gives its place back (`DiscardStaged.forget`). Copies of its commands may still
+arrive. Copies of all its chunks stage a part again. Then a copy of its PublishStaged must not publish this part. So it
+names the entry up to which its parts were staged (`staged_to`). A part that was staged again came later.
+
 The cost in an entry. Placing takes some microseconds a chunk, a block, or a stretch of messages with the same time to
 live. The limits keep it below a second at worst. A queue that filters needs the fields, too. They are in the log with
 the bodies, and fetching them reads the bodies:
@@ -227,6 +231,11 @@ class Staging:
     def know(self, producer: str, last: LastBatch) -> None:
         self.last_batches[producer] = last
         self.owned.add(last.owner)
+
+    def forget(self, producer: str) -> None:
+        """Forgets the producer if it is known."""
+        if producer in self.last_batches:
+            self._forget(producer)
 
     def _forget(self, producer: str) -> None:
         self.owned.remove(self.last_batches.pop(producer).owner)
@@ -442,6 +451,8 @@ def _publish(
     parts: list[Part] = []
     for name, said in command.parts:
         part = staging.parts.get((producer, batch, name))
+        if part is not None and 0 < command.staged_to < part.indexes[-1]:
+            part = None
         found = 0 if part is None else part.rows
         if found != said:
             return Refused(
@@ -516,4 +527,6 @@ def _discard(staging: Staging, command: DiscardStaged) -> Reply:
     keys = [(producer, batch, name) for name in command.parts]
     if not keys:
         keys = [key for key in staging.parts if key[:2] == (producer, batch)]
+    if command.forget:
+        staging.forget(producer)
     return Ok(sum(staging.drop(key).rows for key in keys if key in staging.parts))

@@ -25,6 +25,7 @@ as there may be logs with entries of that version.
 | 2 | the queues that an entry touches share its budgets, and an entry hands out a limited number of runs |
 | 2 | one owner cannot take all of a queue's consumers, subscriptions, pins and producers of staged batches |
 | 2 | an empty batch is not remembered if its producer is unknown and has nothing staged |
+| 2 | a producer of staged batches can be forgotten on request; a publication can leave out what was staged too late |
 | 2 | matching new messages to selectors has a budget, scans can stop inside a block, reading fields again costs steps |
 | 2 | evaluating a message with long texts costs more steps, in proportion to their length |
 | 2 | a full queue accepts those messages of an independent batch that fit |

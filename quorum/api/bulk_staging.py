@@ -46,14 +46,20 @@ class StagingCalls(BulkCalls):
                 raise status.invalid("bad_argument", "only the first request names the part")
             await part.add(request.arrow)
         await part.finish()
-        return pb.StageResponse(rows=part.rows, size_bytes=part.size_bytes, next_chunk=part.next_chunk)
+        return pb.StageResponse(
+            rows=part.rows,
+            size_bytes=part.size_bytes,
+            next_chunk=part.next_chunk,
+            index=await index_of(self._hub, part.group),
+        )
 
     @unary
     async def Publish(self, request: pb.PublishStagedRequest, context: Context) -> pb.PublishStagedResponse:
         _check_named(request.producer, request.batch, [each.part for each in request.parts])
         queue = await self._queue(request.queue)
         parts = tuple((each.part, each.rows) for each in request.parts if each.rows)  # no rows: never staged
-        command = c.PublishStaged(queue.id, request.producer, request.batch, parts, owner_of(context.peer()))
+        owner = owner_of(context.peer())
+        command = c.PublishStaged(queue.id, request.producer, request.batch, parts, owner, request.staged_to)
         made = await retry_until_answered(self._hub, queue.group, command, Published)
         return pb.PublishStagedResponse(
             first_sequence=made.first_sequence,
@@ -67,9 +73,9 @@ class StagingCalls(BulkCalls):
         _check_named(request.producer, request.batch, request.parts)
         queue = await self._queue(request.queue)
         parts = tuple(request.parts) or await self._staged(queue, request.producer, request.batch)
-        if not parts:
+        if not parts and not request.forget:
             return pb.DiscardStagedResponse()
-        command = c.DiscardStaged(queue.id, request.producer, request.batch, parts)
+        command = c.DiscardStaged(queue.id, request.producer, request.batch, parts, request.forget)
         return pb.DiscardStagedResponse(
             rows=(await retry_until_answered(self._hub, queue.group, command, Ok)).count
         )
@@ -95,6 +101,10 @@ class _Part:
         self._under_way: deque[tuple[c.Stage, bytes, asyncio.Future[Reply | None]]] = deque()
         self.rows = 0
         self.size_bytes = 0
+
+    @property
+    def group(self) -> int:
+        return self._queue.group
 
     async def add(self, block: bytes) -> None:
         """Stage one block; do nothing if it is empty."""

@@ -291,7 +291,7 @@ class BulkClient:
         """Write one part of a batch; it is invisible until it is published. part: its name, 16 bytes, random if not
         given. Another attempt to write the same rows needs another name."""
         name = part or uuid.uuid4().bytes
-        rows = chunk = 0
+        rows = chunk = index = 0
         doing = f"staging batch {batch} of {producer!r} for {queue!r}"
         for some in _calls(_blocks(batches)):
             requests = [pb.StageRequest(arrow=block) for block, _ in some]
@@ -300,26 +300,34 @@ class BulkClient:
             first.first_chunk = chunk
             found = self._call("Stage", requests, doing)
             rows, chunk = rows + sum(count for _, count in some), found.next_chunk
+            index = max(index, found.index)
             if found.rows < rows:
                 raise ServiceError(f"{doing}: the service has {found.rows} of {rows} rows that were sent")
-        return records.StagedPart(name, rows)
+        return records.StagedPart(name, rows, index)
 
     def publish(
         self, queue: str, producer: str, batch: int, parts: Iterable[records.StagedPart]
     ) -> records.Published:
         """Publish the parts in this order, all at once, unless this batch or a later one was published before."""
+        named = list(parts)
         request = pb.PublishStagedRequest(
             queue=queue,
             producer=producer,
             batch=batch,
-            parts=[pb.StagedPart(part=each.part, rows=each.rows) for each in parts],
+            parts=[pb.StagedPart(part=each.part, rows=each.rows) for each in named],
+            staged_to=max([each.index for each in named], default=0),
         )
         found = self._call("Publish", request, f"publishing batch {batch} of {producer!r} in {queue!r}")
         return records.Published(found.first_sequence, found.count, found.is_duplicate, found.index)
 
-    def discard(self, queue: str, producer: str, batch: int, parts: Iterable[bytes] = ()) -> int:
-        """Drop unpublished parts of a batch, all of them if none is named. Returns the number of dropped rows."""
-        request = pb.DiscardStagedRequest(queue=queue, producer=producer, batch=batch, parts=list(parts))
+    def discard(
+        self, queue: str, producer: str, batch: int, parts: Iterable[bytes] = (), *, forget: bool = False
+    ) -> int:
+        """Drop unpublished parts of a batch, all of them if none is named. Returns the number of dropped rows. forget:
+        the producer is never used again; it gives its place in the queue back."""
+        request = pb.DiscardStagedRequest(
+            queue=queue, producer=producer, batch=batch, parts=list(parts), forget=forget
+        )
         return int(
             self._call("Discard", request, f"discarding batch {batch} of {producer!r} in {queue!r}").rows
         )

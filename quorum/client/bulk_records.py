@@ -88,10 +88,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """A part as `publish` needs it. part: its name, 16 bytes. rows: number of its rows."""
+    """A part as `publish` needs it. part: its name, 16 bytes. rows: number of its rows. index: up to which it was
+    staged; 0 if that is not known."""
 
     part: bytes
     rows: int
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

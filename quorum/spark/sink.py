@@ -178,11 +178,6 @@ def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
         try:
             service(options.url).publish(queue, producer, number, parts)
         except QuorumError as error:
-            if is_reason(error, "limit") and producer.startswith(UNNAMED):
-                raise QuorumSparkError(
-                    f"{error}. A write without txnAppId and txnVersion is a producer of its own, which the queue "
-                    "remembers for a day; give all writes of a program one txnAppId, and ascending txnVersions"
-                ) from error
             if not is_reason(error, "missing_part"):
                 raise
             raise QuorumSparkError(
@@ -200,12 +195,31 @@ def _discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
                 service(options.url).discard(queue, each.producer, each.batch, parts)
 
 
+def _give_back(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Drop what is still staged of a producer that is never used again, and give its places in the queues back. If that
+    fails, the queue remembers the producer for a day."""
+    used = {
+        (part.queue, each.producer, each.batch)
+        for each in messages
+        if isinstance(each, Staged)
+        for part in each.parts
+    }
+    for queue, producer, batch in sorted(used):
+        try:
+            service(options.url).discard(queue, producer, batch, forget=True)
+        except QuorumError as error:
+            log.warning("queue %r: a write without txnAppId keeps its place for a while: %s", queue, error)
+            if isinstance(error, UnavailableError):
+                return  # the others would wait for the same time
+
+
 class BatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame's rows as messages: all or none, and once if txnAppId and txnVersion name the write."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
         self._shape = ToService(schema, check_sink(schema, options), options.queue)
+        self._is_named = bool(options.txn_app_id)
         # made once in one process and pickled into all tasks, so that they stage under the same name
         self._producer = options.txn_app_id or f"{UNNAMED}{uuid.uuid4()}"
         self._batch = options.txn_version or 0
@@ -215,9 +229,14 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _publish(self._options, messages, self._batch)
+        if not self._is_named:
+            _give_back(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _discard(self._options, messages)
+        if self._is_named:
+            _discard(self._options, messages)
+        else:
+            _give_back(self._options, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

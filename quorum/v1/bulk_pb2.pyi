@@ -351,14 +351,16 @@ class StageRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., producer: _Optional[str] = ..., batch: _Optional[int] = ..., part: _Optional[bytes] = ..., arrow: _Optional[bytes] = ..., first_chunk: _Optional[int] = ...) -> None: ...
 
 class StageResponse(_message.Message):
-    __slots__ = ("rows", "size_bytes", "next_chunk")
+    __slots__ = ("rows", "size_bytes", "next_chunk", "index")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NEXT_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     rows: int
     size_bytes: int
     next_chunk: int
-    def __init__(self, rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., next_chunk: _Optional[int] = ...) -> None: ...
+    index: int
+    def __init__(self, rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., next_chunk: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class StagedPart(_message.Message):
     __slots__ = ("part", "rows")
@@ -369,16 +371,18 @@ class StagedPart(_message.Message):
     def __init__(self, part: _Optional[bytes] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class PublishStagedRequest(_message.Message):
-    __slots__ = ("queue", "producer", "batch", "parts")
+    __slots__ = ("queue", "producer", "batch", "parts", "staged_to")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    STAGED_TO_FIELD_NUMBER: _ClassVar[int]
     queue: str
     producer: str
     batch: int
     parts: _containers.RepeatedCompositeFieldContainer[StagedPart]
-    def __init__(self, queue: _Optional[str] = ..., producer: _Optional[str] = ..., batch: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[StagedPart, _Mapping]]] = ...) -> None: ...
+    staged_to: int
+    def __init__(self, queue: _Optional[str] = ..., producer: _Optional[str] = ..., batch: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[StagedPart, _Mapping]]] = ..., staged_to: _Optional[int] = ...) -> None: ...
 
 class PublishStagedResponse(_message.Message):
     __slots__ = ("first_sequence", "count", "is_duplicate", "index")
@@ -393,16 +397,18 @@ class PublishStagedResponse(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., is_duplicate: bool = ..., index: _Optional[int] = ...) -> None: ...
 
 class DiscardStagedRequest(_message.Message):
-    __slots__ = ("queue", "producer", "batch", "parts")
+    __slots__ = ("queue", "producer", "batch", "parts", "forget")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
     queue: str
     producer: str
     batch: int
     parts: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, queue: _Optional[str] = ..., producer: _Optional[str] = ..., batch: _Optional[int] = ..., parts: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    forget: bool
+    def __init__(self, queue: _Optional[str] = ..., producer: _Optional[str] = ..., batch: _Optional[int] = ..., parts: _Optional[_Iterable[bytes]] = ..., forget: bool = ...) -> None: ...
 
 class DiscardStagedResponse(_message.Message):
     __slots__ = ("rows",)

@@ -235,7 +235,8 @@ class BulkServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Discard(self, request, context):
-        """Drops unpublished parts. Parts that do not exist are ignored.
+        """Drops unpublished parts. Parts that do not exist are ignored. With `forget`, the producer gives its place back, also
+        after its last batch was published.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from fifo import commands as c
 from fifo.effects import Ok
+from fifo.limits import PRODUCTION
 from fifo.queue_machine import QueueMachine
 from quorum.api.owners import owner_of
 from quorum.v1 import bulk_pb2 as pb
 from support.cluster import Cluster, Session, batch
-from support.services import Api, Context
+from support.services import Aborted, Api, Context
+
+PLACES = 4
 
 Call = Callable[[Api, Context, str], Coroutine[Any, Any, Any]]
 
@@ -63,3 +68,50 @@ def test_what_a_bulk_call_makes_counts_for_the_address_it_came_from(
     cluster.settle()
     for member in cluster.members.values():
         assert owners(member.queue_machine(group).queues[queue]) == [owner_of(peer) for peer in peers]
+
+
+async def requests(producer: str) -> AsyncIterator[pb.StageRequest]:
+    made = pa.RecordBatch.from_pydict({"body": [b"x"] * 3})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, made.schema) as stream:
+        stream.write_batch(made)
+    yield pb.StageRequest(
+        queue="orders", producer=producer, part=bytes(16), arrow=sink.getvalue().to_pybytes()
+    )
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["kept", "forgotten"])
+def test_producers_that_are_used_once_and_forgotten_take_no_places(forget: bool) -> None:
+    cluster = Cluster(limits=replace(PRODUCTION, known_producers=PLACES))
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    published = 0
+
+    async def write(api: Api, producer: str) -> None:
+        nonlocal published
+        staged = await api.call(api.bulk.Stage(requests(producer), Context()))  # type: ignore[arg-type]
+        assert staged.rows == 3
+        part = pb.StagedPart(part=bytes(16), rows=3)
+        publish = pb.PublishStagedRequest(
+            queue="orders", producer=producer, parts=[part], staged_to=staged.index
+        )
+        done = await api.call(api.bulk.Publish(publish, Context()))  # type: ignore[arg-type]
+        published += done.count
+        discard = pb.DiscardStagedRequest(queue="orders", producer=producer, forget=forget)
+        await api.call(api.bulk.Discard(discard, Context()))  # type: ignore[arg-type]
+
+    async def run() -> None:
+        api = Api(cluster, "n1")
+        for number in range(2 * PLACES):
+            await write(api, f"once-{number}")
+
+    if forget:
+        asyncio.run(run())
+        assert published == 3 * 2 * PLACES
+    else:
+        with pytest.raises(Aborted, match="2 producers of staged batches of this client address"):
+            asyncio.run(run())
+        assert published == 3 * 2
+    cluster.settle()
+    for member in cluster.members.values():
+        assert bool(member.queue_machine(group).queues[queue].staging.last_batches) != forget

@@ -14,6 +14,7 @@ import pytest
 
 from quorum.bulk import BulkClient
 from quorum.client import bulk
+from quorum.client.bulk_records import StagedPart
 from quorum.client.errors import ClosedError, RefusedError, ServiceError, TimedOut, UsageError
 from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import bulk_pb2_grpc
@@ -85,7 +86,16 @@ class Node(bulk_pb2_grpc.BulkServicer):
             with pa.ipc.open_stream(request.arrow) as stream:
                 rows += sum(batch.num_rows for batch in stream)
         self.staged = getattr(self, "staged", 0) + rows
-        return pb.StageResponse(rows=self.staged - self.rows_less, next_chunk=got[0].first_chunk + len(got))
+        next_chunk = got[0].first_chunk + len(got)
+        return pb.StageResponse(
+            rows=self.staged - self.rows_less, next_chunk=next_chunk, index=100 + next_chunk
+        )
+
+    def Publish(
+        self, request: pb.PublishStagedRequest, context: grpc.ServicerContext
+    ) -> pb.PublishStagedResponse:
+        self.requests.append(request)
+        return pb.PublishStagedResponse()
 
 
 @pytest.fixture
@@ -211,6 +221,17 @@ def test_what_is_staged_is_sent_again_as_it_was(nodes: tuple[Node, Node]) -> Non
     assert {(head.queue, head.producer, head.batch, head.part) for head in heads} == {
         ("q", "p", 3, part.part)
     }
+
+
+def test_publishing_names_the_index_up_to_which_the_parts_were_staged(nodes: tuple[Node, Node]) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [bytes(1000)] * 40_000})
+    with client_of(nodes) as client:
+        part = client.stage("q", "p", 3, [batch])
+        assert part.index == 139
+        earlier, unknown = StagedPart(bytes(16), 1, 7), StagedPart(bytes(16), 0)
+        for parts in ([earlier, part, unknown], [unknown], []):
+            client.publish("q", "p", 3, parts)
+    assert [each.staged_to for each in nodes[0].requests[-3:]] == [139, 0, 0]
 
 
 def test_a_call_has_few_large_rows(nodes: tuple[Node, Node]) -> None:

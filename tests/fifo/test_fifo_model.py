@@ -183,6 +183,8 @@ STAGED = st.fixed_dictionaries(
         "batch": st.sampled_from((1, 1, 1, 1, 2, 0, -1)),
         "order": st.permutations(range(4)),
         "wrong": st.sampled_from(("", "", "", "", "", "short", "missing", "left_out", "empty")),
+        "staged_to": st.sampled_from((0, 0, 1, 1, 2, 3, 5)),
+        "forget": st.booleans(),
     }
 )
 TRANSACTION = st.fixed_dictionaries(
@@ -701,14 +703,18 @@ class FifoAgainstModel(RuleBasedStateMachine):
         parts = [(part_name(part), self.known_part(step, part)[1]) for part in step["order"]]
         parts = [(part, count) for part, count in parts if count or step["wrong"] == "empty"]
         if step["what"] == "discard_staged":
-            return c.DiscardStaged(*place, tuple([part for part, _ in parts[:1]]) if step["wrong"] else ())
+            dropped = tuple([part for part, _ in parts[:1]]) if step["wrong"] else ()
+            return c.DiscardStaged(*place, dropped, step["forget"])
         if step["wrong"] == "short" and parts:
             parts[-1] = (parts[-1][0], parts[-1][1] + 1)
         elif step["wrong"] == "missing":
             parts.insert(0, (part_name(9), 1))
         elif step["wrong"] == "left_out":
             parts = parts[1:]
-        return c.PublishStaged(*place, tuple(parts))
+        back = step.get("staged_to", 0)  # so many entries before this one
+        return c.PublishStaged(
+            *place, tuple(parts), staged_to=max(self.world.index + 1 - back, 0) if back else 0
+        )
 
     def consumption(self, step: dict[str, Any]) -> Any:
         what, queue, tag = step["what"], step["queue"], step["tag"]

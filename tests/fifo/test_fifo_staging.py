@@ -352,6 +352,57 @@ def test_producers_whose_time_is_over_make_room_for_the_share_of_an_owner() -> N
     assert isinstance(publish_one(world, name, "e", 78), Published), "another owner has a share of its own"
 
 
+def test_more_producers_than_there_are_places_publish_if_each_is_forgotten() -> None:
+    # four are remembered
+    world, name = prepared(limits=SMALL)
+    for number in range(10):
+        producer = f"once {number}"
+        assert publish_one(world, name, producer, 77) == Published(1 + number, 1)
+        assert world.do(name, DiscardStaged(1, producer, 5, forget=True)) == Ok(0)
+    assert remembered(world) == []
+    assert len(waiting(world)) == 10
+
+
+def test_forgetting_drops_what_is_staged_and_leaves_other_producers() -> None:
+    world, name = prepared(limits=SMALL)
+    for producer in "ab":
+        publish_one(world, name, producer, 77)
+    world.stage(name, 6, 1, 0, 3, producer="a")
+    world.stage(name, 6, 1, 0, 2, producer="b")
+    for dropped in (3, 0):  # the second time it is a repeat
+        assert world.do(name, DiscardStaged(1, "a", 6, forget=True)) == Ok(dropped)
+    assert remembered(world) == ["b"]
+    assert reply_to_publish(world, name, 5, producer="b") == Published(0, 0, is_duplicate=True)
+    assert [each.producer for each in queries.staged(world.machine, 1)] == ["b"]
+
+
+def test_late_copies_of_a_forgotten_producers_commands_publish_nothing_again() -> None:
+    world, name = prepared()
+    for chunk in range(2):
+        world.stage(name, 5, 1, chunk, 3, producer="once")
+    publish = PublishStaged(1, "once", 5, ((part_name(1), 6),), staged_to=world.index)
+    assert world.do(name, publish) == Published(1, 6)
+    assert world.do(name, publish) == Published(0, 0, is_duplicate=True)
+    assert world.do(name, DiscardStaged(1, "once", 5, forget=True)) == Ok(0)
+    refused(world.do(name, publish), "missing_part")
+    for chunk in range(2):
+        assert world.stage(name, 5, 1, chunk, 3, producer="once") == Ok(3 * (1 + chunk))
+    assert "has 0 messages" in refused(world.do(name, publish), "missing_part")
+    assert len(waiting(world)) == 6
+    world.wake(PRODUCTION.part_ms)
+    assert queries.staged(world.machine, 1) == ()
+
+
+def test_a_part_that_got_a_chunk_too_late_does_not_count() -> None:
+    world, name = prepared()
+    world.stage(name, 5, 1, 0, 3)
+    staged_to = world.index
+    world.stage(name, 5, 1, 1, 3)
+    publish = PublishStaged(1, "writer", 5, ((part_name(1), 6),), staged_to=staged_to)
+    refused(world.do(name, publish), "missing_part")
+    assert world.do(name, replace(publish, staged_to=staged_to + 1)) == Published(1, 6)
+
+
 def test_without_need_no_producer_is_forgotten() -> None:
     world, name = prepared(limits=SMALL)
     publish_one(world, name, "a", 77)

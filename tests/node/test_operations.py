@@ -74,8 +74,10 @@ commands = st.one_of(
     st.builds(c.DeleteSubscription, u64, tag, st.none() | u64),
     st.builds(c.Pin, u64, u64, u64),
     st.builds(c.Unpin, u64, u64),
-    st.builds(c.PublishStaged, u64, tag, u64, st.lists(st.tuples(part, u64), max_size=5).map(tuple), u64),
-    st.builds(c.DiscardStaged, u64, tag, u64, st.lists(part, max_size=5).map(tuple)),
+    st.builds(
+        c.PublishStaged, u64, tag, u64, st.lists(st.tuples(part, u64), max_size=5).map(tuple), u64, u64
+    ),
+    st.builds(c.DiscardStaged, u64, tag, u64, st.lists(part, max_size=5).map(tuple), st.booleans()),
     st.builds(c.CreateQueue, u64, config),
     st.builds(c.UpdateConfig, u64, config),
     st.builds(c.Configured, u64, u64),
@@ -94,15 +96,17 @@ def entry(*operations: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "later"),
     [
-        c.OpenSubscription(7, "spark", b"selector", "earliest", 1_000, "keep"),
-        c.Pin(7, 1_000),
-        c.PublishStaged(7, "writer", 3, ((bytes(16), 5),)),
+        (c.OpenSubscription(7, "spark", b"selector", "earliest", 1_000, "keep"), 8),
+        (c.Pin(7, 1_000), 8),
+        (c.PublishStaged(7, "writer", 3, ((bytes(16), 5),)), 16),
+        (c.DiscardStaged(7, "writer", 3, (bytes(16),)), 1),
     ],
 )
-def test_operations_of_version_1_name_no_owner(command: c.Command) -> None:
-    written = op.encode(command, None)[:-8]
+def test_operations_of_version_1_end_before_later_fields(command: c.Command, later: int) -> None:
+    """later: bytes of the later fields."""
+    written = op.encode(command, None)[:-later]
     assert op.decode(memoryview(written), 0).command == command
 
 

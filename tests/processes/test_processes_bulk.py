@@ -249,6 +249,10 @@ def test_parts_become_visible_at_once_and_once(cluster: LocalCluster, client: Bu
             client.stage("bulk.stage", "job", 0, [batch(0, 1)])
         assert late.value.reason == "PUBLISHED"
         assert client.discard("bulk.stage", "job", 0, [attempt.part]) == 0
+        assert client.discard("bulk.stage", "job", 0, forget=True) == 0
+        with pytest.raises(RefusedError) as forgotten:
+            client.publish("bulk.stage", "job", 0, [second, first])
+        assert forgotten.value.reason == "MISSING_PART"
         expected = [*range(20_000, 20_500), *range(20_000)]
         found = rows(client.browse("bulk.stage", fields=FIELDS, index=done.index))
         assert [int(row["body"]) for row in found] == expected

@@ -20,7 +20,7 @@ from quorum.spark import QueryFailed, cause, plain_failures
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import sink_options
 from quorum.spark.rows import ToService
-from quorum.spark.sink import Part, Staged, StreamWriter, _publish, _stage
+from quorum.spark.sink import BatchWriter, Part, Staged, StreamWriter, _publish, _stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,18 +164,72 @@ def test_a_stream_whose_batches_begin_again_is_refused_not_skipped(
     assert bodies(client, queue) == [b"0", b"1", b"2"]
 
 
-def test_writes_without_a_name_say_what_they_use_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def publish(self, *_: Any) -> None:
-            raise RefusedError("queue 'q' has 5000 producers of staged batches", reason="LIMIT")
+def is_remembered(bulk: BulkClient, queue: str, message: Staged) -> bool:
+    """Whether the queue remembers that it has published this batch."""
+    parts = [each.part for each in message.parts]
+    try:
+        return bulk.publish(queue, message.producer, message.batch, parts).is_duplicate
+    except RefusedError as error:
+        if error.reason != "MISSING_PART":
+            raise
+        return False
 
-    monkeypatch.setattr("quorum.spark.sink.service", lambda _: Full())
-    options = sink_options({"queue": "q"}, streaming=False)
-    parts = [Part("q", StagedPart(bytes(16), 1))]
-    with pytest.raises(QuorumSparkError, match=r"5000 producers.*give all writes of a program one txnAppId"):
-        _publish(options, [Staged("spark-write-1", 0, parts)], 0)
-    with pytest.raises(RefusedError):
-        _publish(options, [Staged("app", 0, parts)], 0)
+
+@pytest.mark.parametrize("named", [{}, {"txnAppId": "app", "txnVersion": "3"}], ids=["unnamed", "named"])
+def test_only_a_write_with_a_name_keeps_its_place_in_the_queue(
+    cluster: LocalCluster, client: sync.Client, bulk: BulkClient, queue: str, named: dict[str, str]
+) -> None:
+    options = sink_options({"url": cluster.url, "queue": queue, **named}, streaming=False)
+    writer = BatchWriter(options, StructType([StructField("body", BinaryType())]))
+    message, failed = (
+        writer.write(iter([pa.RecordBatch.from_pydict({"body": [body]})])) for body in (b"a", b"b")
+    )
+    assert isinstance(message, Staged)
+    writer.commit([message])
+    assert is_remembered(bulk, queue, message) == bool(named)
+    writer.abort([message, failed])
+    assert is_remembered(bulk, queue, message) == bool(named)
+    assert bodies(client, queue) == [b"a"]
+
+
+def test_a_write_that_is_given_up_gives_its_places_back(
+    cluster: LocalCluster, client: sync.Client, bulk: BulkClient, queue: str
+) -> None:
+    """It was published in one of two queues."""
+    first = f"{queue}-1"
+    client.declare(first)
+    options = sink_options({"url": cluster.url}, streaming=False)
+    schema = StructType([StructField("body", BinaryType()), StructField("queue", StringType())])
+    writer = BatchWriter(options, schema)
+    rows = pa.RecordBatch.from_pydict({"body": [b"a", b"b"], "queue": [first, f"{queue}-2"]})
+    client.declare(f"{queue}-2")
+    message = writer.write(iter([rows]))
+    assert isinstance(message, Staged)
+    bulk.discard(f"{queue}-2", message.producer, message.batch)
+    with pytest.raises(QuorumSparkError, match="a part is kept for six hours"):
+        writer.commit([message])
+    message.parts = [each for each in message.parts if each.queue == first]
+    assert is_remembered(bulk, first, message)
+    writer.abort([message])
+    assert not is_remembered(bulk, first, message)
+    assert bodies(client, first) == [b"a"]
+
+
+def test_a_write_is_done_though_its_place_cannot_be_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def publish(self, queue: str, *_: Any) -> None:
+            done.append(queue)
+
+        def discard(self, queue: str, *_: Any, forget: bool) -> None:
+            raise RefusedError(f"queue {queue!r} is closed")
+
+    done: list[str] = []
+    monkeypatch.setattr("quorum.spark.sink.service", lambda _: Failing())
+    writer = BatchWriter(
+        sink_options({"queue": "q"}, streaming=False), StructType([StructField("body", BinaryType())])
+    )
+    writer.commit([Staged("spark-write-1", 0, [Part("q", StagedPart(bytes(16), 1))])])
+    assert done == ["q"]
 
 
 def with_queue(batch: pa.RecordBatch, queue: str) -> pa.RecordBatch:

@@ -163,6 +163,8 @@ class ModelStaging:
         parts = []
         for name, count in command.parts:
             part = self.part((producer, batch, name))
+            if part is not None and command.staged_to and command.staged_to < part.chunks[-1][0]:
+                part = None
             if (0 if part is None else part.rows()) != count:
                 return e.Refused("missing_part", "")
             if part is not None:
@@ -207,4 +209,6 @@ class ModelStaging:
             and (not command.parts or part.key[2] in command.parts)
         ]
         self.parts = [part for part in self.parts if part not in dropped]
+        if command.forget:
+            self.last_batch = [known for known in self.last_batch if known[0] != command.producer]
         return e.Ok(sum(part.rows() for part in dropped))

@@ -299,6 +299,7 @@ class Writer(BulkApp):
         messages, chance = self.batches.messages, self.chance
         cut = chance.randrange(len(messages) + 1)
         parts: list[pb.StagedPart] = []
+        staged_to = 0
         for rows in (messages[:cut], messages[cut:]):
             if not rows:
                 continue
@@ -307,8 +308,10 @@ class Writer(BulkApp):
                 staged = await self._stage(name, rows)
             if staged is None:
                 return False
-            parts.append(pb.StagedPart(part=name, rows=staged))
-        answer = await self.call("Publish", pb.PublishStagedRequest(**self._name(), parts=parts))
+            parts.append(pb.StagedPart(part=name, rows=staged.rows))
+            staged_to = max(staged_to, staged.index)
+        request = pb.PublishStagedRequest(**self._name(), parts=parts, staged_to=staged_to)
+        answer = await self.call("Publish", request)
         if answer is None:
             return False
         if not answer.is_duplicate and answer.count != len(messages):
@@ -320,8 +323,8 @@ class Writer(BulkApp):
         self.world.rules.counts["batches that were published before"] += answer.is_duplicate
         return True
 
-    async def _stage(self, part: bytes, rows: list[bytes]) -> int | None:
-        """The rows of the part; None if that is not known, or the batch is published already."""
+    async def _stage(self, part: bytes, rows: list[bytes]) -> pb.StageResponse | None:
+        """What is known of the part; None if that is not known, or the batch is published already."""
         first = self.batches.next - len(self.batches.messages) + self.batches.messages.index(rows[0])
         columns: dict[str, Any] = {"body": pa.array(rows, pa.binary())}
         if self.place.has_fields:
@@ -341,12 +344,12 @@ class Writer(BulkApp):
                 self.gave_up()
                 return None
             if from_rpc_error(error, "").reason == "PUBLISHED":
-                return len(rows)  # by an earlier life; Publish says so
+                return pb.StageResponse(rows=len(rows))  # by an earlier life; Publish says so
             raise
         finally:
             call.cancel()
         self.world.rules.counts["parts staged"] += 1
-        return int(answer.rows)
+        return answer
 
 
 def _block(batch: Any) -> bytes:
