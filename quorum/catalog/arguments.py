@@ -181,12 +181,11 @@ def differences(
     found, not_given = [], []
     for argument, known in SUPPORTED.items():
         new, old = getattr(wanted, known.attribute), getattr(present, known.attribute)
-        if (
-            argument == "x-dead-letter-exchange"
-        ):  # an empty one is the default exchange, and no exchange is no target
+        if argument == "x-dead-letter-exchange":
+            # an empty one is the default exchange; without one there is no target
             is_same = (new, wanted.dead_letter_strategy) == (old, present.dead_letter_strategy)
-        elif argument == "x-dead-letter-strategy":  # a queue without an exchange has none
-            is_same = new == old or "none" in (new, old)
+        elif argument == "x-dead-letter-strategy":
+            is_same = new == old or "none" in (new, old)  # a queue without an exchange has none
         else:
             is_same = new == old
         if is_same or not (argument in given or argument in declared):
