@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from quorum.api import status
 from quorum.api.arrow_messages import has_compressed
 from quorum.api.arrow_out import FIELD_TYPES
-from quorum.api.bulk_columns import TEXTS
 from quorum.api.json_values import read_into
+from quorum.columns import TEXTS
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS
 from quorum.v1 import queue_pb2 as pb
 

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from fifo.effects import Run
-from quorum.api.bulk_columns import OF_PROPERTIES, TEXTS, Wanted
+from quorum.api.bulk_columns import OF_PROPERTIES, Wanted
 from quorum.api.json_values import Writer
 from quorum.api.stored_rows import Batch, Failures, Ints, Part, RowReader
+from quorum.columns import TEXTS
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.batches import FieldReader
 from quorum.v1 import bulk_pb2

@@ -6,21 +6,9 @@ from difflib import get_close_matches
 
 from fifo.frozen_dataclasses import dataclass
 from quorum.api import status
+from quorum.columns import TEXTS
 from quorum.v1 import bulk_pb2 as pb
 
-TEXTS = (
-    "message_id",
-    "correlation_id",
-    "reply_to",
-    "content_type",
-    "subject",
-    "group_id",
-    "content_encoding",
-    "to",
-    "user_id",
-    "reply_to_group_id",
-)
-"""Columns that hold the message property of the same name."""
 NAMES = (
     "sequence",
     "raft_index",

@@ -30,23 +30,11 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from quorum.columns import TEXTS
 from quorum.spark.errors import OptionError
 
 if TYPE_CHECKING:
     from quorum.spark.options import SinkOptions
-
-TEXTS = (
-    "message_id",
-    "correlation_id",
-    "reply_to",
-    "content_type",
-    "subject",
-    "group_id",
-    "content_encoding",
-    "to",
-    "user_id",
-    "reply_to_group_id",
-)
 
 COLUMNS: dict[str, tuple[DataType, ...]] = {
     "queue": (StringType(),),

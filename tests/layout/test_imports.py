@@ -22,6 +22,7 @@ ALLOWED = {
     "quorum.v1": (),
     "quorum.errors": (),
     "quorum.addresses": (),
+    "quorum.columns": (),
     "quorum.catalog": ("fifo", "quorum_selectors", "quorum.addresses"),
     "quorum.log": ("quorum.errors",),
     "quorum.replication": ("quorum.log", "quorum.errors"),
@@ -39,6 +40,7 @@ ALLOWED = {
     ),
     "quorum.api": (
         "quorum.addresses",
+        "quorum.columns",
         "fifo",
         "quorum_selectors",
         "quorum.v1",
@@ -71,7 +73,13 @@ ALLOWED = {
     "quorum": ("quorum.client", "quorum.sync", "quorum.bulk"),
     "quorum.__main__": ("quorum.cli",),
     "quorum.histories": ("quorum.errors",),
-    "quorum.spark": ("quorum_selectors", "quorum.client", "quorum.errors", "quorum.histories"),
+    "quorum.spark": (
+        "quorum_selectors",
+        "quorum.columns",
+        "quorum.client",
+        "quorum.errors",
+        "quorum.histories",
+    ),
     "pyspark_quorum": ("quorum.spark",),
     "quorum.cli": (
         "quorum.addresses",

@@ -57,6 +57,7 @@ def test_every_package_is_drawn() -> None:
         "quorum.errors",
         "quorum.config",
         "quorum.addresses",
+        "quorum.columns",
         "quorum.pytest_plugin",
         "quorum.sync",
         "quorum.bulk",
