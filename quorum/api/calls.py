@@ -40,6 +40,7 @@ from quorum.api.owners import CALLER, client_address
 from quorum.api.rpc_status import abort
 from quorum.api.security.access import USER, Access
 from quorum.api.security.audit import DONE, NO_ANSWER
+from quorum.api.security.certificates import common_name
 from quorum.api.security.rights import OPEN
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.catalog.users import User
@@ -475,8 +476,8 @@ def _client_call(headers: Mapping[str, str]) -> str:
 
 def _certificate(context: Context) -> str:
     """The common name of the client's certificate; empty if it has shown none."""
-    names: Any = context.auth_context().get("x509_common_name", ())
-    return names[0].decode("utf-8", "replace") if names else ""
+    shown: Any = context.auth_context().get("x509_pem_cert", ())
+    return common_name(shown[0]) if shown else ""
 
 
 def _over(text: str) -> status.StatusError:

@@ -28,7 +28,7 @@ from quorum.cli.health import health
 from quorum.cli.local_cluster import free_ports
 from quorum.client.bulk import BulkClient
 from quorum.client.endpoints import parse_url
-from quorum.client.errors import NotFound, TimedOut, TlsError, UnavailableError, UsageError
+from quorum.client.errors import NotFound, PermissionRefused, TimedOut, TlsError, UnavailableError, UsageError
 from quorum.errors import ConfigError
 from quorum.replication.network.tls import TlsSecurity
 from support.served_member import serving
@@ -306,6 +306,27 @@ def test_a_member_refuses_a_client_whose_certificate_is_wrong(
         async with secured(made, with_clients=True) as address:
             files = f"ca_file={made}/ca.pem&certificate_file={certificate}&key_file={key}"
             assert await is_served(address, files, served) == served
+
+    asyncio.run(run())
+
+
+def test_a_common_name_counts_to_its_end(made: Path) -> None:
+    """gRPC reports a name up to its first zero byte."""
+
+    async def run() -> None:
+        async with secured(made, with_clients=True) as address:
+
+            def url_of(certificate: Path, key: Path) -> str:
+                return f"quorums://{address}/?ca_file={made}/ca.pem&certificate_file={certificate}&key_file={key}"
+
+            own = url_of(*issue(made, made / "admin", host="admin"))
+            other = url_of(*issue(made, made / "another", host="admin\0.another.example"))
+            async with quorum.connect(own) as client:
+                await client.set_user("admin", administers=True)
+                assert [each.name for each in await client.users()] == ["admin"]
+            with pytest.raises(PermissionRefused, match="its certificate names no user"):
+                async with quorum.connect(other, connect_timeout_ms=PATIENT_MS) as client:
+                    await client.users()
 
     asyncio.run(run())
 

@@ -8,6 +8,7 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -165,6 +166,20 @@ class RenewedContext:
             else:
                 self._newest, self._version = fresh, version
         connection.context = self._newest
+
+
+@lru_cache(maxsize=1_024)
+def common_name(certificate: bytes) -> str:
+    """The common name of a certificate in PEM, the first one if it has several; empty if it has none, or cannot be
+    read. The name that gRPC reports ends at a zero byte: an authority might sign such a name for anybody."""
+    from cryptography import x509
+
+    try:
+        subject = x509.load_pem_x509_certificate(certificate).subject
+    except ValueError:
+        return ""
+    found = subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
 
 
 def no_password() -> str:
