@@ -268,13 +268,11 @@ def lease_times(
             )
 
         what = "every member uses lease_ms {} and leader_fallback_ms {}".format(*wanted)
+        is_reached = _await(client, patience, wait, is_settled, what, _silent_members, quiet=as_json)
         if as_json:
             from quorum.client.records import LeaseTimes
 
-            is_reached = _is_reached(client, patience, wait, is_settled, what, _silent_members)
             print_json(asdict(LeaseTimes(*wanted, is_reached)))
-        else:
-            _await(client, patience, wait, is_settled, what, _silent_members)
 
 
 def _times(times: LeaseTimes) -> str:
@@ -295,31 +293,22 @@ def _await(
     done: Callable[[ClusterStatus], bool],
     what: str,
     progress: Callable[[ClusterStatus], str],
-) -> None:
-    """Wait until `done` holds for the cluster's status, and print `what`."""
-    if _is_reached(client, patience, wait_s, done, what, progress):
-        print(what)
-    else:
-        print("requested; quorum cluster status shows the progress")
-
-
-def _is_reached(
-    client: Client,
-    patience: Patience,
-    wait_s: int,
-    done: Callable[[ClusterStatus], bool],
-    what: str,
-    progress: Callable[[ClusterStatus], str],
+    *,
+    quiet: bool = False,
 ) -> bool:
-    """Wait until `done` holds for the cluster's status. False if nothing is to be waited for. CliError if it takes
-    longer than wait_s."""
+    """Wait until `done` holds for the cluster's status, and print `what`, unless quiet. False if wait_s is 0: nothing
+    was waited for. CliError if it takes longer than wait_s."""
     if not wait_s:
+        if not quiet:
+            print("requested; quorum cluster status shows the progress")
         return False
     deadline = time.monotonic() + wait_s
     while True:
         patience.renew()
         seen = client.cluster_status()
         if done(seen):
+            if not quiet:
+                print(what)
             return True
         if time.monotonic() > deadline:
             raise CliError(f"after {wait_s} s not yet: {what} ({progress(seen)}); the change continues")

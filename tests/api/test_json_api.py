@@ -154,7 +154,7 @@ def test_idle_connections_of_an_address_leave_places() -> None:
 
 
 def test_a_flood_of_connections_leaves_another_address_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also before the flood's connections are closed: they may come back at once."""
+    """The member does not have to close the connections of the flood first, because the flood opens new ones."""
     monkeypatch.setattr(http_server, "LOOK_S", 2 * IDLE_LIMIT_S)
 
     async def run() -> None:

@@ -306,7 +306,8 @@ class Closing:
 
 @pytest.mark.parametrize("is_for_each_call", [False, True])
 def test_the_end_of_a_command_waits_for_open_publishes_only_in_its_time(is_for_each_call: bool) -> None:
-    """A redrive goes on after a publish that took too long, and tells at its end what is in doubt."""
+    """If a publish takes too long, the redrive continues with the other messages, and reports at the end which ones are
+    in doubt."""
     client: Any = Closing()
     patience = Patience(3600.0, is_for_each_call=is_for_each_call)
     with closing(client, patience):

@@ -160,8 +160,9 @@ class HttpServer:
         return answer
 
     def _is_full_for(self, client: tuple[str, int] | None) -> bool:
-        """Whether there are too many connections, and more than its share of them are of this client's address. Those
-        beyond a share do not count for other addresses: they are about to be closed, and may come back at once."""
+        """Whether there are too many connections, and this client's address has more than its share of them. The
+        connections beyond a share are not counted for other addresses. They will be closed, but a flood opens new ones
+        immediately."""
         state = self._server.server_state
         if len(state.connections) < MOST_CONNECTIONS and len(state.tasks) <= MOST_CONNECTIONS:
             return False
