@@ -1,7 +1,7 @@
 """Dead messages: those that have left a queue with a dead-letter target, and that the target does not have yet.
 
 A message dies when it leaves for one of CAUSES. It is then in the place *dead*: no consumer gets it, no view shows it,
-and its body is kept. The leader's node brings dead messages to the target (quorum/api/dead_letters.py):
+and its body is kept. The leader's node brings dead messages to the target (quorum/api/dead_letters/worker.py):
 
 1. ClaimDead says that a worker begins. Its epoch is higher than those of all workers before it.
 2. Some dead messages get numbers, the lowest sequences first. Numbers ascend, and no number is given twice. A purge may

@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from quorum.api.health_log import HealthLog
-from quorum.api.hub import Hub
+from quorum.api.hub.hub import Hub
 from quorum.node.queries import CheckHealth
 
 STARTING_POLL_S, SERVING_POLL_S = 0.05, 0.5

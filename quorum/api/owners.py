@@ -16,7 +16,7 @@ IPV6_PREFIX = 64
 
 CALLER: ContextVar[str] = ContextVar("caller", default="")
 """The `client_address` of the call that the running task serves; empty for the node's own work. The gate sets it
-(calls.py)."""
+(grpc/calls.py)."""
 
 
 @lru_cache(maxsize=4096)

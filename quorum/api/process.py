@@ -20,9 +20,9 @@ from fifo.limits import PRODUCTION
 from fifo.versions import UnknownVersion
 from quorum.addresses import host_port
 from quorum.api import allocator
-from quorum.api.dead_letters import forward_dead_letters
+from quorum.api.dead_letters.worker import forward_dead_letters
 from quorum.api.health_watch import watch_health
-from quorum.api.hub import Hub
+from quorum.api.hub.hub import Hub
 from quorum.api.listening import check_ports
 from quorum.api.security.access import Access
 from quorum.api.security.audit import Audit

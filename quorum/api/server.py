@@ -8,16 +8,16 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from quorum.api.admin_service import AdminService
-from quorum.api.bulk_service import BulkService
-from quorum.api.calls import ANSWER_LIMIT_S, Gate
+from quorum.api.bulk.service import BulkService
 from quorum.api.connections import LOOK_S, close_excess, close_peers, max_connections
-from quorum.api.grpc_server import GrpcServer
-from quorum.api.health import Health
-from quorum.api.hub import Hub
+from quorum.api.grpc.calls import ANSWER_LIMIT_S, Gate
+from quorum.api.grpc.grpc_server import GrpcServer
+from quorum.api.hub.hub import Hub
 from quorum.api.listening import why_not
-from quorum.api.queue_service import QueueService
 from quorum.api.security.certificates import Certificates
+from quorum.api.services.admin_service import AdminService
+from quorum.api.services.health import Health
+from quorum.api.services.queue_service import QueueService
 from quorum.config import NodeConfig
 from quorum.errors import OperatorError
 from quorum.node.wire.batches import FRAME_BYTES

@@ -1,7 +1,7 @@
 """The errors that a client receives, independent of the protocol: a code, a reason and a message.
 
-The codes are those of google.rpc.Code. `reason` is a word for programs, the message is for people. rpc_status.py
-converts a status to gRPC's form.
+The codes are those of google.rpc.Code. `reason` is a word for programs, the message is for people.
+grpc/rpc_status.py converts a status to gRPC's form.
 """
 
 from __future__ import annotations

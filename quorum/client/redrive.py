@@ -37,7 +37,7 @@ MAX_REASON = 200
 CAME_FROM, WHY = "x-last-death-queue", "x-last-death-reason"
 HISTORY = "x-death"
 REDRIVEN = "redriven"
-"""The reason in the record of a message that was moved back (quorum/api/death_history.py)."""
+"""The reason in the record of a message that was moved back (quorum/api/dead_letters/history.py)."""
 MAX_RECORDS = 64
 """Records that the service reads of a history."""
 NO_HISTORY = f"no property {CAME_FROM}: it is no dead letter"

@@ -211,7 +211,7 @@ class DisksLow:
 @dataclass(frozen=True, slots=True)
 class CatalogChanged:
     """Changes of the catalog since the last such output, as this node has applied it. A view that applies all of them,
-    in order, equals the catalog (api/catalog_view.py).
+    in order, equals the catalog (api/hub/catalog_view.py).
 
     is_whole: the view is replaced by this one; true for the first output, and after another state has replaced this
     node's. queues: new ones. removed: ids of removed queues. policies: all of them; None if they are the same.

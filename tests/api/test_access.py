@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 import quorum
 from quorum.api import server as api_server
-from quorum.api.calls import MAX_CALLS, _client_call
+from quorum.api.grpc.calls import MAX_CALLS, _client_call
 from quorum.api.security.access import Access, FirstAdministrator, is_loopback
 from quorum.api.security.passwords import is_right, secret_of
 from quorum.api.security.rights import AUDITED, BY_METHOD, OPEN

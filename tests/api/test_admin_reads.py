@@ -13,7 +13,7 @@ from fifo.group_machine import GroupMachine
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.state_crc import StateCrc
 from fifo.queries import group as queries
-from quorum.api import queue_admin_service
+from quorum.api.services import queue_admin_service
 from quorum.catalog.commands import DeclareQueue
 from quorum.catalog.machine import CatalogMachine
 from quorum.log.record import crc32c

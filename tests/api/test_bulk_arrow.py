@@ -1,4 +1,4 @@
-"""Messages as Arrow blocks and back (quorum/api/arrow_in.py, arrow_out.py, stored_rows.py, json_values.py)."""
+"""Messages as Arrow blocks and back (quorum/api/bulk/arrow_in.py, arrow_out.py, stored_rows.py, json_values.py)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from fifo import commands as c
 from fifo.effects import Run
-from quorum.api import arrow_in, arrow_out, json_values, status
-from quorum.api.bulk_columns import NAMES, TEXTS, Wanted, wanted
-from quorum.api.deliveries import BodyReader
-from quorum.api.stored_rows import Failures, RowReader
+from quorum.api import status
+from quorum.api.bulk import arrow_in, arrow_out, json_values
+from quorum.api.bulk.columns import NAMES, TEXTS, Wanted, wanted
+from quorum.api.bulk.stored_rows import Failures, RowReader
+from quorum.api.hub.deliveries import BodyReader
 from quorum.log import EntryMissing
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.batches import BatchError, BatchLimits, check

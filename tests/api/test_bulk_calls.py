@@ -1,4 +1,4 @@
-"""What bulk calls do when answers are lost and replicas are behind (quorum/api/bulk_calls.py, bulk_staging.py)."""
+"""What bulk calls do when answers are lost and replicas are behind (quorum/api/bulk/calls.py, staging.py)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import pytest
 from fifo import commands as c
 from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
 from fifo.results import BrowsePage, ReservationPage
-from quorum.api import bulk_calls, bulk_service, bulk_staging, bulk_subscriptions, bulk_views, status
-from quorum.api.filters import Filters
-from quorum.api.reading import Workers
+from quorum.api import status
+from quorum.api.bulk import calls, staging, subscriptions, views
+from quorum.api.bulk import service as bulk_service
+from quorum.api.hub.filters import Filters
+from quorum.api.hub.reading import Workers
 from quorum.api.turns import Turns
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import BrowsePinned, CountedPage, Query, ReadReservation, ReservePreview
@@ -61,22 +63,22 @@ def test_a_command_whose_answer_was_lost_is_asked_again() -> None:
     async def run() -> None:
         hub = FakeHub([None, Done(), Published(5, 3)])
         command = c.PublishStaged(7, "p", 1, ())
-        assert await bulk_calls.retry_until_answered(hub, 1, command, Published) == Published(5, 3)  # type: ignore[arg-type]
+        assert await calls.retry_until_answered(hub, 1, command, Published) == Published(5, 3)  # type: ignore[arg-type]
         assert hub.commands == [command] * 3
 
     asyncio.run(run())
 
 
 def test_a_read_waits_until_its_replica_is_far_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_calls, "POLL_S", 0.0)
-    monkeypatch.setattr(bulk_calls, "BEHIND_S", 0.0)
+    monkeypatch.setattr(calls, "POLL_S", 0.0)
+    monkeypatch.setattr(calls, "BEHIND_S", 0.0)
 
     async def run() -> None:
-        await bulk_calls.wait_applied(FakeHub([], (12,)), 1, 12)  # type: ignore[arg-type]
+        await calls.wait_applied(FakeHub([], (12,)), 1, 12)  # type: ignore[arg-type]
         with pytest.raises(status.StatusError, match="group 1 up to entry 11, not to 12; ask another node"):
-            await bulk_calls.wait_applied(FakeHub([], (11,)), 1, 12)  # type: ignore[arg-type]
-        monkeypatch.setattr(bulk_calls, "BEHIND_S", 60.0)
-        await bulk_calls.wait_applied(FakeHub([], (3, 7, 12)), 1, 12)  # type: ignore[arg-type]
+            await calls.wait_applied(FakeHub([], (11,)), 1, 12)  # type: ignore[arg-type]
+        monkeypatch.setattr(calls, "BEHIND_S", 60.0)
+        await calls.wait_applied(FakeHub([], (3, 7, 12)), 1, 12)  # type: ignore[arg-type]
 
     asyncio.run(run())
 
@@ -93,12 +95,12 @@ def arrow(rows: int) -> bytes:
 def test_a_chunk_whose_answer_was_lost_is_sent_again_under_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bulk_staging, "kept_fields", lambda catalog, queue: (None, -1))
+    monkeypatch.setattr(staging, "kept_fields", lambda catalog, queue: (None, -1))
 
     async def run() -> None:
         hub = FakeHub([Ok(8_192), None, Ok(20_000), Ok(16_384)])
         request = pb.StageRequest(queue="q", producer="p", batch=4, part=bytes(16), first_chunk=3)
-        part = bulk_staging._Part(hub, PLAIN, request, "10.0.0.7")
+        part = staging._Part(hub, PLAIN, request, "10.0.0.7")
         await part.add(arrow(20_000))
         await part.add(b"")
         await part.finish()
@@ -204,7 +206,7 @@ def test_a_node_without_a_lease_does_not_say_that_there_is_nothing() -> None:
 def test_a_look_for_rare_messages_that_takes_long_says_that_it_is_not_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bulk_subscriptions, "SCAN_S", 0.0)
+    monkeypatch.setattr(subscriptions, "SCAN_S", 0.0)
 
     async def run() -> None:
         nothing = [Reserved(5, 9, 0, 0, is_complete) for is_complete in (False, True)]
@@ -255,7 +257,7 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
         request = pb.ReadReservedRequest(subscription="g", offset=1, count=count)
         assert [block async for block in service_of(hub).ReadReserved(request, Context())] == []  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bulk_subscriptions, "load", load)
+    monkeypatch.setattr(subscriptions, "load", load)
     asyncio.run(run())
     assert looks == asked
     assert fed == ([(10, 2), (30, 2)] if count else [(10, 2), (30, 3), (70, 1)])
@@ -283,18 +285,18 @@ def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.Monk
         with pa.ipc.open_stream(found[0].arrow) as stream:
             assert stream.read_all().to_pydict() == {"sequence": [], "fields": []}
 
-    monkeypatch.setattr(bulk_views, "SILENCE_S", -1.0)
-    monkeypatch.setattr(bulk_views, "kept_fields", lambda catalog, queue: (None, -1))
+    monkeypatch.setattr(views, "SILENCE_S", -1.0)
+    monkeypatch.setattr(views, "kept_fields", lambda catalog, queue: (None, -1))
     asyncio.run(run())
 
 
 @pytest.mark.parametrize(
     ("limit", "selector", "counts"),
     [
-        (0, "", [bulk_calls.PAGE, bulk_calls.PAGE]),
+        (0, "", [calls.PAGE, calls.PAGE]),
         (1, "", [1, 1]),
-        (bulk_calls.PAGE + 1, "", [bulk_calls.PAGE, bulk_calls.PAGE]),
-        (1, "colour = 'red'", [bulk_calls.PAGE, bulk_calls.PAGE]),
+        (calls.PAGE + 1, "", [calls.PAGE, calls.PAGE]),
+        (1, "colour = 'red'", [calls.PAGE, calls.PAGE]),
     ],
     ids=["all", "one", "many", "a selector that the group does not evaluate"],
 )
@@ -318,19 +320,19 @@ def test_a_browse_looks_up_no_more_messages_than_it_may_show(
         request = pb.BrowseViewRequest(limit=limit, selector=selector, columns=pb.Columns(names=["sequence"]))
         assert [block async for block in service_of(hub).Browse(request, Context())] == []  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bulk_views, "kept_fields", lambda catalog, queue: (None, -1))
+    monkeypatch.setattr(views, "kept_fields", lambda catalog, queue: (None, -1))
     asyncio.run(run())
     assert asked == counts
 
 
 def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_staging, "kept_fields", lambda catalog, queue: (None, -1))
+    monkeypatch.setattr(staging, "kept_fields", lambda catalog, queue: (None, -1))
 
     async def run() -> None:
         hub = FakeHub([Ok(8_192)])
         last = (1 << 32) - 1
         request = pb.StageRequest(queue="q", producer="p", batch=4, part=bytes(16), first_chunk=last)
-        part = bulk_staging._Part(hub, PLAIN, request, "10.0.0.7")
+        part = staging._Part(hub, PLAIN, request, "10.0.0.7")
         with pytest.raises(status.StatusError, match=f"chunk {last + 1}; allowed: 0..{last}"):
             await part.add(arrow(10_000))
         assert [command.chunk for command in hub.commands if isinstance(command, c.Stage)] == [last]
@@ -348,4 +350,4 @@ def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPat
 )
 def test_a_part_that_is_named_badly_is_refused(request_: pb.StageRequest, problem: str) -> None:
     with pytest.raises(status.StatusError, match=problem):
-        bulk_staging._Part(None, None, request_, "10.0.0.7")  # type: ignore[arg-type]
+        staging._Part(None, None, request_, "10.0.0.7")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How calls get to the services (quorum/api/calls.py): a server in this process, clients that send any bytes."""
+"""How calls get to the services (quorum/api/grpc/calls.py): a server in this process, clients that send any bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import grpc
 import pytest
 
-from quorum.api import calls as calls_module
-from quorum.api import request_limits, shares, status
-from quorum.api.calls import Gate, Places
+from quorum.api import shares, status
 from quorum.api.connections import close_peers
+from quorum.api.grpc import calls as calls_module
+from quorum.api.grpc import request_limits
+from quorum.api.grpc.calls import Gate, Places
+from quorum.api.grpc.rpc_status import abort
 from quorum.api.owners import CALLER, client_address
-from quorum.api.rpc_status import abort
 from quorum.api.security.access import Access
 from quorum.api.shares import ByteWindow, Shares
 from quorum.node.wire.batches import BatchLimits

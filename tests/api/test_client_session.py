@@ -1,5 +1,4 @@
-"""A client's session without any protocol (quorum/api/client_session.py, session_*.py, outcomes.py,
-producer_numbers.py)."""
+"""A client's session without any protocol (quorum/api/session)."""
 
 from __future__ import annotations
 
@@ -13,12 +12,15 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Deliver, Notify, Ok, Refused, Run
 from fifo.limits import PRODUCTION
-from quorum.api import raft_thread, session_consumers
-from quorum.api.client_session import ClientSession
-from quorum.api.deliveries import DeliveredBatch
-from quorum.api.filters import SelectorText
-from quorum.api.hub import Hub
-from quorum.api.outcomes import (
+from quorum.api.hub import raft_thread
+from quorum.api.hub.deliveries import DeliveredBatch
+from quorum.api.hub.filters import SelectorText
+from quorum.api.hub.hub import Hub
+from quorum.api.services.session_service import _response
+from quorum.api.session import consumers as session_consumers
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.consumers import Disposition
+from quorum.api.session.outcomes import (
     ActiveChanged,
     Attached,
     Cancelled,
@@ -35,9 +37,7 @@ from quorum.api.outcomes import (
     merged,
     weigh,
 )
-from quorum.api.producer_numbers import ProducerNumbers
-from quorum.api.session_consumers import Disposition
-from quorum.api.session_service import _response
+from quorum.api.session.producer_numbers import ProducerNumbers
 from quorum.api.shares import DeliveryWindow
 from quorum.api.status import Code, StatusError, make
 from quorum.catalog.queues import CatalogQueue

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from quorum.api.client_session import ClientSession
-from quorum.api.hub import Hub
-from quorum.api.outcomes import Failed
-from quorum.api.session_consumers import MAX_CONSUMERS, Consumer
+from quorum.api.hub.hub import Hub
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.consumers import MAX_CONSUMERS, Consumer
+from quorum.api.session.outcomes import Failed
 from quorum.node.wire.batches import BatchLimits
 
 

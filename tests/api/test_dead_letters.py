@@ -18,11 +18,14 @@ from fifo.effects import Run
 from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION
 from fifo.results import ClaimedRun, DeadWork
-from quorum.api import dead_letters, dead_queues, process, routing, status
-from quorum.api.client_session import ClientSession
-from quorum.api.death_history import Death, letter_of
-from quorum.api.deliveries import BodyReader
-from quorum.api.outcomes import Confirms, Rejection, Span
+from quorum.api import process, status
+from quorum.api.dead_letters import queues as dead_queues
+from quorum.api.dead_letters import worker
+from quorum.api.dead_letters.history import Death, letter_of
+from quorum.api.hub.deliveries import BodyReader
+from quorum.api.session import routing
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.outcomes import Confirms, Rejection, Span
 from quorum.client.batch import Message
 from quorum.client.client import Client
 from quorum.node.queries import FindDeadQueues, FindDeadWork
@@ -176,7 +179,7 @@ def test_a_queue_that_waits_for_a_full_target_takes_no_place_of_a_producer_there
         replica = node.api.cluster.members[node.api.name].replicas[node.key("grave")[0]]
         assert isinstance(replica.machine, GroupMachine)
         async with asyncio.timeout(PATIENCE_S):
-            while dead_letters.OWNER in replica.machine.sessions.owned:
+            while worker.OWNER in replica.machine.sessions.owned:
                 await asyncio.sleep(0.01)
 
     on_node(scenario)
@@ -193,7 +196,7 @@ def test_a_queue_whose_target_was_missing_takes_no_place_of_a_producer_of_a_full
         replica = node.api.cluster.members[node.api.name].replicas[node.key("grave")[0]]
         assert isinstance(replica.machine, GroupMachine)
         async with asyncio.timeout(PATIENCE_S):
-            while dead_letters.OWNER in replica.machine.sessions.owned:
+            while worker.OWNER in replica.machine.sessions.owned:
                 await asyncio.sleep(0.01)
 
     on_node(scenario)
@@ -233,14 +236,14 @@ def test_no_history_is_searched_for_letters_with_too_many_queues(monkeypatch: py
 
 def test_a_worker_whose_target_does_not_answer_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_queues, "PLACES", 1)
-    send = dead_letters._Session.send
+    send = worker._Session.send
 
     async def hangs(session: Any, config: Any, batch: Any) -> Any:
         if config.name == "orders":
             await asyncio.sleep(2 * LONG_S)
         return await send(session, config, batch)
 
-    monkeypatch.setattr(dead_letters._Session, "send", hangs)
+    monkeypatch.setattr(worker._Session, "send", hangs)
 
     async def scenario(node: Node) -> None:
         await node.client.declare("grave")
@@ -294,7 +297,7 @@ def test_a_target_that_fails_costs_few_entries_for_many_queues(monkeypatch: pyte
     async def fails(*_: object) -> Any:
         raise status.StatusError(status.make(status.Code.UNAVAILABLE, "session_limit", "too many"))
 
-    monkeypatch.setattr(dead_letters._Session, "send", fails)
+    monkeypatch.setattr(worker._Session, "send", fails)
 
     async def scenario(node: Node) -> None:
         await node.client.declare("grave")
@@ -325,7 +328,7 @@ def test_a_target_that_fails_costs_few_entries_for_many_queues(monkeypatch: pyte
 def test_a_target_that_does_not_answer_gets_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_queues, "PLACES", 2)
     monkeypatch.setattr(dead_queues, "PAUSES_S", (LONG_S,))
-    monkeypatch.setattr(dead_letters, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(worker, "PATIENCE_S", 0.2)
     sent: list[str] = []
     dropped: list[BodyReader] = []
     drop = BodyReader.drop
@@ -340,7 +343,7 @@ def test_a_target_that_does_not_answer_gets_few_batches(monkeypatch: pytest.Monk
         sent.append(config.name)
         await asyncio.sleep(2 * LONG_S)
 
-    monkeypatch.setattr(dead_letters._Session, "send", hangs)
+    monkeypatch.setattr(worker._Session, "send", hangs)
 
     async def scenario(node: Node) -> None:
         await node.client.declare("grave")
@@ -375,7 +378,7 @@ def test_whatever_stops_a_queue_is_told_after_three_failures(monkeypatch: pytest
     def broken(*_: object, **__: object) -> Any:
         raise ValueError("no letter")
 
-    monkeypatch.setattr(dead_letters, "letter_of", broken)
+    monkeypatch.setattr(worker, "letter_of", broken)
 
     async def scenario(node: Node) -> None:
         await node.client.declare("grave")
@@ -513,7 +516,7 @@ def test_only_the_leaders_node_has_work() -> None:
     asyncio.run(run())
 
 
-def result_of(confirms: Confirms, count: int, barred: set[int]) -> dead_letters._Result:
+def result_of(confirms: Confirms, count: int, barred: set[int]) -> worker._Result:
     """What a worker's session makes of the outcome of a batch whose first letter has the number 7."""
 
     class Publisher:
@@ -523,11 +526,11 @@ def result_of(confirms: Confirms, count: int, barred: set[int]) -> dead_letters.
     async def turns() -> Any:
         yield [confirms]
 
-    async def run() -> dead_letters._Result:
-        session = dead_letters._Session.__new__(dead_letters._Session)
+    async def run() -> worker._Result:
+        session = worker._Session.__new__(worker._Session)
         session._session = SimpleNamespace(publisher=Publisher())  # type: ignore[assignment]
         session._turns = turns()
-        batch = dead_letters._Batch(7, [letter_of(None, Death("a", "maxlen", 1))] * count, b"")
+        batch = worker._Batch(7, [letter_of(None, Death("a", "maxlen", 1))] * count, b"")
         config = SimpleNamespace(
             dead_letter_exchange="", dead_letter_routing_key="", name="a", dead_letter_strategy="at_most_once"
         )
@@ -569,7 +572,7 @@ def test_a_letter_that_one_of_its_groups_has_counts_also_behind_one_that_no_grou
 
 def test_a_letter_whose_settlement_failed_is_in_its_target_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target has it, and the queue does not know: the next worker sends it again under its number."""
-    settle, failed = dead_letters._Worker._settle, []
+    settle, failed = worker._Worker._settle, []
 
     async def fails_once(worker: Any, to: int, *rest: int) -> None:
         if to and not failed:
@@ -577,7 +580,7 @@ def test_a_letter_whose_settlement_failed_is_in_its_target_once(monkeypatch: pyt
             raise status.StatusError(FULL)
         await settle(worker, to, *rest)
 
-    monkeypatch.setattr(dead_letters._Worker, "_settle", fails_once)
+    monkeypatch.setattr(worker._Worker, "_settle", fails_once)
 
     async def scenario(node: Node) -> None:
         await node.client.declare("grave")
@@ -594,7 +597,7 @@ def test_what_an_earlier_worker_has_sent_stays_in_doubt_until_it_is_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The target has a letter of the first worker. The second one hears that no group has it, and waits."""
-    settle, send = dead_letters._Worker._settle, dead_letters._Session.send
+    settle, send = worker._Worker._settle, worker._Session.send
     failed, refused = [], []
 
     async def fails_once(worker: Any, to: int, *rest: int) -> None:
@@ -603,15 +606,15 @@ def test_what_an_earlier_worker_has_sent_stays_in_doubt_until_it_is_settled(
             raise status.StatusError(FULL)
         await settle(worker, to, *rest)
 
-    async def is_refused_once(session: Any, config: Any, batch: Any) -> dead_letters._Result:
+    async def is_refused_once(session: Any, config: Any, batch: Any) -> worker._Result:
         result = await send(session, config, batch)
         if failed and not refused:
             refused.append(batch.first)
-            return dead_letters._Result([FULL] * len(batch.letters), set())
+            return worker._Result([FULL] * len(batch.letters), set())
         return result
 
-    monkeypatch.setattr(dead_letters._Worker, "_settle", fails_once)
-    monkeypatch.setattr(dead_letters._Session, "send", is_refused_once)
+    monkeypatch.setattr(worker._Worker, "_settle", fails_once)
+    monkeypatch.setattr(worker._Session, "send", is_refused_once)
 
     async def scenario(node: Node) -> None:
         await node.client.declare("grave")
@@ -643,7 +646,7 @@ def next_batch(batch: pb.MessageBatch, claims: list[tuple[int, int, int]], most:
         ClaimedRun(number, Run(1 + ordinal, count, 1, 0, ordinal), "rejected", 5)
         for number, ordinal, count in claims
     ]
-    return dead_letters._next_batch(Reader(batch), 1, "orders", claimed, most, False)  # type: ignore[arg-type]
+    return worker._next_batch(Reader(batch), 1, "orders", claimed, most, False)  # type: ignore[arg-type]
 
 
 def stored(count: int, shared_bytes: int = 0) -> pb.MessageBatch:
@@ -674,4 +677,4 @@ def test_a_batch_counts_the_properties_of_each_letter() -> None:
         batch.properties.add().application_properties["p"].text = "x" * 60_000
     made = next_batch(batch, [(1, 0, 100)])
     assert 10 < len(made.letters) < 20
-    assert len(made.data) < 1.1 * dead_letters.BATCH_BYTES
+    assert len(made.data) < 1.1 * worker.BATCH_BYTES

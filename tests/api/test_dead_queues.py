@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from quorum.api import dead_queues
-from quorum.api.dead_queues import DeadQueues, Key
+from quorum.api.dead_letters import queues as dead_queues
+from quorum.api.dead_letters.queues import DeadQueues, Key
 from quorum.node.queries import FindDeadQueues
 from support import virtual_time
 

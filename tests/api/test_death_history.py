@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorum.api.death_history import Death, Letter, letter_of
+from quorum.api.dead_letters.history import Death, Letter, letter_of
 from quorum.client.redrive import moved_back
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb

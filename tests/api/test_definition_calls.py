@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorum.api import definition_service
+from quorum.api.services import definition_service
 from quorum.catalog import policies
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2

@@ -1,10 +1,10 @@
-"""From the machine's Deliver to what a client is sent (quorum/api/deliveries.py)."""
+"""From the machine's Deliver to what a client is sent (quorum/api/hub/deliveries.py)."""
 
 from __future__ import annotations
 
 from fifo.commands import Address, Origin, Stage
 from fifo.effects import Deliver, Run
-from quorum.api import deliveries
+from quorum.api.hub import deliveries
 from quorum.log import Damage, EntryMissing, LogDamaged
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.operations import command_parts, encode

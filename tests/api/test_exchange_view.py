@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorum.api.exchange_view import ExchangeView
+from quorum.api.hub.exchange_view import ExchangeView
 from quorum.catalog.bindings import Binding
 from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange, ExchangeCommand, Exchanges, Unbind
 from support.examples import examples

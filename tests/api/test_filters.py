@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fifo import commands as c
-from quorum.api import filters
-from quorum.api.filters import Filters, PropertyFilter, SelectorText
-from quorum.api.request_filters import filter_of
+from quorum.api.hub import filters
+from quorum.api.hub.filters import Filters, PropertyFilter, SelectorText
+from quorum.api.services.request_filters import filter_of
 from quorum.api.status import StatusError
 from quorum.api.turns import Turns
 from quorum.catalog.queues import CatalogQueue

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from quorum.api.calls import Gate
+from quorum.api.grpc.calls import Gate
 from quorum.api.security.access import Access
 from quorum.api.shares import ByteWindow
 from quorum.node.wire.batches import BatchLimits

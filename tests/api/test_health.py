@@ -1,4 +1,4 @@
-"""The health service (quorum/api/health.py), in a server in this process."""
+"""The health service (quorum/api/services/health.py), in a server in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the event loop meets the Raft thread (quorum/api/hub.py): the node's own session, budgets and leases."""
+"""Where the event loop meets the Raft thread (quorum/api/hub/hub.py): the node's own session, budgets and leases."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from google.rpc import code_pb2
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Ok, Refused
-from quorum.api import member_requests, own_session
-from quorum.api.hub import Hub
+from quorum.api.hub import member_requests, own_session
+from quorum.api.hub.hub import Hub
 from quorum.api.owners import CALLER
 from quorum.api.status import StatusError
 from quorum.catalog.members import DrainMember

@@ -1,4 +1,4 @@
-"""Calls that change members (quorum/api/member_service.py)."""
+"""Calls that change members (quorum/api/services/member_service.py)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorum.api import queue_service
+from quorum.api.services import queue_service
 from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import Cluster

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from quorum.api import member_requests, queue_service
+from quorum.api.hub import member_requests
+from quorum.api.services import queue_service
 from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import Cluster

@@ -1,4 +1,4 @@
-"""Reading for calls: threads of their own, and the bytes that answers under way may hold (quorum/api/reading.py)."""
+"""Reading for calls: threads of their own, and the bytes of answers under way (quorum/api/hub/reading.py)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pytest
 
 from fifo.commands import Address, Enqueue
 from fifo.effects import Deliver, Run
-from quorum.api import deliveries, queue_service, shares
-from quorum.api.deliveries import BodyReader
-from quorum.api.reading import STEP_BYTES, Workers
+from quorum.api import shares
+from quorum.api.bulk.stored_rows import CACHED_BYTES, RowReader
+from quorum.api.hub import deliveries
+from quorum.api.hub.deliveries import BodyReader
+from quorum.api.hub.reading import STEP_BYTES, Workers
+from quorum.api.services import queue_service
 from quorum.api.status import StatusError
-from quorum.api.stored_rows import CACHED_BYTES, RowReader
 from quorum.node.wire.batches import StoredBatch
 from quorum.node.wire.operations import command_parts, encode
 from quorum.v1 import queue_pb2 as pb
@@ -188,9 +190,9 @@ def test_a_browse_reads_beside_the_event_loop() -> None:
 
 
 def test_a_block_is_given_before_its_rows_hold_more_batches_than_it_may() -> None:
-    arrow_out = pytest.importorskip("quorum.api.arrow_out")
-    from quorum.api.bulk_columns import wanted
-    from quorum.api.stored_rows import Failures
+    arrow_out = pytest.importorskip("quorum.api.bulk.arrow_out")
+    from quorum.api.bulk.columns import wanted
+    from quorum.api.bulk.stored_rows import Failures
     from quorum.v1 import bulk_pb2
 
     rows = RowReader(BodyReader(Log(), 0), 1)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Every field of every request has a limit, named or not (quorum/api/request_limits.py)."""
+"""Every field of every request has a limit, named or not (quorum/api/grpc/request_limits.py)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from quorum.api import request_limits
-from quorum.api.request_limits import (
+from quorum.api.grpc import request_limits
+from quorum.api.grpc.request_limits import (
     BRINGS_MESSAGES,
     REQUEST_BYTES,
     limits_of,

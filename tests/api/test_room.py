@@ -10,10 +10,10 @@ import pytest
 from google.rpc import code_pb2
 
 from fifo import commands as c
-from quorum.api.client_session import ClientSession
-from quorum.api.hub import Hub
-from quorum.api.outcomes import Confirms, Rejection, Span
-from quorum.api.rpc_status import to_proto
+from quorum.api.grpc.rpc_status import to_proto
+from quorum.api.hub.hub import Hub
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.outcomes import Confirms, Rejection, Span
 from quorum.api.status import StatusError
 from quorum.catalog.queues import CatalogQueue
 from quorum.client.errors import PublishRejected, from_status, reason_of

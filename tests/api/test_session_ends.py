@@ -11,13 +11,13 @@ from google.rpc import code_pb2
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused
-from quorum.api.client_session import ClientSession
-from quorum.api.filters import SelectorText
-from quorum.api.hub import Hub
-from quorum.api.outcomes import Confirms, Failed, Span
+from quorum.api.hub.filters import SelectorText
+from quorum.api.hub.hub import Hub
 from quorum.api.owners import owner_of
-from quorum.api.session_publisher import _Published
-from quorum.api.session_service import SessionCall
+from quorum.api.services.session_service import SessionCall
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.outcomes import Confirms, Failed, Span
+from quorum.api.session.publisher import _Published
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits

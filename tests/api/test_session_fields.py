@@ -11,9 +11,9 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Refused
 from fifo.versions import CURRENT
-from quorum.api.client_session import ClientSession
-from quorum.api.filters import SelectorText, kept_fields
-from quorum.api.hub import Hub
+from quorum.api.hub.filters import SelectorText, kept_fields
+from quorum.api.hub.hub import Hub
+from quorum.api.session.client_session import ClientSession
 from quorum.api.status import StatusError
 from quorum.api.status import unavailable as no_leader
 from quorum.catalog.commands import DeclareQueue, SetPolicy

@@ -1,4 +1,4 @@
-"""When a session's stream is not read (quorum/api/session_service.py): its answers, or its groups, are behind."""
+"""When a session's stream is not read (quorum/api/services/session_service.py): answers or groups are behind."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Confirmed
-from quorum.api import client_session
-from quorum.api.client_session import ClientSession
-from quorum.api.hub import Hub
-from quorum.api.session_consumers import Consumer
-from quorum.api.session_service import PARTS_AT_A_TIME, SessionCall
+from quorum.api.hub.hub import Hub
+from quorum.api.services.session_service import PARTS_AT_A_TIME, SessionCall
+from quorum.api.session import client_session
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.consumers import Consumer
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits

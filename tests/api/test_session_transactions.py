@@ -1,4 +1,4 @@
-"""Transactions of a client's session (session_transactions.py). The groups are real machines."""
+"""Transactions of a client's session (quorum/api/session/transactions.py). The groups are real machines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fifo.effects import Deliver
 from fifo.group_machine import GroupMachine
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
-from quorum.api.client_session import ClientSession
-from quorum.api.hub import Hub
-from quorum.api.outcomes import Done, Failed
-from quorum.api.session_consumers import Disposition
-from quorum.api.session_routes import Route
+from quorum.api.hub.hub import Hub
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.consumers import Disposition
+from quorum.api.session.outcomes import Done, Failed
+from quorum.api.session.routes import Route
 from quorum.api.status import StatusError
 from quorum.catalog.bindings import Binding
 from quorum.catalog.exchanges import RoutingChanges

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fifo.effects import Run
-from quorum.api import bulk_service, queue_service
+from quorum.api.bulk import service as bulk_service
+from quorum.api.services import queue_service
 from quorum.node.wire.batches import StoredBatch
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import jms

@@ -1,11 +1,11 @@
-"""What clients are told has a bounded size, whatever they have sent (quorum/api/status.py, rpc_status.py)."""
+"""What clients are told has a bounded size, whatever they have sent (quorum/api/status.py, grpc/rpc_status.py)."""
 
 from __future__ import annotations
 
 from google.rpc import code_pb2, error_details_pb2
 
 from quorum.api import status
-from quorum.api.rpc_status import to_proto
+from quorum.api.grpc.rpc_status import to_proto
 
 
 def test_a_long_name_is_cut_in_the_answer() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Ok, Reply
-from quorum.api import status, transaction_service
+from quorum.api import status
+from quorum.api.services import transaction_service
 from quorum.v1 import admin_pb2 as pb
 from support.cluster import Cluster, Session, batch, enqueue
 from support.services import Aborted, Api, Context

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from quorum.api.client_session import ClientSession
-from quorum.api.filters import SelectorText
-from quorum.api.outcomes import Failed
+from quorum.api.hub.filters import SelectorText
 from quorum.api.owners import owner_of
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.outcomes import Failed
 from quorum.api.turns import LARGE_STEPS
 from quorum.client.batch import Message, encode_batch
 from quorum.node.wire import batches

@@ -11,7 +11,7 @@ from google.rpc import code_pb2
 from fifo import commands as c
 from fifo.effects import Ok
 from fifo.versions import BASE
-from quorum.api import published_state
+from quorum.api.hub import published_state
 from quorum.api.status import StatusError
 from quorum.cli.cluster import _versions
 from quorum.client.records import ClusterStatus

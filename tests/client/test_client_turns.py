@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorum.api import request_limits
+from quorum.api.grpc import request_limits
 from quorum.client.consumer import Consumer, ConsumerOptions
 from quorum.client.endpoints import parse_url
 from quorum.client.session import Session

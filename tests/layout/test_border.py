@@ -28,41 +28,22 @@ OF_THE_MEMBER = {"incarnation_bytes"}
 """What `process` uses of the member it has made; the network asks for it, on the Raft thread."""
 NEUTRAL = (
     "allocator",
-    "catalog_view",
-    "client_session",
     "connections",
-    "decision_worker",
-    "deliveries",
-    "exchange_view",
-    "filters",
     "health_log",
     "health_watch",
     "hub",
-    "member_requests",
-    "published_state",
-    "outcomes",
     "owners",
-    "own_session",
-    "producer_numbers",
-    "raft_thread",
-    "reading",
-    "routing",
     "security.access",
     "security.audit",
     "security.audit_file",
     "security.passwords",
     "security.rights",
-    "session_commands",
-    "session_consumers",
-    "session_publisher",
-    "session_routes",
-    "session_transactions",
-    "shared_commit",
+    "session",
     "shares",
     "status",
     "turns",
 )
-"""Modules of quorum.api that any protocol's front can use."""
+"""Rooms and modules of quorum.api that any protocol's front can use."""
 PROTOCOL = ("grpc", "google", "quorum.v1")
 
 API = {
@@ -136,7 +117,7 @@ def test_the_api_only_reads_the_log() -> None:
     ],
 )
 def test_the_rule_would_notice_an_import(line: str, problems: int) -> None:
-    assert len(foreign("quorum.api.hub", ast.parse(line))) == problems
+    assert len(foreign("quorum.api.hub.hub", ast.parse(line))) == problems
 
 
 def test_the_rule_would_notice_a_use_of_the_member_or_the_log() -> None:
@@ -186,15 +167,34 @@ def protocols(tree: ast.AST) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", NEUTRAL)
+def is_neutral(name: str) -> bool:
+    return f"{name}.".startswith(tuple(f"quorum.api.{each}." for each in NEUTRAL))
+
+
+def not_neutral(tree: ast.AST) -> list[str]:
+    """The modules of quorum.api that a module imports, and that only some protocols can use."""
+    named = {whole if (whole := f"{module}.{what}") in API else module for module, what in imported(tree)}
+    return sorted(each for each in named & API.keys() if not is_neutral(each))
+
+
+@pytest.mark.parametrize("name", [name for name in API if is_neutral(name)])
 def test_a_session_knows_no_protocol(name: str) -> None:
-    tree = API[f"quorum.api.{name}"]
-    assert protocols(tree) == []
-    inside = {module.removeprefix("quorum.api.") for module, _ in imported(tree)}
-    inside |= {what for module, what in imported(tree) if module == "quorum.api"}
-    assert inside & {each.removeprefix("quorum.api.") for each in API} <= {*NEUTRAL}
+    assert protocols(API[name]) == []
+    assert not_neutral(API[name]) == []
+
+
+def test_every_neutral_name_is_a_module_or_a_room() -> None:
+    assert [each for each in NEUTRAL if f"quorum.api.{each}" not in API] == []
 
 
 def test_the_rule_would_notice_a_protocol() -> None:
     assert protocols(ast.parse("from quorum.v1 import queue_pb2 as pb")) == ["quorum.v1"]
     assert protocols(ast.parse("import grpc")) == ["grpc"]
+
+
+def test_the_rule_would_notice_an_import_of_what_is_not_neutral() -> None:
+    assert not_neutral(ast.parse("from quorum.api.grpc.handlers import unary")) == [
+        "quorum.api.grpc.handlers"
+    ]
+    assert not_neutral(ast.parse("from quorum.api.security import tokens")) == ["quorum.api.security.tokens"]
+    assert not_neutral(ast.parse("from quorum.api.hub.hub import Hub")) == []

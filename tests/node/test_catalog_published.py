@@ -1,12 +1,12 @@
 """The catalog as the API sees it: published by the Raft thread as changes (replica/catalog_publisher.py), put together
-on the event loop (api/catalog_view.py)."""
+on the event loop (api/hub/catalog_view.py)."""
 
 from __future__ import annotations
 
 import pytest
 
 from fifo import commands as c
-from quorum.api.catalog_view import CatalogView
+from quorum.api.hub.catalog_view import CatalogView
 from quorum.catalog.commands import DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange
 from quorum.catalog.machine import CatalogMachine

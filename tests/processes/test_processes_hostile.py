@@ -165,7 +165,7 @@ def test_without_a_log_in_the_http_port_tells_its_health_and_nothing_else(member
 
 
 def test_a_method_whose_name_is_no_text_ends_nothing(member: SecuredMember) -> None:
-    """grpcio ends its whole server for such a call (quorum/api/grpc_server.py)."""
+    """grpcio ends its whole server for such a call (quorum/api/grpc/grpc_server.py)."""
     context = member.context()
     context.set_alpn_protocols(["h2"])
     head = headers_of("/quorum.v1.Queue/Get", log_in=False).replace(b"Queue/Get", b"Queue/\xff\xfet")

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from fifo.effects import Deliver, Run
-from quorum.api import deliveries
-from quorum.api.client_session import ClientSession
-from quorum.api.deliveries import DeliveredBatch
-from quorum.api.hub import Hub
-from quorum.api.session_consumers import Consumer
+from quorum.api.hub import deliveries
+from quorum.api.hub.deliveries import DeliveredBatch
+from quorum.api.hub.hub import Hub
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.consumers import Consumer
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.batches import BatchLimits
 

@@ -12,8 +12,8 @@ from fifo import commands as c
 from fifo import versions
 from fifo.effects import Ok, Refused
 from quorum.addresses import host_port
-from quorum.api.admin_service import AdminService
-from quorum.api.catalog_view import CatalogView
+from quorum.api.hub.catalog_view import CatalogView
+from quorum.api.services.admin_service import AdminService
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, CatalogMember, RemoveMember
 from quorum.catalog.snapshot import members_state

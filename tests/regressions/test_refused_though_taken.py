@@ -12,9 +12,9 @@ import pytest
 from google.rpc import code_pb2
 
 from fifo.queries import group as queries
-from quorum.api import member_requests
-from quorum.api.client_session import ClientSession
-from quorum.api.outcomes import Confirms
+from quorum.api.hub import member_requests
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.outcomes import Confirms
 from quorum.api.status import StatusError
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev

@@ -344,10 +344,10 @@ def test_a_large_batch_is_checked_in_the_simulations_only_thread() -> None:
 UNREACHED = """
     quorum/__init__.py
     quorum/api/allocator.py
-    quorum/api/calls.py
     quorum/api/connections.py
-    quorum/api/grpc_server.py
-    quorum/api/health.py
+    quorum/api/grpc/calls.py
+    quorum/api/grpc/grpc_server.py
+    quorum/api/grpc/request_limits.py
     quorum/api/http/answers.py
     quorum/api/http/callers.py
     quorum/api/http/calls.py
@@ -364,7 +364,6 @@ UNREACHED = """
     quorum/api/http/sums.py
     quorum/api/listening.py
     quorum/api/process.py
-    quorum/api/request_limits.py
     quorum/api/security/audit_file.py
     quorum/api/security/certificates.py
     quorum/api/security/named_files.py
@@ -373,7 +372,8 @@ UNREACHED = """
     quorum/api/security/rights.py
     quorum/api/security/tokens.py
     quorum/api/server.py
-    quorum/api/transaction_service.py
+    quorum/api/services/health.py
+    quorum/api/services/transaction_service.py
     quorum/bench/backlog.py
     quorum/bench/command.py
     quorum/bench/load.py

@@ -32,7 +32,7 @@ def prepared(seed: int, build: Build) -> Iterator[list[Any]]:
         "quorum.client.session.random": chance,
         "quorum.client.stream_state.secrets": secrets,
         "quorum.client.client.secrets": secrets,
-        "quorum.api.admin_service._resident_bytes": lambda: 0,
+        "quorum.api.services.admin_service._resident_bytes": lambda: 0,
         **build.patches,
     }
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorum.api.json_values import Writer
+from quorum.api.bulk.json_values import Writer
 from quorum.client.values import set_value
 from quorum.spark.archived_fields import columns_of, distinct_texts
 from quorum.spark.selectivity import Asked, FieldUse, _Worker, asked, recommend, spoken

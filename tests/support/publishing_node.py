@@ -11,9 +11,9 @@ from fifo.effects import Refused, Reply
 from fifo.group_machine import GroupMachine
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
-from quorum.api.client_session import ClientSession
-from quorum.api.hub import Hub
-from quorum.api.outcomes import Confirms
+from quorum.api.hub.hub import Hub
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.outcomes import Confirms
 from quorum.catalog.bindings import PREDECLARED, Binding, Exchange, check_binding
 from quorum.catalog.exchanges import RoutingChanges
 from quorum.catalog.queues import CatalogQueue

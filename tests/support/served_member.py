@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import structlog
 
-from quorum.api.calls import MAX_CALLS, Gate
-from quorum.api.dead_letters import forward_dead_letters
-from quorum.api.grpc_server import GrpcServer
+from quorum.api.dead_letters.worker import forward_dead_letters
+from quorum.api.grpc.calls import MAX_CALLS, Gate
+from quorum.api.grpc.grpc_server import GrpcServer
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
 from support.cluster import Cluster

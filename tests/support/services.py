@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable
 from types import SimpleNamespace
 from typing import Any
 
-from quorum.api.admin_service import AdminService
-from quorum.api.bulk_service import BulkService
-from quorum.api.hub import Hub
-from quorum.api.queue_service import QueueService
+from quorum.api.bulk.service import BulkService
+from quorum.api.hub.hub import Hub
+from quorum.api.services.admin_service import AdminService
+from quorum.api.services.queue_service import QueueService
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2

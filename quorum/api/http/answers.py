@@ -1,4 +1,4 @@
-"""Answers that clients have not taken yet: their bytes and their time have limits, as those of gRPC have (calls.py).
+"""Answers that clients have not taken yet: their bytes and their time have limits, as in gRPC (grpc/calls.py).
 
 A server of HTTP keeps an answer until its client has read it. So a client with many connections, which reads nothing,
 could fill the member's memory.
@@ -11,8 +11,8 @@ import asyncio
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quorum.api.calls import ANSWER_LIMIT_S, ANSWERS_BYTES, UNCOUNTED_BYTES
 from quorum.api.connections import close_peers
+from quorum.api.grpc.calls import ANSWER_LIMIT_S, ANSWERS_BYTES, UNCOUNTED_BYTES
 from quorum.api.http.errors import failed
 from quorum.api.owners import client_address
 from quorum.api.shares import ByteWindow, WindowFull

@@ -18,12 +18,12 @@ import structlog
 
 from fifo import commands as c
 from fifo.frozen_dataclasses import dataclass
-from quorum.api import outcomes as o
-from quorum.api.client_session import ClientSession
-from quorum.api.deliveries import DeliveredBatch
-from quorum.api.hub import Hub
+from quorum.api.hub.deliveries import DeliveredBatch
+from quorum.api.hub.hub import Hub
 from quorum.api.owners import owner_of
-from quorum.api.session_consumers import Consumer, Disposition
+from quorum.api.session import outcomes as o
+from quorum.api.session.client_session import ClientSession
+from quorum.api.session.consumers import Consumer, Disposition
 from quorum.api.status import Code, Status, StatusError, exhausted, make
 from quorum.client.records import Redriven
 from quorum.client.redrive import HISTORY, Bounds, CannotTake, InDoubt, Redrive, Refused, last_death

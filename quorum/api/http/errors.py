@@ -13,8 +13,8 @@ from starlette.routing import Match
 from starlette.types import ExceptionHandler
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from quorum.api.grpc.rpc_status import to_proto
 from quorum.api.http.json_codec import JsonError
-from quorum.api.rpc_status import to_proto
 from quorum.api.status import Code, Status, StatusError, make
 
 HTTP_STATUS = {

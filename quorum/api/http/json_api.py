@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from quorum.api import request_limits
+from quorum.api.grpc import request_limits
 from quorum.api.http import dead_letters, definition_file, json_codec
 from quorum.api.http.callers import check_origin, peer_of
 from quorum.api.http.calls import (
@@ -38,7 +38,7 @@ from quorum.api.http.errors import NO_PLACE, REFUSALS, Aborted, failed, failed_w
 from quorum.api.http.events import Events
 from quorum.api.http.json_codec import JsonError
 from quorum.api.http.sums import AllQueues
-from quorum.api.hub import Hub
+from quorum.api.hub.hub import Hub
 from quorum.api.owners import CALLER, client_address, owner_of
 from quorum.api.security.access import USER
 from quorum.api.security.audit import DONE, NO_ANSWER

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from fifo.results import QueueInfo
 from quorum import __version__
 from quorum.api.http.sums import EVENTS, STATES, Sum, infos
-from quorum.api.hub import Hub
+from quorum.api.hub.hub import Hub
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import queries as q
 from quorum.node.replica.replica import SYSTEM_GROUP

@@ -26,7 +26,7 @@ from quorum.api.http.answers import Answers
 from quorum.api.http.callers import check_origin, peer_of
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.metrics import Metrics
-from quorum.api.hub import Hub
+from quorum.api.hub.hub import Hub
 from quorum.api.owners import client_address, network_of
 from quorum.api.security.access import Access, refusal
 from quorum.api.security.certificates import Certificates, RenewedContext

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from fifo.results import QueueInfo, QueueTotals
-from quorum.api.hub import Hub
+from quorum.api.hub.hub import Hub
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import queries as q
 

@@ -107,7 +107,7 @@ def _staged(request: Any) -> Iterable[Need]:
 
 
 BY_METHOD: dict[str, Needs] = {
-    "Queue/Session": _nothing,  # session_service.py judges its requests
+    "Queue/Session": _nothing,  # services/session_service.py judges its requests
     "Queue/Publish": _queue(WRITE),
     "Queue/Get": _queue(READ),
     "Queue/FindLeader": _queue(ANY),

@@ -53,7 +53,7 @@ class LeaderDuties:
         return replica.clock.now(now_ms, self._heartbeats.wall_clocks(now_ms), replica.raft.term)
 
     def _tell_decisions(self, replica: Replica, machine: GroupMachine, now_ms: int) -> None:
-        """The API asks other groups for decisions, and tells them others (api/decision_worker.py)."""
+        """The API asks other groups for decisions, and tells them others (api/hub/decision_worker.py)."""
         if now_ms < self._told_ms.get(replica.number, 0) + DECISIONS_PAUSE_MS:
             return
         self._told_ms[replica.number] = now_ms

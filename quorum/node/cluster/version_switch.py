@@ -7,7 +7,7 @@ is in the logs by then. A peer that this process has never spoken to knows nothi
  1. The leader of each queue group proposes `SetVersion` in its group's log, as soon as all other members know a version
     above the group's. The members are those of the catalog, and all others that are in any group.
  2. The system group's leader does the same once all queue groups have switched. The catalog's version is the cluster's:
-    commands that need a version are refused before it is reached (api/published_state.py).
+    commands that need a version are refused before it is reached (api/hub/published_state.py).
  3. Entries that a leader makes after it has applied `SetVersion` are of the new version. From the first group's switch
     on, a node that does not know the version is refused by the handshake.
 

@@ -134,7 +134,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "deliveries of an ended attachment",
         "one consumer holds a message at a time",
-        quorum__api__session_consumers__SessionConsumers___is_current=broken.always_current,
+        quorum__api__session__consumers__SessionConsumers___is_current=broken.always_current,
     ),
     _patched(
         "unsettled messages forgotten",
@@ -172,8 +172,8 @@ CANARIES: tuple[Canary, ...] = (
             "lapse of a lease ignored",
             patches={
                 "quorum.node.member.Heartbeats": broken.ForgetsLapses,
-                "quorum.api.hub.Hub.check_leases": broken.never_lapsed,
-                "quorum.api.published_state.PublishedState.may_deliver": broken.always_leased,
+                "quorum.api.hub.hub.Hub.check_leases": broken.never_lapsed,
+                "quorum.api.hub.published_state.PublishedState.may_deliver": broken.always_leased,
             },
         ),
         is_quick=True,
@@ -200,7 +200,7 @@ CANARIES: tuple[Canary, ...] = (
         "no barrier before reads",
         "reads are linearizable",
         is_quick=True,
-        quorum__api__member_requests__MemberRequests__query_current=broken.from_what_is_here,
+        quorum__api__hub__member_requests__MemberRequests__query_current=broken.from_what_is_here,
     ),
     # ---- what may leave a queue
     _patched(
@@ -272,7 +272,7 @@ CANARIES: tuple[Canary, ...] = (
         "committed group by group",
         "a transaction counts in all of its groups, or in none",
         scenario="transactions",
-        quorum__api__shared_commit__SharedCommit__begin=broken.commits_group_by_group,
+        quorum__api__session__shared_commit__SharedCommit__begin=broken.commits_group_by_group,
     ),
     _patched(
         "prepared and forgotten",
@@ -299,7 +299,7 @@ CANARIES: tuple[Canary, ...] = (
         "a mandatory message for no queue is refused",
         scenario="exchanges",
         is_quick=True,
-        quorum__api__session_publisher__SessionPublisher___publish_through=broken.never_mandatory,
+        quorum__api__session__publisher__SessionPublisher___publish_through=broken.never_mandatory,
     ),
     _patched(
         "copies of a repeat",
@@ -313,7 +313,7 @@ CANARIES: tuple[Canary, ...] = (
         "a dead letter is settled only after its target has confirmed it",
         scenario="deaths",
         is_quick=True,
-        quorum__api__dead_letters___Session__send=broken.settled_before_it_is_confirmed,
+        quorum__api__dead_letters__worker___Session__send=broken.settled_before_it_is_confirmed,
     ),
     _patched(
         "dead letters of anybody",
@@ -361,7 +361,7 @@ CANARIES: tuple[Canary, ...] = (
         "a message that is refused does not take its neighbours along",
         scenario="singles",
         is_quick=True,
-        quorum__api__session_routes__batches__refused_each=broken.with_their_neighbours,
+        quorum__api__session__routes__batches__refused_each=broken.with_their_neighbours,
     ),
     _patched(
         "refusals confirmed",
@@ -386,7 +386,7 @@ CANARIES: tuple[Canary, ...] = (
         "numbers of other groups",
         "a group takes the numbers of its own messages, and no others",
         scenario="routing",
-        quorum__api__routing__numbers_of=broken.numbers_without_gaps,
+        quorum__api__session__routing__numbers_of=broken.numbers_without_gaps,
     ),
     # ---- versions
     _patched(

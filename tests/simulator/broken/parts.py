@@ -43,12 +43,13 @@ from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription, Subscriptions
-from quorum.api import dead_letters, status
-from quorum.api.hub import Hub
-from quorum.api.member_requests import MemberRequests
-from quorum.api.published_state import PublishedState
-from quorum.api.session_publisher import SessionPublisher
-from quorum.api.shared_commit import SharedCommit
+from quorum.api import status
+from quorum.api.dead_letters import worker
+from quorum.api.hub.hub import Hub
+from quorum.api.hub.member_requests import MemberRequests
+from quorum.api.hub.published_state import PublishedState
+from quorum.api.session.publisher import SessionPublisher
+from quorum.api.session.shared_commit import SharedCommit
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.client.gathering import Gathering
 from quorum.log import Log, record
@@ -168,14 +169,14 @@ async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
 
 
 async def settled_before_it_is_confirmed(session: Any, config: QueueConfig, batch: Any) -> Any:
-    """In the place of dead_letters._Session.send: the batch is on its way."""
+    """In the place of worker._Session.send: the batch is on its way."""
     key = config.dead_letter_routing_key or config.name
     allowed = [letter.allowed for letter in batch.letters]
     await session._session.publisher.forward(
         config.dead_letter_exchange, key, batch.first, batch.data, allowed, independent=True
     )
     count = len(batch.letters)
-    return dead_letters._Result([None] * count, set())
+    return worker._Result([None] * count, set())
 
 
 _only = targets._only

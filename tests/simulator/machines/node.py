@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorum.api.admin_service import AdminService
-from quorum.api.bulk_service import BulkService
-from quorum.api.dead_letters import forward_dead_letters
+from quorum.api.bulk.service import BulkService
+from quorum.api.dead_letters.worker import forward_dead_letters
 from quorum.api.health_watch import watch_health
-from quorum.api.hub import Hub
-from quorum.api.queue_service import QueueService
+from quorum.api.hub.hub import Hub
+from quorum.api.services.admin_service import AdminService
+from quorum.api.services.queue_service import QueueService
 from quorum.config import MemberAddresses, NodeConfig
 from quorum.log.errors import LogError
 from quorum.node import events as ev
