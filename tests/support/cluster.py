@@ -334,7 +334,12 @@ class Cluster:
                     session.lapsed(output.group)
         elif isinstance(
             output,
-            ev.CatalogChanged | ev.QueueDeleted | ev.MessagesDied | ev.StandingChanged | ev.VersionChanged,
+            ev.CatalogChanged
+            | ev.DecisionsDue
+            | ev.MessagesDied
+            | ev.QueueDeleted
+            | ev.StandingChanged
+            | ev.VersionChanged,
         ):
             pass
         elif (name, output.session) in self.sessions:
