@@ -1,14 +1,16 @@
 """The requests of a session that wait to be sent, without its publishes: requests in their order, and the dispositions
 and credits of holders.
 
-The writer of the stream takes requests first, then dispositions and credits (merged until that moment). A settlement
-therefore never waits behind megabytes of publishes.
+The writer of the stream takes requests first, then dispositions and credits (merged until that moment), then publishes.
+A settlement therefore never waits behind megabytes of publishes. A small batch that waits goes with the settlements in
+one request: a program that settles a message and publishes the next one sends one request for each message.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from quorum.client.delivery import MAX_RANGES, Holder
@@ -19,6 +21,8 @@ MAX_TURN = 1_024
 """Dispositions and credits that are sent together. The service allows so many of each."""
 MAX_TURN_RANGES = 10_000
 """Ranges of tags in one turn: with the other fields of its requests half of what any service allows, or less."""
+MAX_TURN_BATCH_BYTES = 64 << 10
+"""Bytes of a batch that goes with dispositions and credits."""
 
 
 class Outbox:
@@ -90,8 +94,12 @@ class Outbox:
         self._taken.set()
         return self._requests.popleft()
 
-    def next_turn(self) -> Any:
-        """The dispositions and credits that wait, one request alone or many together; None if none wait."""
+    def next_turn(self, next_publish: Callable[[int | None], Any]) -> Any:
+        """The dispositions and credits that wait and a batch, one request alone or many together; None if none wait.
+
+        next_publish: returns the request of the next batch, or None. Its argument is the most bytes that the batch may
+        have, or None.
+        """
         found: list[Any] = []
         ranges = 0
         while self._holders and len(found) < MAX_TURN and ranges + MAX_RANGES <= MAX_TURN_RANGES:
@@ -102,9 +110,12 @@ class Outbox:
             else:
                 found.append(request)
                 ranges += len(request.disposition.tags)
-        if len(found) < 2:
-            return found[0] if found else None
-        turn = queue_pb2.RequestTurn()
+        publish = next_publish(MAX_TURN_BATCH_BYTES if found else None)
+        if not found:
+            return publish
+        if len(found) == 1 and publish is None:
+            return found[0]
+        turn = queue_pb2.RequestTurn(publish=None if publish is None else publish.publish)
         for request in found:
             if request.HasField("disposition"):
                 turn.dispositions.append(request.disposition)

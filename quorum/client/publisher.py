@@ -260,10 +260,13 @@ class Publisher:
         self._waiters.append(batch)
         self._admit_waiters()
 
-    def next_request(self) -> Any:
-        """The next batch, or part of one, to send, as a SessionRequest; None if all are sent."""
+    def next_request(self, max_bytes: int | None = None) -> Any:
+        """The next batch, or part of one, to send, as a SessionRequest; None if all are sent, or if the next batch has
+        more than max_bytes."""
         while self._unsent:
             pending = self._unsent[0]
+            if max_bytes is not None and pending.size_bytes > max_bytes:
+                return None
             part = pending.next_part() if pending.first in self._pending else None
             if part is None:  # all of it is sent, or was decided while it waited to be resent
                 self._unsent.popleft()

@@ -367,7 +367,7 @@ class Session:
                 raise ConnectionLost(f"{self.endpoint} was silent for {silent_s:.1f} s")
 
     def _next_request(self) -> Any:
-        """What is written next: requests, then what consumers say, then publishes. None: nothing yet."""
+        """What is written next: requests, then what consumers say, with or before publishes. None: nothing yet."""
         outbox = self._stream.outbox
         if self._stream.is_between:
             return None
@@ -375,7 +375,7 @@ class Session:
             return request
         if not self.placement.is_settled:
             return None
-        return outbox.next_turn() or self.publisher.next_request()
+        return outbox.next_turn(self.publisher.next_request)
 
     # ---- answers
 

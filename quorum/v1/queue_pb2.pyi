@@ -120,12 +120,14 @@ class SessionRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., publish: _Optional[_Union[PublishBatch, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., disposition: _Optional[_Union[Disposition, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., get: _Optional[_Union[SessionGet, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., turn: _Optional[_Union[RequestTurn, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., rollback: _Optional[_Union[Rollback, _Mapping]] = ...) -> None: ...
 
 class RequestTurn(_message.Message):
-    __slots__ = ("dispositions", "credits")
+    __slots__ = ("dispositions", "credits", "publish")
     DISPOSITIONS_FIELD_NUMBER: _ClassVar[int]
     CREDITS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
     dispositions: _containers.RepeatedCompositeFieldContainer[Disposition]
     credits: _containers.RepeatedCompositeFieldContainer[Credit]
-    def __init__(self, dispositions: _Optional[_Iterable[_Union[Disposition, _Mapping]]] = ..., credits: _Optional[_Iterable[_Union[Credit, _Mapping]]] = ...) -> None: ...
+    publish: PublishBatch
+    def __init__(self, dispositions: _Optional[_Iterable[_Union[Disposition, _Mapping]]] = ..., credits: _Optional[_Iterable[_Union[Credit, _Mapping]]] = ..., publish: _Optional[_Union[PublishBatch, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("opened", "confirms", "done", "failed", "attached", "delivery", "cancelled", "drained", "turn", "active_changed", "timed_out")

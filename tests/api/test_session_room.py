@@ -28,12 +28,14 @@ BATCH = pb.MessageBatch(count=1, bodies=bytes(600), body_ends=[600]).SerializeTo
 
 class Driver:
     def __init__(self) -> None:
-        self.published: list[ev.Submit] = []
+        self.submitted: list[ev.Submit] = []
 
     def submit(self, items: tuple[ev.Input, ...]) -> None:
-        self.published += [
-            item for item in items if isinstance(item, ev.Submit) and isinstance(item.command, c.Enqueue)
-        ]
+        self.submitted += [item for item in items if isinstance(item, ev.Submit)]
+
+    @property
+    def published(self) -> list[ev.Submit]:
+        return [item for item in self.submitted if isinstance(item.command, c.Enqueue)]
 
 
 class Call:
@@ -124,6 +126,21 @@ def test_others_run_while_a_turn_of_many_parts_is_carried_out() -> None:
         assert max(after - before for before, after in pairwise(seen)) <= PARTS_AT_A_TIME
 
     on_session(_after_open(iter([turn])), run)
+
+
+def test_a_turn_carries_out_its_settlements_before_its_batch() -> None:
+    turn = _turn_of("c", 2)
+    turn.publish.routing_key, turn.publish.first_sequence, turn.publish.lowest_unconfirmed = "q", 1, 1
+    turn.publish.batch = BATCH
+
+    async def run(hub: Hub, driver: Driver, call: Call) -> None:
+        session = await _session_of(hub)
+        session.consumers.by_tag["c"] = Consumer("c", 1, 1, 1)
+        await until_it_rests(call)
+        kinds = [type(each.command) for each in driver.submitted]
+        assert kinds == [c.Settle, c.Credit, c.Enqueue]
+
+    on_session(_after_open(iter([pb.SessionRequest(turn=turn)])), run)
 
 
 def test_a_turn_of_many_parts_waits_while_the_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

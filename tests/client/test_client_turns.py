@@ -1,4 +1,4 @@
-"""The dispositions and credits that a session sends together stay within what the service takes."""
+"""What a session sends together: dispositions, credits and a small batch, within what the service takes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quorum.api.grpc import request_limits
+from quorum.client.batch import PreparedBatch
 from quorum.client.consumer import Consumer, ConsumerOptions
 from quorum.client.endpoints import parse_url
 from quorum.client.session import Session
@@ -47,5 +48,23 @@ def test_every_request_of_many_settlements_is_taken_by_the_service(consumers: in
             assert len(request.turn.credits) <= 1_024
             count += sum(len(disposition.tags) for disposition in sent)
         assert count == consumers * settled
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("size", "sent"), [(100, ["turn"]), (100_000, ["disposition", "publish"])])
+def test_a_small_batch_goes_with_the_settlements(size: int, sent: list[str]) -> None:
+    async def scenario() -> None:
+        session = Session(("host:1",), 3_000, lambda: 3_000, parse_url("quorum://host:1").open_channel)
+        consumer = Consumer(session.attachments, "q", "consumer", ConsumerOptions())
+        consumer.attach = 1
+        delivery = consumer.receive(queue_pb2.Delivery(attach=1, first_tag=1, count=9))
+        await session.publisher.admit("q", PreparedBatch(bytes(size), 1), None)
+        await session.publisher.admit("r", PreparedBatch(b"second", 1), None)
+        await consumer.settle(delivery[0])
+        requests = list(requests_of(session))
+        assert [request.WhichOneof("request") for request in requests] == [*sent, "publish"]
+        batches = [request.turn.publish.batch or request.publish.batch for request in requests]
+        assert [len(batch) for batch in batches if batch] == [size, len(b"second")]
 
     asyncio.run(scenario())

@@ -365,6 +365,8 @@ class FakeStream:
             self._disposition(disposition)
         for credit in request.credits:
             self._credit(credit)
+        if request.HasField("publish"):
+            self._publish(request.publish)
 
     def _publish(self, request: Any) -> None:
         cluster = self.cluster

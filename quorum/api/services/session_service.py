@@ -232,6 +232,8 @@ class SessionCall:
             if number % PARTS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
                 await self._session.room()
+        if request.HasField("publish"):
+            await self._publish(request.publish)
 
 
 def producer_of(user: User | None, producer_id: bytes) -> bytes:
