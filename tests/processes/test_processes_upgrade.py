@@ -1,10 +1,10 @@
 """Running clusters change to another release: real processes, started from wheels, under load.
 
-1. From 0.1.0, all members at once, as its upgrade demands. The wheel is built from the history of this repository.
-2. From this release to one that knows one machine version more, member by member. That release is this one with
-   another number in `fifo/versions.py`, because no later one exists.
+1. From 0.1.0, all members at once, as its upgrade demands.
+2. Member by member: from each earlier release since then to the next one, and at last to one that knows one machine
+   version more. That release is this one with another number in `fifo/versions.py`.
 
-Both tests use one cluster, and each can run alone.
+The wheels of earlier releases are built from the history of this repository.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from support import checkers
 from support.processes_cluster import all_equal
 from support.processes_load import CONNECT_LIMIT_MS, Load, Recorder
 from support.releases import (
+    BEFORE_0_2_0,
     RELEASE_0_1_0,
     ReleasesCluster,
     installed,
@@ -61,10 +62,10 @@ def this_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(ROOT, tmp_path_factory.mktemp("releases") / "this")
 
 
-@pytest.fixture(scope="module")
-def cluster(this_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReleasesCluster]:
+@pytest.fixture
+def cluster(this_release: Path, tmp_path: Path) -> Iterator[ReleasesCluster]:
     """Its members are not started yet."""
-    cluster = ReleasesCluster(tmp_path_factory.mktemp("upgrade") / "cluster", this_release)
+    cluster = ReleasesCluster(tmp_path / "cluster", this_release)
     try:
         yield cluster
     finally:
@@ -123,16 +124,29 @@ def test_a_cluster_of_0_1_0_starts_with_this_release_and_has_every_message(
 def test_members_are_upgraded_one_by_one_under_load_and_go_back_until_the_version_is_switched(
     cluster: ReleasesCluster, this_release: Path, tmp_path: Path
 ) -> None:
+    earlier = [
+        installed(source_of(commit, tmp_path / f"source-{commit}"), tmp_path / commit)
+        for commit in (BEFORE_0_2_0,)
+        if is_in_history(commit)
+    ]
+    newer = with_a_newer_machine(this_release, tmp_path / "newer", CURRENT)
+    print(asyncio.run(upgraded(cluster, [*earlier, this_release], newer)))
+
+
+async def upgraded(cluster: ReleasesCluster, releases: list[Path], newer: Path) -> str:
+    """releases: without the machine version of `newer`, the oldest one first."""
+    first, *_, last = cluster.names
+    oldest, *others = releases
+    older = releases[-1]
+    cluster.releases = dict.fromkeys(cluster.names, oldest)
     cluster.start()
     cluster.wait_ready()
-    newer = with_a_newer_machine(this_release, tmp_path / "newer", CURRENT)
-    print(asyncio.run(upgraded(cluster, this_release, newer)))
-
-
-async def upgraded(cluster: ReleasesCluster, older: Path, newer: Path) -> str:
-    first, *_, last = cluster.names
     async with Recorder(cluster, "rolling", load=LOAD) as load:
         await load.progress()
+        for release in others:
+            for name in cluster.names:
+                await asyncio.to_thread(cluster.change, name, release)
+                await load.progress()
         await asyncio.to_thread(cluster.change, first, newer)
         await load.progress()
         known = {**dict.fromkeys(cluster.names, CURRENT), first: CURRENT + 1}

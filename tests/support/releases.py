@@ -17,7 +17,9 @@ from support.repository import ROOT
 
 RELEASE_0_1_0 = "4e9d24e5a901aa8b2cb533d5ae350d0f5f98108e"
 """The last commit of release 0.1.0. It has machine version 1, the oldest one whose data every release reads. Later
-commits have machine version 2, which changed until it was released: they promise nothing to each other."""
+commits have machine version 2, which changed until it was released with 0.2.0: they promise nothing to each other."""
+BEFORE_0_2_0 = "dbfd501877c609261eb8847d769f6ca2e12e8a6b"
+"""A commit days before release 0.2.0. What the tests' load does has not changed between them."""
 PARTS = ("pyproject.toml", "README.md", "LICENSE", "quorum", "fifo", "selectors", "spark")
 """What the build of a wheel reads."""
 VERSIONS = Path("fifo") / "versions.py"
