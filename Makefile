@@ -61,10 +61,11 @@ $(VENV)/.installed: pyproject.toml $(LOCKS)
 	$(VENV)/bin/python -m compileall -q fifo quorum selectors
 	@touch $@
 
-# PySpark is published as source only. Its wheel is installed once, so it is not compressed.
+# PySpark is published as source only. Its wheel is installed once, so it is not compressed. The tests use a small part of
+# all these modules, so Python compiles them when they are imported.
 $(VENV)/.tools: $(VENV)/.installed
 	@echo "installing what the tests need; PySpark alone is 450 MB"
-	$(VENV)/bin/python $(PIP) --config-settings=--build-option=--compression=stored $(LOCKED) requirements/dev.txt
+	$(VENV)/bin/python $(PIP) --no-compile --config-settings=--build-option=--compression=stored $(LOCKED) requirements/dev.txt
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -qq --no-install-recommends chromium >/dev/null 2>&1; } || \
 	  echo "chromium is not installed, and could not be: the tests of the management page are left out"
 	@touch $@
@@ -139,7 +140,7 @@ proto: $(PROTO)/.installed
 
 $(PROTO)/.installed: requirements/proto.txt
 	$(PYTHON) -m venv $(PROTO)
-	$(PROTO)/bin/python $(PIP) --require-hashes --requirement requirements/proto.txt
+	$(PROTO)/bin/python $(PIP) --no-compile --require-hashes --requirement requirements/proto.txt
 	@touch $@
 
 # uv writes lock files for all versions of Python from 3.11 on. What the files name stays, if it can.
