@@ -332,8 +332,11 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         priority: int = 0,
         timeout_ms: int | None = None,
     ) -> Consumer:
-        """A consumer. It attaches when it is awaited, entered, or first iterated. priority: -10 to 10; consumers with a
-        higher one are served first."""
+        """A consumer. It attaches when it is awaited, entered, or first iterated.
+
+        prefetch: unsettled messages at a time, 1 or more; the client keeps their bodies in memory. auto_settle: a
+        message is settled when the same iteration is asked for the next one; the last one before a `break` is not.
+        priority: -10 to 10; consumers with a higher one are served first."""
         options = ConsumerOptions(
             selector=selector,
             property_filter=None if property_filter is None else filter_value(property_filter),

@@ -68,7 +68,8 @@ class Consumer(Holder):
     """The messages of one queue: `async for message in consumer`, or `async for delivery in consumer.deliveries()` for
     whole batches. The consumer attaches by `await consumer`, `async with`, or the first iteration.
 
-    With auto_settle, a message or batch is settled when the caller asks for the next one.
+    With auto_settle, a message or batch is settled when the same iteration is asked for the next one. The last one
+    before a `break`, a `return` or an exception is not settled, because nothing shows that the caller is done with it.
 
     An iteration that is broken off, or whose wait is cancelled, loses nothing: the next iteration, or `next_delivery`,
     continues where it ended.
