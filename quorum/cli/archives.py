@@ -40,7 +40,10 @@ def archive(
     ],
     once: Annotated[bool, typer.Option("--once", help="archive the present messages, then end")] = False,
     leave: Annotated[
-        bool, typer.Option("--leave", help="leave the messages in their queues; checked-out ones are missed")
+        bool,
+        typer.Option(
+            "--leave", help="leave the messages in their queues; misses checked-out and delayed ones"
+        ),
     ] = False,
     subscription: Annotated[
         str, typer.Option(help="name of the subscription that takes the messages")
