@@ -91,9 +91,9 @@ check: $(TOOLS) $(PROTO)/.installed
 	$(call side-by-side,layout types style)
 
 # The parts of the tests, those that take longest first. Tests that start processes and JVMs wait for a part of the time,
-# so one part more runs at a time than there are processors. Nearly all starts of clusters are in two parts, because two
-# clusters that look for free ports at the same time may find the same ones: `processes` takes its ports from a range of
-# its own (tests/processes/conftest.py). The tests of Spark share one session.
+# so one part more runs at a time than there are processors. Parts that start members take their ports from ranges of
+# their own (tests/conftest.py), because two tests that look for free ports at the same time may find the same ones. The
+# tests of Spark share one session.
 # `others` has what no other part has, but for the layout: that is a part of `make check`.
 COMMANDS        := tests/bench tests/cli tests/demo
 OF_A_PART       := $(COMMANDS) $(addprefix tests/,api fifo layout node processes simulation spark)

@@ -532,7 +532,7 @@ class Client(_Settling):
         priority: int = 0,
         timeout_ms: int | None = None,
     ) -> Consumer:
-        """Attach a consumer at once and return it."""
+        """Attach a consumer at once and return it. The arguments are those of the asyncio client's `consume`."""
 
         async def attach() -> AioConsumer:
             consumer = self._client.consume(

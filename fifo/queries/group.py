@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fifo.commands import UNKNOWN
 from fifo.effects import Deliver, Refused, Run
 from fifo.group_machine import GroupMachine
 from fifo.group_state import no_queue
@@ -76,6 +77,13 @@ def staged(group: GroupMachine, queue: int) -> tuple[StagedInfo, ...]:
     """The unpublished staged parts, ordered by the time of their last chunk, oldest first."""
     machine = group.queues.get(queue)
     return () if machine is None else machine.staging.infos()
+
+
+def staged_owner(group: GroupMachine, queue: int, producer: str) -> int:
+    """The owner of a producer of staged batches; UNKNOWN if the queue does not remember the producer."""
+    machine = group.queues.get(queue)
+    last = None if machine is None else machine.staging.last_batches.get(producer)
+    return UNKNOWN if last is None else last.owner
 
 
 def subscriptions(group: GroupMachine, queue: int) -> tuple[SubscriptionInfo, ...]:

@@ -14,11 +14,13 @@ import typer
 from quorum.cli.console import (
     CliError,
     JsonOption,
+    Patience,
+    TimeoutOption,
     UrlOption,
-    connect,
     default_url,
     note,
     print_json,
+    served,
 )
 from quorum.cli.counts import counted
 from quorum.cli.spark_options import ConfOption, MasterOption, heap
@@ -38,7 +40,10 @@ def archive(
     ],
     once: Annotated[bool, typer.Option("--once", help="archive the present messages, then end")] = False,
     leave: Annotated[
-        bool, typer.Option("--leave", help="leave the messages in their queues; checked-out ones are missed")
+        bool,
+        typer.Option(
+            "--leave", help="leave the messages in their queues; misses checked-out and delayed ones"
+        ),
     ] = False,
     subscription: Annotated[
         str, typer.Option(help="name of the subscription that takes the messages")
@@ -60,6 +65,7 @@ def archive(
     master: MasterOption = None,
     conf: ConfOption = None,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Write queues to Parquet files, each message once (docs/spark.md). Runs until Ctrl-C, or with --once to the
     end."""
@@ -86,7 +92,7 @@ def archive(
         wanted.check()  # before Spark starts, because that takes seconds
     except OptionError as error:
         raise CliError(str(error)) from None
-    with connect(url) as client:
+    with served(url, timeout) as client:
         for queue in queues:
             client.describe(queue)
     with spark_session("archive", memory, master, conf) as spark:
@@ -140,6 +146,7 @@ def selectivity(
     master: MasterOption = None,
     conf: ConfOption = None,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count the archived messages that selectors match, the cost of their fields, and the fields worth keeping."""
@@ -151,6 +158,7 @@ def selectivity(
         raise CliError("no selectors; give --selector, --selectors or --cluster")
     with spark_session("selectivity", memory, master, conf) as spark:
         from quorum.cli.live_selectors import Present, of_cluster
+        from quorum.client.bulk import BulkClient
         from quorum.spark.archive import queues_of, read_archive
         from quorum.spark.selectivity import asked
         from quorum.spark.selectivity import selectivity as judge
@@ -159,7 +167,13 @@ def selectivity(
         archived = read_archive(spark, directory, queue or ())
         now = Present((), {}, ())
         if asks_cluster:
-            now = of_cluster(url or default_url(), queue or queues_of(directory))
+            names, patience = queue or queues_of(directory), Patience(timeout)
+            chosen = url or default_url()
+            with (
+                served(chosen, patience) as client,
+                BulkClient(chosen, timeout_ms=patience.left_ms) as bulk,
+            ):
+                now = of_cluster(client, bulk, names)
             for name in now.absent:
                 note(f"the cluster has no queue {name}, so it has no selectors")
         found = judge(archived, [*wanted, *now.asked], now.names)

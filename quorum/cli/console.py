@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from quorum.client.records import ClusterStatus
     from quorum.client.values import FieldValue
     from quorum.sync import Client
 
@@ -283,6 +284,11 @@ def explain(client: Client, limit_ms: int = EXPLAIN_LIMIT_MS) -> str:
         return ""
     except QuorumError as error:
         return str(error)
+    return without_leader(seen)
+
+
+def without_leader(seen: ClusterStatus) -> str:
+    """The groups without a leader, and the members that cannot be reached. Empty if every group has a leader."""
     missing = [
         "the system group" if not each.group else str(each.group) for each in seen.groups if not each.leader
     ]

@@ -11,12 +11,14 @@ import typer
 from quorum.cli.console import (
     CliError,
     JsonOption,
+    Patience,
+    TimeoutOption,
     UrlOption,
-    connect,
     default_url,
     note,
     print_json,
     printable,
+    served,
 )
 from quorum.cli.counts import counted
 from quorum.cli.queues import show_redriven
@@ -60,6 +62,7 @@ def deadletters(
     master: MasterOption = None,
     conf: ConfOption = None,
     url: UrlOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count the messages of a dead-letter queue by their last death and by properties. Removes nothing.
@@ -71,7 +74,7 @@ def deadletters(
     if redrive and (by or fields):
         raise CliError("--by and --fields count messages; --redrive counts nothing")
     chosen = url or default_url()
-    with connect(chosen) as client:
+    with served(chosen, timeout) as client:
         client.describe(queue)
     with spark_session("deadletters", memory, master, conf) as spark:
         from quorum.spark.dead_letters import count, letters, selector_of
@@ -86,8 +89,9 @@ def deadletters(
         return
     if selector is not None:
         note(f"the selector is {printable(selector)}")
-    with connect(chosen) as client:
-        show_redriven(queue, client.redrive(queue, selector, limit=limit, only=only), as_json=as_json)
+    with served(chosen, Patience(timeout, is_for_each_call=True)) as client:
+        moved = client.redrive(queue, selector, limit=limit, only=only)
+    show_redriven(queue, moved, as_json=as_json)
 
 
 def _show(found: Counted, parts: list[str], *, as_json: bool) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quorum import sync
 from quorum.client.bulk import BulkClient
 from quorum.client.errors import NotFound
 from quorum.spark.selectivity import Asked
+from quorum.sync import Client
 from quorum_selectors import canonical, unparse
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES
 
@@ -24,27 +24,26 @@ class Present:
     absent: tuple[str, ...]
 
 
-def of_cluster(url: str, queues: Sequence[str]) -> Present:
+def of_cluster(client: Client, bulk: BulkClient, queues: Sequence[str]) -> Present:
     """Ask a cluster. Equal selectors of a queue are merged. QuorumError if no member answers."""
     users: dict[tuple[str, bytes], list[str]] = {}
     names: dict[str, tuple[str, ...]] = {}
     absent = []
-    with sync.connect(url) as client, BulkClient(url) as bulk:
-        for queue in queues:
-            try:
-                found, subscriptions = client.describe(queue), bulk.subscriptions(queue)
-            except NotFound:
-                absent.append(queue)
-                continue
-            for consumer in found.consumers:
-                if consumer.filter:
-                    users.setdefault((queue, consumer.filter), []).append(f"consumer {consumer.consumer_tag}")
-            for subscription in subscriptions:
-                if subscription.filter:
-                    users.setdefault((queue, subscription.filter), []).append(
-                        f"subscription {subscription.subscription}"
-                    )
-            names[queue] = _kept(found.queue.effective_arguments)
+    for queue in queues:
+        try:
+            found, subscriptions = client.describe(queue), bulk.subscriptions(queue)
+        except NotFound:
+            absent.append(queue)
+            continue
+        for consumer in found.consumers:
+            if consumer.filter:
+                users.setdefault((queue, consumer.filter), []).append(f"consumer {consumer.consumer_tag}")
+        for subscription in subscriptions:
+            if subscription.filter:
+                users.setdefault((queue, subscription.filter), []).append(
+                    f"subscription {subscription.subscription}"
+                )
+        names[queue] = _kept(found.queue.effective_arguments)
     asked = tuple(
         Asked(encoded, unparse.shown(canonical.decode(encoded)), queue, tuple(sorted(who)))
         for (queue, encoded), who in sorted(users.items())

@@ -13,6 +13,7 @@ import typer
 
 from quorum.addresses import host_port
 from quorum.cli.console import (
+    WHERE_TO_LOOK,
     CliError,
     JsonOption,
     Patience,
@@ -22,6 +23,7 @@ from quorum.cli.console import (
     connect,
     default_url,
     print_json,
+    without_leader,
 )
 
 if TYPE_CHECKING:
@@ -216,12 +218,24 @@ def transfer(
 
 
 def rebalance(url: UrlOption = None, timeout: TimeoutOption = None) -> None:
-    """Spread the groups' leaders evenly over the members."""
+    """Spread the groups' leaders evenly over the members that can be reached and are not drained.
+
+    Status 1: a group has no leader, so there is none to move."""
     with _administer(url, Patience(timeout)) as client:
         moved = client.rebalance_leaders()
+        seen = client.cluster_status()
     for group, leader in sorted(moved.items()):
         print(f"{leader} leads group {group}")
-    if not moved:
+    problem = without_leader(seen)
+    if problem:
+        raise CliError(f"{problem}; {WHERE_TO_LOOK}", 1)
+    away = [each.name for each in seen.members if not each.reachable and not each.drained]
+    if away:
+        print(
+            f"the leaders are spread over the members that {seen.answering_node} reaches; it cannot reach "
+            + ", ".join(away)
+        )
+    elif not moved:
         print("the leaders are spread evenly already")
 
 

@@ -314,7 +314,10 @@ def consume(
         bool, typer.Option("--keep", help="return messages to the queue instead of settling them")
     ] = False,
     prefetch: Annotated[
-        int, typer.Option(min=1, max=65_536, help="highest number of unsettled messages")
+        int,
+        typer.Option(
+            min=1, max=65_536, help="highest number of unsettled messages; their bodies are in memory"
+        ),
     ] = 1000,
     priority: Annotated[
         int, typer.Option(min=-10, max=10, help="consumers with a higher priority are served first")

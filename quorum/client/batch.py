@@ -81,6 +81,8 @@ def prepare(batch: Batch) -> PreparedBatch:
         return batch
     if isinstance(batch, bytes | bytearray | memoryview):
         return PreparedBatch.parse(bytes(batch))
+    if not isinstance(batch, Iterable):
+        raise UsageError(f"a batch is messages, a PreparedBatch or bytes, not {type(batch).__name__}")
     return encode_batch(batch)
 
 

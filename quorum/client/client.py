@@ -54,7 +54,14 @@ from quorum.client.session import Session
 from quorum.client.transaction import Transaction
 from quorum.client.transaction_calls import TransactionCalls
 from quorum.client.users import UserCalls
-from quorum.client.values import FieldValue, Properties, require_flag, with_delay
+from quorum.client.values import (
+    FieldValue,
+    Properties,
+    require_flag,
+    require_selector,
+    require_whole,
+    with_delay,
+)
 from quorum.client.values import arguments as values
 from quorum.client.values import property_filter as filter_value
 from quorum.v1 import admin_pb2, queue_pb2, queue_pb2_grpc
@@ -62,6 +69,7 @@ from quorum.v1 import admin_pb2, queue_pb2, queue_pb2_grpc
 CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000
 SILENCE_MS = 3_000
+MAX_SEQUENCE = (1 << 64) - 1
 LISTED_QUEUES = 1_000
 """Queues that one call of ListQueues asks for."""
 
@@ -332,8 +340,11 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         priority: int = 0,
         timeout_ms: int | None = None,
     ) -> Consumer:
-        """A consumer. It attaches when it is awaited, entered, or first iterated. priority: -10 to 10; consumers with a
-        higher one are served first."""
+        """A consumer. It attaches when it is awaited, entered, or first iterated.
+
+        prefetch: unsettled messages at a time, 1 or more; the client keeps their bodies in memory. auto_settle: a
+        message is settled when the same iteration is asked for the next one; the last one before a `break` is not.
+        priority: -10 to 10; consumers with a higher one are served first."""
         options = ConsumerOptions(
             selector=selector,
             property_filter=None if property_filter is None else filter_value(property_filter),
@@ -351,8 +362,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         self, queue: str, count: int = 1, settled: bool = False, *, timeout_ms: int | None = None
     ) -> list[DeliveredMessage]:
         """Take up to `count` messages that are ready now. settled: they are settled at once (at most once)."""
-        if not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
-            raise UsageError(f"get of {count} messages; allowed: 1 to {MAX_COUNT}")
+        require_whole("count", count, 1, MAX_COUNT)
         check_name(queue)
         require_flag("settled", settled)
         session = self._live()
@@ -413,10 +423,14 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         limit 0: all. delayed: the delayed messages instead, by sequence. timeout_ms limits the wait for each part, not
         for the whole.
         """
+        check_name(queue)
+        require_whole("start_sequence", start_sequence, 0, MAX_SEQUENCE)
+        require_whole("limit", limit, 0, MAX_SEQUENCE)
         request = queue_pb2.BrowseRequest(
             queue=queue, start_sequence=start_sequence, limit=limit, delayed=delayed
         )
         if selector is not None:
+            require_selector(selector)
             request.selector = selector
         if property_filter is not None:
             request.property_filter.CopyFrom(filter_value(property_filter))
@@ -462,6 +476,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         self, name: str, arguments: Mapping[str, object] | None = None, *, timeout_ms: int | None = None
     ) -> bool:
         """Make sure that the queue exists with these arguments. True if this call created it."""
+        check_name(name)
         request = admin_pb2.DeclareQueueRequest(queue=name, arguments=values(arguments))
         return bool((await self._admin("DeclareQueue", request, timeout_ms)).created)
 
@@ -494,6 +509,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
 
     async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         """Queues whose names begin with prefix, sorted by name as the service sorts them."""
+        check_name(prefix)
         found: list[QueueInfo] = []
         request = admin_pb2.ListQueuesRequest(prefix=prefix, limit=LISTED_QUEUES)
         left_ms = self._time_left(timeout_ms)
@@ -505,6 +521,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
             request.after = response.next_after
 
     async def describe(self, name: str, *, timeout_ms: int | None = None) -> QueueDescription:
+        check_name(name)
         request = admin_pb2.DescribeQueueRequest(queue=name)
         consumers: list[ConsumerInfo] = []
         left_ms = self._time_left(timeout_ms)
@@ -531,6 +548,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
 
     async def _look_up(self, name: str, method: str, timeout_ms: int) -> admin_pb2.QueueInfo:
         """The queue that has the name now; its id serves all tries of this method's call."""
+        check_name(name)
         request = admin_pb2.DescribeQueueRequest(queue=name)
         response = await self._admin("DescribeQueue", request, timeout_ms, DOING[method])
         found: admin_pb2.QueueInfo = response.queue

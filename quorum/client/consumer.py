@@ -12,7 +12,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
 from quorum.client.errors import ClosedError, QuorumError, UsageError
-from quorum.client.values import require_flag
+from quorum.client.routes import check_name
+from quorum.client.values import require_flag, require_selector, require_whole
 from quorum.v1 import queue_pb2
 
 T = TypeVar("T", bound=DeliveredMessage | Delivery)
@@ -68,7 +69,8 @@ class Consumer(Holder):
     """The messages of one queue: `async for message in consumer`, or `async for delivery in consumer.deliveries()` for
     whole batches. The consumer attaches by `await consumer`, `async with`, or the first iteration.
 
-    With auto_settle, a message or batch is settled when the caller asks for the next one.
+    With auto_settle, a message or batch is settled when the same iteration is asked for the next one. The last one
+    before a `break`, a `return` or an exception is not settled, because nothing shows that the caller is done with it.
 
     An iteration that is broken off, or whose wait is cancelled, loses nothing: the next iteration, or `next_delivery`,
     continues where it ended.
@@ -79,10 +81,11 @@ class Consumer(Holder):
     ) -> None:
         super().__init__(attachments.stream, queue, consumer_tag)
         self._attachments = attachments
-        if not 1 <= options.prefetch <= MAX_COUNT:
-            raise UsageError(f"prefetch {options.prefetch}; allowed: 1 to {MAX_COUNT}")
-        if abs(options.priority) > MAX_PRIORITY:
-            raise UsageError(f"priority {options.priority}; allowed: -{MAX_PRIORITY}..{MAX_PRIORITY}")
+        check_name(queue)
+        require_whole("prefetch", options.prefetch, 1, MAX_COUNT)
+        require_whole("priority", options.priority, -MAX_PRIORITY, MAX_PRIORITY)
+        if options.selector is not None:
+            require_selector(options.selector)
         if options.selector is not None and options.property_filter is not None:
             raise UsageError("a consumer has a selector or a property filter, not both")
         self.options = options
@@ -266,8 +269,6 @@ class Consumer(Holder):
             priority=self.options.priority,
         )
         if self.options.selector is not None:
-            if not isinstance(self.options.selector, str):
-                raise TypeError(f"a selector is text, not {type(self.options.selector).__name__}")
             request.selector = self.options.selector
         elif self.options.property_filter is not None:
             request.property_filter.CopyFrom(self.options.property_filter)

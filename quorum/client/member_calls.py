@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quorum.client.admin_calls import AdminCalls
-from quorum.client.errors import UsageError
 from quorum.client.records import ClusterStatus, MemberInfo
 from quorum.client.transaction_calls import MAX_GROUP
+from quorum.client.values import require_whole
 from quorum.v1 import admin_pb2
 
 MAX_LEASE_TIME_MS = (1 << 64) - 1
@@ -44,8 +44,7 @@ class MemberCalls(AdminCalls):
 
     async def transfer_leadership(self, group: int, to: str, *, timeout_ms: int | None = None) -> None:
         """Transfer a group's leadership to member `to`. Returns when this member leads the group."""
-        if not 0 <= group <= MAX_GROUP:
-            raise UsageError(f"group {group}; allowed: 0..{MAX_GROUP}")
+        require_whole("group", group, 0, MAX_GROUP)
         await self._admin(
             "TransferLeadership", admin_pb2.TransferLeadershipRequest(group=group, to=to), timeout_ms
         )
@@ -61,8 +60,7 @@ class MemberCalls(AdminCalls):
         """Set the cluster's lease times; True if that changes anything. lease_ms: 500 to 60,000. leader_fallback_ms:
         500 to 120,000. RefusedError otherwise. `cluster_status().lease_times` shows when every member uses them."""
         for name, value in (("lease_ms", lease_ms), ("leader_fallback_ms", leader_fallback_ms)):
-            if not 0 <= value <= MAX_LEASE_TIME_MS:
-                raise UsageError(f"{name} is {value}; allowed: 0..{MAX_LEASE_TIME_MS}")
+            require_whole(name, value, 0, MAX_LEASE_TIME_MS)
         times = admin_pb2.LeaseTimes(lease_ms=lease_ms, leader_fallback_ms=leader_fallback_ms)
         request = admin_pb2.SetLeaseTimesRequest(lease_times=times)
         return bool((await self._admin("SetLeaseTimes", request, timeout_ms)).changed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quorum.client.admin_calls import AdminCalls
-from quorum.client.errors import UsageError
 from quorum.client.records import Policy
 from quorum.client.values import arguments as values
+from quorum.client.values import require_whole
 from quorum.v1 import admin_pb2
 
 MAX_PRIORITY = (1 << 31) - 1
@@ -31,8 +31,7 @@ class PolicyCalls(AdminCalls):
         pattern: matches a queue's whole name, `*` for any characters. The matching policy with the highest priority
         applies. Returns when all queues are configured accordingly.
         """
-        if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-            raise UsageError(f"priority {priority}; allowed: {-MAX_PRIORITY}..{MAX_PRIORITY}")
+        require_whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         policy = admin_pb2.Policy(name=name, pattern=pattern, priority=priority, arguments=values(arguments))
         request = admin_pb2.SetPolicyRequest(policy=policy)
         return bool((await self._admin("SetPolicy", request, timeout_ms)).changed)

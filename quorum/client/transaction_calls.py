@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorum.client.admin_calls import AdminCalls
 from quorum.client.errors import UsageError
 from quorum.client.records import ResolvedTransaction, TransactionInfo
+from quorum.client.values import require_whole
 from quorum.v1 import admin_pb2
 
 MAX_GROUP = (1 << 32) - 1
@@ -19,7 +20,7 @@ class TransactionCalls(AdminCalls):
     async def transactions(self, group: int = 0, *, timeout_ms: int | None = None) -> list[TransactionInfo]:
         """Transactions that are not finished in a Raft group, or in all for 0, by group, producer and number. This is
         the view of the node that answers, and needs no majority."""
-        _check("group", group, MAX_GROUP)
+        require_whole("group", group, 0, MAX_GROUP)
         request = admin_pb2.ListTransactionsRequest(group=group)
         found: list[TransactionInfo] = []
         left_ms = self._time_left(timeout_ms)
@@ -46,8 +47,8 @@ class TransactionCalls(AdminCalls):
         transaction may count in some groups and not in others. Without an outcome such a part stays as it is
         (UnavailableError). NotFound: the part does not wait, or an earlier try has ended it.
         """
-        _check("group", group, MAX_GROUP)
-        _check("transaction", number, MAX_NUMBER)
+        require_whole("group", group, 0, MAX_GROUP)
+        require_whole("transaction", number, 0, MAX_NUMBER)
         if outcome not in OUTCOMES:
             raise UsageError(f"outcome {outcome!r}; allowed: commit, rollback, or none")
         request = admin_pb2.ResolveTransactionRequest(
@@ -56,8 +57,3 @@ class TransactionCalls(AdminCalls):
         )
         response = await self._admin("ResolveTransaction", request, timeout_ms)
         return ResolvedTransaction(response.committed, response.by_hand)
-
-
-def _check(name: str, value: int, most: int) -> None:
-    if not 0 <= value <= most:
-        raise UsageError(f"{name} {value}; allowed: 0..{most}")

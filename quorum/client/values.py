@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from operator import index
 from typing import Any
 
 from quorum.client.errors import UsageError
@@ -84,6 +85,31 @@ def require_flag(name: str, value: object) -> None:
         raise UsageError(f"{name} is True or False, not {value!r}")
 
 
+def require_whole(name: str, value: object, least: int, most: int) -> None:
+    """UsageError unless the value is a whole number of this range."""
+    try:
+        if not isinstance(value, bool) and least <= index(value) <= most:  # type: ignore[arg-type]
+            return
+    except TypeError:
+        pass
+    raise UsageError(f"{name} {value!r}; allowed: a whole number from {least} to {most}")
+
+
+def require_selector(selector: object) -> None:
+    """UsageError unless the selector is text. The service checks its syntax."""
+    if not isinstance(selector, str):
+        raise UsageError(f"a selector is text, not {type(selector).__name__}")
+
+
+def require_mapping(what: str, value: object) -> None:
+    """UsageError unless the value is a mapping whose keys are text."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{what} are a mapping of names to values, not {type(value).__name__}")
+    for name in value:
+        if not isinstance(name, str):
+            raise UsageError(f"{what}: the name {name!r} is not text")
+
+
 def field_name(name: str) -> str:
     """The field of `Properties` for an AMQP name. Raises UsageError for an unknown name; the error names the nearest
     known one."""
@@ -128,8 +154,8 @@ def get_value(value: Any) -> FieldValue | None:
 def arguments(given: Mapping[str, object] | None) -> dict[str, Any]:
     """Queue arguments as Values. A list of names becomes one text with commas."""
     result: dict[str, Any] = {}
-    if given is not None and not isinstance(given, Mapping):
-        raise UsageError(f"arguments are a mapping of names to values, not {type(given).__name__}")
+    if given is not None:
+        require_mapping("arguments", given)
     for name, value in (given or {}).items():
         plain = value
         if isinstance(value, list | tuple):
@@ -158,6 +184,7 @@ def encode_properties(
     if isinstance(properties, Properties):
         present: Mapping[str, object] = {name: getattr(properties, name) for name in FIELD_NAMES}
     else:
+        require_mapping("properties", properties or {})
         present = {field_name(name): value for name, value in (properties or {}).items()}
     for name, value in present.items():
         if value is None:
@@ -170,6 +197,7 @@ def encode_properties(
             raise UsageError(
                 f"property {amqp_name(name)!r} cannot be {value!r}; allowed: {_ALLOWED.get(name, 'text')}"
             ) from problem
+    require_mapping("application properties", application_properties or {})
     for name, value in (application_properties or {}).items():
         try:
             set_value(result.application_properties[name], value, name)
@@ -216,11 +244,13 @@ def decode_properties(message: Any) -> Properties:
 def property_filter(given: Mapping[str, Mapping[str, FieldValue]]) -> Any:
     """A queue_pb2.PropertyFilter from {"properties": {...}, "application_properties": {...}}."""
     result = queue_pb2.PropertyFilter()
+    require_mapping("the sections of a property filter", given)
     for section, entries in given.items():
         if section.replace("-", "_") not in ("properties", "application_properties"):
             raise UsageError(
                 f"unknown section {section!r} of a property filter; known: properties, application_properties"
             )
+        require_mapping(f"the {section.replace('_', ' ')} of a property filter", entries)
         target = getattr(result, section.replace("-", "_"))
         for name, value in entries.items():
             set_value(target[name], value, name)

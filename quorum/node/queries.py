@@ -225,6 +225,13 @@ class StagedParts(QueueQuery[tuple[bytes, ...]]):
     batch: int
 
 
+@dataclass(frozen=True, slots=True)
+class StagedOwner(QueueQuery[int]):
+    """The owner of a producer of staged batches; UNKNOWN if the queue does not remember the producer."""
+
+    producer: str
+
+
 # ---- dead letters
 
 

@@ -1,8 +1,9 @@
 """A stream that follows a queue and takes nothing: `mode=tail`.
 
 Offsets are sequences. A batch has the messages of a range of sequences that are ready when it is read, without those
-that consumers have checked out or settled by then. A tail therefore sees all messages only of a queue without
-consumers, and a batch that is read again may have fewer rows.
+that are delayed then, and without those that consumers have checked out or settled. It does not come back for them. A
+tail therefore sees all messages only of a queue without consumers and delays. A batch that is read again may have other
+rows.
 """
 
 from __future__ import annotations

@@ -236,7 +236,8 @@ class BulkServicer(object):
 
     def Discard(self, request, context):
         """Drops unpublished parts. Parts that do not exist are ignored. With `forget`, the producer gives its place back, also
-        after its last batch was published.
+        after its last batch was published. In a cluster with users, only the user that has published with it, or an
+        administrator, may have it forgotten: PERMISSION_DENIED (NOT_PERMITTED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -14,7 +14,7 @@ PLACES = {
     "invalid": 0,
     "unavailable": 0,
     "_unauthenticated": 0,
-    "_denied": 0,
+    "denied": 0,
     "BatchError": 0,
     "TogetherTooLarge": 0,
     "exhausted": 0,

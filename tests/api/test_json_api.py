@@ -202,6 +202,24 @@ def test_errors_before_a_call_are_json_too(monkeypatch: pytest.MonkeyPatch) -> N
     asyncio.run(run())
 
 
+def test_no_answer_with_data_or_an_error_may_be_stored() -> None:
+    async def run() -> None:
+        async with member() as http:
+            for method, path in (
+                ("GET", "/api/v1/queues"),
+                ("GET", "/openapi.json"),
+                ("GET", "/api/v1/queues/none"),
+                ("GET", "/api/v1/events?queue=none"),
+                ("GET", "/none"),
+                ("DELETE", "/api/v1/queues"),
+            ):
+                assert "cache-control: no-store" in await http.head(method, path), path
+            assert "cache-control: no-store" in await http.head("bad method", "/")
+            assert "cache-control: no-store" in await http.event_head("/api/v1/events")
+
+    asyncio.run(run())
+
+
 KINDS = {
     "monitor": {"monitors": True},
     "nobody": {},

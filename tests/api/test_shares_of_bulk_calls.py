@@ -15,6 +15,8 @@ from fifo.effects import Ok
 from fifo.limits import PRODUCTION
 from fifo.queue_machine import QueueMachine
 from quorum.api.owners import owner_of
+from quorum.api.security.access import USER
+from quorum.catalog.users import User
 from quorum.v1 import bulk_pb2 as pb
 from support.cluster import Cluster, Session, batch
 from support.services import Aborted, Api, Context
@@ -78,6 +80,36 @@ async def requests(producer: str) -> AsyncIterator[pb.StageRequest]:
     yield pb.StageRequest(
         queue="orders", producer=producer, part=bytes(16), arrow=sink.getvalue().to_pybytes()
     )
+
+
+def test_another_user_s_producer_is_forgotten_by_an_administrator_only() -> None:
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+
+    async def forget(api: Api, user: User | None) -> None:
+        USER.set(user)
+        peer = Context("ipv4:10.0.0.9:1" if user is None else f"user:{user.name}")
+        discard = pb.DiscardStagedRequest(queue="orders", producer="nightly", forget=True)
+        await api.call(api.bulk.Discard(discard, peer))  # type: ignore[arg-type]
+
+    def is_known() -> bool:
+        cluster.settle()
+        return "nightly" in cluster.members["n1"].queue_machine(group).queues[queue].staging.last_batches
+
+    async def run() -> None:
+        api = Api(cluster, "n1")
+        anna, ben = User("anna", "", write="*"), User("ben", "", write="*")
+        await forget(api, ben)  # it is not known yet
+        for may in (anna, User("root", "", administers=True), None):
+            await api.call(publish(api, Context("user:anna"), "nightly"))
+            with pytest.raises(Aborted, match="another user has published with the producer 'nightly'"):
+                await forget(api, ben)
+            assert is_known()
+            await forget(api, may)
+            assert not is_known()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("forget", [False, True], ids=["kept", "forgotten"])

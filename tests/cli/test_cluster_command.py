@@ -270,6 +270,8 @@ def test_members_join_are_drained_and_are_removed(quorum: Quorum, folder: Path) 
         LocalCluster.open(folder / "quorum-data").stop(["node-3"])
         for name in ("node-1", "node-2"):  # no member that runs serves a session now
             assert f"{name} works again" in quorum("cluster", "undrain", name, cwd=folder)
+        LocalCluster.open(folder / "quorum-data").wait_ready(["node-1", "node-2"])
+        assert "cannot reach node-3" in quorum("cluster", "rebalance", cwd=folder)
         quorum("cluster", "start", "node-3", cwd=folder)
         assert "node-3 leads group 2" in quorum("cluster", "transfer", "2", "node-3", cwd=folder)
         assert quorum("cluster", "lease-times", cwd=folder) == "lease_ms 4000, leader_fallback_ms 1500\n"

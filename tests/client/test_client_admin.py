@@ -192,10 +192,10 @@ def test_every_call_of_the_operators_has_words_for_its_errors() -> None:
 async def test_numbers_that_no_request_can_hold_are_refused(world: World) -> None:
     async with quorum.connect(world.url) as client:
         for group in (-1, 1 << 32):
-            with pytest.raises(UsageError, match=r"allowed: 0\.\.4294967295"):
+            with pytest.raises(UsageError, match=r"allowed: a whole number from 0 to 4294967295"):
                 await client.transfer_leadership(group, "n1")
         for times in ((-1, 1_000), (1_000, -1), (1 << 64, 1_000)):
-            with pytest.raises(UsageError, match=r"allowed: 0\.\.18446744073709551615"):
+            with pytest.raises(UsageError, match=r"allowed: a whole number from 0 to 18446744073709551615"):
                 await client.set_lease_times(*times)
 
 

@@ -210,8 +210,39 @@ async def test_settling_what_is_no_message_is_refused_and_says_what_is_wanted(wo
 @on_cluster()
 async def test_a_selector_that_is_no_text_is_refused_by_name(world: World) -> None:
     async with quorum.connect(world.url) as client:
-        with pytest.raises(UsageError, match="cannot be attached: a selector is text, not int"):
+        with pytest.raises(UsageError, match=r"^a selector is text, not int"):
             await client.consume("q", selector=3)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=r"^a selector is text, not int"):
+            await anext(client.browse("q", 3))  # type: ignore[arg-type]
+
+
+@on_cluster()
+async def test_arguments_of_a_wrong_type_are_refused_with_what_is_allowed(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        any_client: Any = client
+        whole = "allowed: a whole number from"
+        for call, said in (
+            (lambda: any_client.consume("q", prefetch=None), f"prefetch None; {whole} 1 to 4294967295"),
+            (lambda: any_client.consume("q", prefetch="5"), f"prefetch '5'; {whole} 1 to"),
+            (lambda: any_client.consume("q", prefetch=True), f"prefetch True; {whole} 1 to"),
+            (lambda: any_client.consume("q", prefetch=1.5), f"prefetch 1.5; {whole} 1 to"),
+            (lambda: any_client.consume("q", priority="1"), f"priority '1'; {whole} -10 to 10"),
+            (lambda: any_client.consume(5), "is text, not int"),
+            (lambda: any_client.consume("q", None, ["x"]), "a property filter are a mapping .*, not list"),
+            (lambda: any_client.consume("q", None, {"properties": 1}), "the properties of a property filter"),
+            (lambda: anext(any_client.browse("q", None, -1)), f"start_sequence -1; {whole} 0 to"),
+            (lambda: anext(any_client.browse("q", None, 0, "5")), f"limit '5'; {whole} 0 to"),
+            (lambda: any_client.get("q", "5"), f"count '5'; {whole} 1 to"),
+            (lambda: any_client.declare(["q"]), "is text, not list"),
+            (lambda: any_client.describe(None), "is text, not NoneType"),
+            (lambda: any_client.publish("q", b"x", "text/plain"), "properties are a mapping .*, not str"),
+            (lambda: any_client.publish("q", b"x", {5: "x"}), "properties: the name 5 is not text"),
+            (lambda: any_client.publish("q", b"x", None, [1]), "application properties are a mapping"),
+            (lambda: any_client.publish_batch("q", None), "a batch is messages, .*, not NoneType"),
+            (lambda: any_client.set_policy("p", "*", {}, "1"), f"priority '1'; {whole}"),
+        ):
+            with pytest.raises(UsageError, match=said):
+                await call()
 
 
 @on_cluster()
@@ -464,7 +495,7 @@ async def test_a_priority_is_sent_and_has_limits(world: World) -> None:
     async with quorum.connect(world.url) as client:
         assert client.consume("q", priority=-10).attach_request(1).priority == -10
         assert client.consume("q").attach_request(1).priority == 0
-        with pytest.raises(UsageError, match=r"priority 11; allowed: -10\.\.10"):
+        with pytest.raises(UsageError, match=r"priority 11; allowed: a whole number from -10 to 10"):
             client.consume("q", priority=11)
 
 
@@ -790,7 +821,7 @@ def test_the_rest_of_a_delivery_has_its_own_sequences() -> None:
 async def test_a_consumer_that_could_not_begin_says_so_each_time(world: World) -> None:
     client = await quorum.connect(world.url)
     first, second = (client.consume("q", consumer_tag="same") for _ in range(2))
-    wrong, late = client.consume(cast(str, 1)), client.consume("q")
+    wrong, late = client.consume("q", "\ud800"), client.consume("q")
     async with first, asyncio.timeout(EVENTUALLY_S):
         for _ in range(2):
             with pytest.raises(UsageError, match="in use"):

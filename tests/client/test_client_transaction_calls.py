@@ -36,7 +36,7 @@ async def test_transactions_are_listed_over_all_answers(world: World) -> None:
         assert [each.number for each in found] == [1, 2, 3]
         assert found[0] == TransactionInfo(2, PRODUCER, 1, "prepared", 1_000, 1, (), ("orders",), 3, 70)
         assert await client.transactions(1) == []
-        with pytest.raises(UsageError, match=r"group -1; allowed: 0\.\.4294967295"):
+        with pytest.raises(UsageError, match=r"group -1; allowed: a whole number from 0 to 4294967295"):
             await client.transactions(-1)
 
 
@@ -50,6 +50,6 @@ async def test_a_prepared_transaction_is_resolved(world: World) -> None:
             await client.resolve_transaction(2, PRODUCER, 1)
         with pytest.raises(UsageError, match="outcome 'abort'; allowed: commit, rollback, or none"):
             await client.resolve_transaction(2, PRODUCER, 3, "abort")
-        with pytest.raises(UsageError, match=r"transaction -1; allowed: 0\.\."):
+        with pytest.raises(UsageError, match=r"transaction -1; allowed: a whole number from 0 to"):
             await client.resolve_transaction(2, PRODUCER, -1)
         assert [each.number for each in await client.transactions(2)] == [3]

@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from quorum.cli import local_cluster
 from quorum.cli.local_cluster import LocalCluster
 from support.processes_cluster import FaultyCluster
 
@@ -23,8 +22,6 @@ HAS_FAILED = pytest.StashKey[bool]()
 SHARED = ("real", "faulty")
 """The fixtures that hold a shared cluster, in the order in which their tests run."""
 STARTED: dict[str, Shared[Any]] = {}
-PORTS = range(14_000, 20_000)
-"""Of these clusters: below those of the clusters that other tests start at the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -93,13 +90,6 @@ class Shared(Generic[C]):
         cluster, self._idle = self._idle, None
         if cluster is not None:
             cluster.stop()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_ports() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_cluster, "PORTS", PORTS)
-        yield
 
 
 @pytest.fixture(scope="session")

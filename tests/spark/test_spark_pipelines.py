@@ -294,7 +294,7 @@ def test_the_selectors_of_a_cluster_are_judged_on_their_own_queues(
         client.consume(queue, None, {"application_properties": {"color": "blue"}}, consumer_tag="blues"),
         client.consume(other, "size BETWEEN 1 AND 2", consumer_tag="mids"),
     ):
-        now = of_cluster(cluster.url, [queue, other, "gone"])
+        now = of_cluster(client, bulk, [queue, other, "gone"])
         capsys.readouterr()
         queues.show(queue, cluster.url, as_json=True)
         consumers = json.loads(capsys.readouterr().out)["consumers"]

@@ -775,6 +775,9 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         response.groups.add(group=1, leader=leader, members=[self.name])
         return response
 
+    async def RebalanceLeaders(self, request: Any, context: Any) -> Any:
+        return admin_pb2.RebalanceLeadersResponse()
+
     def _info(self, queue: FakeQueue) -> Any:
         held = sum(len(consumer.held) for consumer in queue.consumers)
         info = admin_pb2.QueueInfo(name=queue.name, id=queue.id, ready=len(queue.ready), checked_out=held)

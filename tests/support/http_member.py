@@ -42,6 +42,14 @@ class Http:
         request = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         return (await self._answer(request.encode()))[0].decode().replace("\r\n", "\n")
 
+    async def event_head(self, path: str) -> str:
+        """The headers of a stream of events."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return head.decode()
+
     async def ask(self, method: str, path: str, body: Any = None, user: str = "") -> tuple[int, Any]:
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from fifo import commands as c
+from fifo.commands import UNKNOWN
 from fifo.effects import Ok, Published, Reply
 from fifo.limits import PRODUCTION
 from fifo.staging import LAST_BATCH, PART_BYTES
@@ -18,8 +19,9 @@ from quorum.api.grpc.handlers import Context, is_outdated, unary
 from quorum.api.hub.filters import kept_fields, ordered_by
 from quorum.api.hub.hub import Hub
 from quorum.api.owners import client_address, owner_of
+from quorum.api.security.access import USER, denied
 from quorum.catalog.queues import CatalogQueue
-from quorum.node.queries import StagedParts
+from quorum.node.queries import StagedOwner, StagedParts
 from quorum.node.wire import batches
 from quorum.v1 import bulk_pb2 as pb
 from quorum_selectors.known_fields import KeptFields
@@ -72,6 +74,8 @@ class StagingCalls(BulkCalls):
     async def Discard(self, request: pb.DiscardStagedRequest, context: Context) -> pb.DiscardStagedResponse:
         _check_named(request.producer, request.batch, request.parts)
         queue = await self._queue(request.queue)
+        if request.forget:
+            await self._check_owner(queue, request.producer, owner_of(context.peer()))
         parts = tuple(request.parts) or await self._staged(queue, request.producer, request.batch)
         if not parts and not request.forget:
             return pb.DiscardStagedResponse()
@@ -79,6 +83,22 @@ class StagingCalls(BulkCalls):
         return pb.DiscardStagedResponse(
             rows=(await retry_until_answered(self._hub, queue.group, command, Ok)).count
         )
+
+    async def _check_owner(self, queue: CatalogQueue, producer: str, owner: int) -> None:
+        """Refuse to forget a producer with which another user has published: a repeat of its last batch would be
+        published twice. An administrator may."""
+        user = USER.get()
+        if user is None or user.administers:
+            return
+        found = await self._hub.requests.query_current(StagedOwner(queue.group, queue.id, producer))
+        if found not in (UNKNOWN, owner):
+            raise denied(
+                "not_permitted",
+                f"another user has published with the producer {producer[:40]!r}; only this user or an administrator "
+                "may make the queue forget it",
+                right="administer",
+                name="",
+            )
 
     async def _staged(self, queue: CatalogQueue, producer: str, batch: int) -> tuple[bytes, ...]:
         """Return the names of the batch's current parts. A command with these names drops no part that is staged later,

@@ -122,7 +122,10 @@ class Redriver:
         """Move at most `limit` messages. only: those that died last in this queue; empty: all. next_sequence: messages
         from there on are not moved. StatusError."""
         if self._is_busy:
-            text = "this member moves the messages of another queue back; try again later"
+            text = (
+                "this member moves dead letters back already, and does one redrive at a time; try again when it has "
+                f"ended, in {REDRIVE_S:g} s at most, or ask another member"
+            )
             raise exhausted("too_many_calls", text)
         self._hub.access.audit.begin("redrive", user, peer, f"queue={queue}")
         self._is_busy = True

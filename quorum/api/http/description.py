@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from quorum import __version__
@@ -20,13 +20,14 @@ from quorum.api.http.calls import (
     service_method,
 )
 from quorum.api.http.errors import HTTP_STATUS
+from quorum.api.http.json_answer import JsonAnswer
 
 
 def routes(refused: Callable[[Request], Awaitable[Response | None]]) -> list[Route]:
     """refused: the answer to a client that may not see the description; None if it may."""
 
     async def described(request: Request) -> Response:
-        return await refused(request) or JSONResponse(openapi())
+        return await refused(request) or JsonAnswer(openapi())
 
     return [Route("/openapi.json", described, methods=["GET"])]
 

@@ -8,12 +8,13 @@ import h11
 from google.rpc import error_details_pb2
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ExceptionHandler
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from quorum.api.grpc.rpc_status import to_proto
+from quorum.api.http.json_answer import JsonAnswer
 from quorum.api.http.json_codec import JsonError
 from quorum.api.status import Code, Status, StatusError, make
 
@@ -74,7 +75,7 @@ def failed_with(found: Any) -> Response:
     error = {"code": Code(found.code).name, "reason": info.reason, "message": found.message}
     headers = {"www-authenticate": 'Basic realm="quorum"'} if found.code == Code.UNAUTHENTICATED else None
     shown = {"error": {**error, "metadata": dict(sorted(info.metadata.items()))}}
-    return JSONResponse(shown, BY_REASON.get(info.reason, HTTP_STATUS[Code(found.code)]), headers)
+    return JsonAnswer(shown, BY_REASON.get(info.reason, HTTP_STATUS[Code(found.code)]), headers)
 
 
 async def _no_endpoint(request: Request, error: Exception) -> Response:

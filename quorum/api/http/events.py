@@ -15,6 +15,7 @@ from fifo.frozen_dataclasses import dataclass
 from quorum.api.http.callers import peer_of
 from quorum.api.http.calls import CLUSTER, QUEUE, QUEUES, Call, request_of
 from quorum.api.http.errors import NO_PLACE, REFUSALS, Aborted, failed, failed_with, status_of
+from quorum.api.http.json_answer import NO_STORE
 from quorum.api.http.json_codec import JsonError
 from quorum.api.http.sums import AllQueues
 from quorum.api.owners import client_address
@@ -80,9 +81,7 @@ class Events:
             finally:
                 self._places.leave(address)
 
-        return StreamingResponse(
-            stream(), media_type="text/event-stream", headers={"cache-control": "no-cache"}
-        )
+        return StreamingResponse(stream(), media_type="text/event-stream", headers=NO_STORE)
 
     async def _event(self, watched: _Watched, user: User | None, peer: str) -> dict[str, Any]:
         """The cluster's status needs no leader. If the other parts get no answer in time, `problem` says so in their

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from google.rpc import status_pb2
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from quorum.api.grpc import request_limits
@@ -36,6 +36,7 @@ from quorum.api.http.calls import (
 from quorum.api.http.dead_letters import Redriver
 from quorum.api.http.errors import NO_PLACE, REFUSALS, Aborted, failed, failed_with, status_of
 from quorum.api.http.events import Events
+from quorum.api.http.json_answer import JsonAnswer
 from quorum.api.http.json_codec import JsonError
 from quorum.api.http.sums import AllQueues
 from quorum.api.hub.hub import Hub
@@ -191,7 +192,7 @@ class JsonApi:
                 user = await self._admitted(rpc, request, peer)
                 found = await serve(request, user, peer)
                 outcome = DONE
-                return JSONResponse(found)
+                return JsonAnswer(found)
             except REFUSALS as error:
                 found_status = status_of(error)
                 outcome = found_status.message

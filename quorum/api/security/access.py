@@ -132,7 +132,7 @@ class Access:
         if not self._users and self._first is None:
             if self._is_open_without_users or is_loopback(peer):
                 return None
-            raise _denied(
+            raise denied(
                 "no_users",
                 "this cluster has no users, so only clients on the member's own machine are served; make an "
                 "administrator there (quorum users add), or configure first_administrator_file",
@@ -249,7 +249,7 @@ def refusal(needs: Iterable[Need], user: User | None) -> status.StatusError | No
         if not is_met(need, user):
             right, name = need
             what = f"{right} for {name!r}" if name else right
-            return _denied(
+            return denied(
                 "not_permitted", f"user {user.name!r} has no permission: {what}", right=right, name=name
             )
     return None
@@ -312,5 +312,6 @@ def _unauthenticated(reason: str, text: str) -> status.StatusError:
     return status.StatusError(status.make(status.Code.UNAUTHENTICATED, reason, text))
 
 
-def _denied(reason: str, text: str, **metadata: str) -> status.StatusError:
+def denied(reason: str, text: str, **metadata: str) -> status.StatusError:
+    """A refusal for want of a permission."""
     return status.StatusError(status.make(status.Code.PERMISSION_DENIED, reason, text, **metadata))

@@ -55,6 +55,10 @@ class QueueAnswers:
         table.add(q.BrowsePinned, self._browse_pinned)
         table.add(q.FindTaken, self._find_taken)
         table.add(q.StagedParts, self._staged_parts)
+        table.add(
+            q.StagedOwner,
+            lambda query, now_ms: queries.staged_owner(self._machine(query), query.queue, query.producer),
+        )
         table.add(q.FindDeadQueues, self._find_dead_queues)
         table.add(q.FindDeadWork, self._find_dead_work)
         table.add(
