@@ -23,9 +23,9 @@ commit is behind what the transaction published.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
 from fifo.budgets import Entry
 from fifo.commands import Commit, Decide, Finish, Finished, Prepare, Resolve
@@ -201,19 +201,27 @@ class Decisions:
 
     def due(self, now_ms: int) -> tuple[tuple[PreparedPart, ...], tuple[DecidedTransaction, ...]]:
         """The parts whose decision has to be asked for, and the decisions that have to be told once more: a bounded
-        number of both. A part is due at once if its session has ended, because then nobody else may decide."""
+        number of both for each group that is asked or told, so that none waits behind those of a group that does not
+        answer. A part is due at once if its session has ended, because then nobody else may decide."""
         limits, producers = self._open.limits, self._sessions.producers
-        asked = []
-        for part in islice(self.prepared.values(), limits.decisions_at_a_time):
+        most = limits.decisions_at_a_time
+        asked: list[PreparedPart] = []
+        told: list[DecidedTransaction] = []
+        of_group: Counter[int] = Counter()
+        for part in self.prepared.values():
             producer = producers.get(part.producer)
             has_ended = producer is None or producer.ended_ms >= 0
-            if has_ended or part.prepared_ms + limits.prepared_ms <= now_ms:
+            is_due = has_ended or part.prepared_ms + limits.prepared_ms <= now_ms
+            if is_due and of_group[part.record] < most:
+                of_group[part.record] += 1
                 asked.append(PreparedPart(part.producer, part.number, part.record, part.ranges))
-        told = [
-            DecidedTransaction(each.producer, each.number, each.ranges, each.groups)
-            for each in islice(self.decided.values(), limits.decisions_at_a_time)
-            if each.decided_ms + limits.finishing_ms <= now_ms
-        ]
+        of_group.clear()
+        for each in self.decided.values():
+            if each.decided_ms + limits.finishing_ms > now_ms:
+                break
+            if any(of_group[group] < most for group in each.groups):
+                of_group.update(each.groups)
+                told.append(DecidedTransaction(each.producer, each.number, each.ranges, each.groups))
         return tuple(asked), tuple(told)
 
     # ---- inside

@@ -176,7 +176,7 @@ class Limits:
     finishing_ms: int = 2_000
     """Time after which a group tells its decision once more to those that may not have heard it."""
     decisions_at_a_time: int = 64
-    """Decisions that a leader asks for, and that it tells, at a time."""
+    """Decisions that a leader asks each other group for, and that it tells each, at a time."""
     matched_bytes: int = 32 << 20
     """Memory for the match sets of one queue."""
     sparse_matches: int = 1_024

@@ -470,6 +470,15 @@ class QueueMachine:
 
     # ---- parts of transactions
 
+    def take_credit(self, entry: Entry, producer: bytes, command: Settle) -> bool:
+        """Gives a consumer the credit that a settlement of a transaction brings, also if that is about to be refused:
+        the client sends it once. Returns whether it brings any."""
+        consumer = self._holder(producer, command)
+        if isinstance(consumer, Refused) or consumer.group is None or not command.credit_to:
+            return False
+        self.set_credit(entry, consumer, command.credit_to)
+        return True
+
     def refuse_embargo(self, producer: bytes, command: Settle) -> Refused | None:
         """The refusal if a transaction cannot settle these messages, else None."""
         consumer = self._holder(producer, command)
@@ -505,14 +514,11 @@ class QueueMachine:
         held = consumer.checked_out.take(command.tags)
         return EmbargoedSettlement(command.consumer_tag, command.attach, outcome_of(command), held)
 
-    def embargo(self, entry: Entry, key: TransactionKey, part: Part, credit_to: int = 0) -> None:
-        """Adds a part to a transaction. credit_to: of a settlement, which `refuse_embargo` has allowed."""
+    def embargo(self, key: TransactionKey, part: Part) -> None:
+        """Adds a part to a transaction."""
         self.staging.embargo.add(key, part)
         if isinstance(part, EmbargoedSettlement):
-            consumer = self.consumers[key[0], part.consumer_tag]
-            consumer.embargo(key[1], part.held)
-            if credit_to and consumer.group is not None:
-                self.set_credit(entry, consumer, credit_to)
+            self.consumers[key[0], part.consumer_tag].embargo(key[1], part.held)
 
     def drop_embargo(self, entry: Entry, key: TransactionKey) -> None:
         """Drops the parts of a transaction. The messages that it settles are their consumer's again; they are requeued

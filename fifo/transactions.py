@@ -97,8 +97,11 @@ class Transactions:
     # ---- commands
 
     def embargo(self, entry: Entry, operation: int, producer: Producer, command: InTransaction) -> Reply:
-        """Adds a publish or settlement to a transaction, which it may begin. If it is refused, the transaction ends."""
+        """Adds a publish or settlement to a transaction, which it may begin. If it is refused, the transaction ends;
+        the credit of a settlement counts all the same."""
         number, inner = command.tx, command.command
+        if isinstance(inner, Settle):
+            self._take_credit(entry, producer, inner)
         transaction = self.by_key.get((producer.name, number))
         found: Parts | Refused | None = None
         if transaction is None:
@@ -119,14 +122,13 @@ class Transactions:
             return found
         if transaction is None:
             transaction = self._begin(entry, producer, number)
-        credit_to = inner.credit_to if isinstance(inner, Settle) else 0
         for machine, offered in found:
             part = (
                 machine.settlement(producer.name, offered.command)
                 if isinstance(offered, OfferedSettlement)
                 else offered
             )
-            machine.embargo(entry, transaction.key, part, credit_to)
+            machine.embargo(transaction.key, part)
             self._count(transaction, machine.queue, part)
             self._dirty[machine.queue] = None
         return Ok(sum(part.message_count for _, part in found))
@@ -283,6 +285,11 @@ class Transactions:
                 return Refused("bad_argument", "a TTL is beyond 64 bits")
             found.append((machine, part))
         return found
+
+    def _take_credit(self, entry: Entry, producer: Producer, command: Settle) -> None:
+        machine = self._queues.get(command.queue)
+        if machine is not None and machine.take_credit(entry, producer.name, command):
+            self._dirty[command.queue] = None
 
     def _settlement(self, producer: Producer, command: Settle) -> Parts | Refused:
         machine = self._queues.get(command.queue)

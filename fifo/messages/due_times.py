@@ -65,9 +65,36 @@ class DueTimes:
         return found
 
     def add(self, members: int, time_ms: int) -> None:
-        """Adds messages that have no due time yet."""
+        """Adds messages that have no due time yet. A stretch costs some microseconds, however many there are of the
+        same time."""
         start, end = bisect_left(self.times, time_ms), bisect_right(self.times, time_ms)
-        self._put(start, end, time_ms, self._members(start, end) | members)
+        stretches = bitsets.ranges(members)
+        if len(stretches) > FEW and len(stretches) * FEW > end - start:
+            self._put(start, end, time_ms, self._members(start, end) | members)
+            return
+        for first, count in stretches:
+            end += self._insert(start, end, time_ms, first, count)
+
+    def _insert(self, start: int, end: int, time_ms: int, first: int, count: int) -> int:
+        """Adds one stretch to those of its time, start .. end-1. Returns how many more these are then."""
+        firsts, counts = self.firsts, self.counts
+        place = bisect_left(firsts, first, start, end)
+        follows = place > start and firsts[place - 1] + counts[place - 1] == first
+        if place < end and first + count == firsts[place]:
+            firsts[place] = first
+            counts[place] += count
+            if not follows:
+                return 0
+            counts[place - 1] += counts[place]
+            del self.times[place], firsts[place], counts[place]
+            return -1
+        if follows:
+            counts[place - 1] += count
+            return 0
+        self.times.insert(place, time_ms)
+        firsts.insert(place, first)
+        counts.insert(place, count)
+        return 1
 
     def take(self, now_ms: int) -> int:
         """Removes the messages whose time has come, and returns them."""
@@ -77,7 +104,11 @@ class DueTimes:
         return found
 
     def remove(self, members: int) -> None:
-        """Removes messages. Costs some microseconds for each time up to the last one of these messages."""
+        """Removes messages. Costs some microseconds for each time up to the last one of these messages, or a step if
+        they are all."""
+        if members == self.members:
+            del self.times[:], self.firsts[:], self.counts[:]
+            return
         kept, end = DueTimes(), 0
         while members:
             start, time_ms = end, self.times[end]

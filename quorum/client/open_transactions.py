@@ -23,8 +23,8 @@ class OpenTransactions:
         self.placement = placement
         self._publisher = publisher
         self._next = 1
-        self._open: dict[int, None] = {}
-        """ascending"""
+        self._open: dict[int, bool] = {}
+        """by number, ascending: whether its commit was sent"""
         self._ended = asyncio.Event()
 
     def __bool__(self) -> bool:
@@ -61,8 +61,17 @@ class OpenTransactions:
         """The number of a new transaction. Its first request has to be sent at once, before another one begins: a group
         refuses a new transaction whose number is not above those before."""
         number, self._next = self._next, self._next + 1
-        self._open[number] = None
+        self._open[number] = False
         return number
+
+    def commits(self, number: int) -> None:
+        """The commit of a transaction is sent: only the service knows the outcome."""
+        self._open[number] = True
+
+    def lost(self) -> None:
+        """The stream has ended, and with it each transaction whose commit was not sent."""
+        self._open = {number: True for number, is_committing in self._open.items() if is_committing}
+        self._ended.set()
 
     def end(self, number: int) -> None:
         """The outcome of a transaction is known, or never will be."""

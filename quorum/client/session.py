@@ -401,6 +401,7 @@ class Session:
         self._stream.lost(error)
         self.gets.lost()
         self.attachments.lost()
+        self.transactions.lost()
 
     def _may_go_on(self, error: QuorumError) -> bool:
         """Whether another stream may succeed after this error."""

@@ -262,6 +262,7 @@ class Transaction:
     def _send_commit(self) -> asyncio.Future[Any]:
         """Send a Commit on the stream that is up; returns a future of its answer. An await in between could lose the
         request with that stream, and nothing would answer it."""
+        self._open.commits(self._number)
         request_id, answer = self._stream.ask(f"committing transaction {self._number}")
         self._stream.send(commit=queue_pb2.Commit(request_id=request_id, tx=self._number))
         return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any
 
@@ -23,7 +23,7 @@ from quorum.api.status import StatusError
 from quorum.catalog.bindings import Binding
 from quorum.catalog.exchanges import RoutingChanges
 from quorum.catalog.queues import CatalogQueue
-from quorum.client.batch import encode_batch
+from quorum.client.batch import Message, encode_batch
 from quorum.node import events as ev
 from quorum.node.queries import Query
 from quorum.node.wire import operations as op
@@ -131,9 +131,19 @@ class Node:
         names = [type(command).__name__ for number, command in self.commands if number == group]
         return [name for name in names if name not in ("InTransaction", "Enqueue", "Attach")]
 
-    async def publish(self, tx: int, *names: str, exchange: str = "", mandatory: bool = False) -> None:
+    async def publish(
+        self,
+        tx: int,
+        *names: str,
+        exchange: str = "",
+        mandatory: bool = False,
+        properties: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """properties: of each message, if they have any."""
         key, keys = (names[0], ()) if len(names) == 1 else ("", names)
-        data = encode_batch([b"body"] * len(names)).data
+        data = encode_batch([
+            Message(b"body", *each) for each in zip(properties or [None] * len(names), strict=True)
+        ]).data  # fmt: skip
         await self.session.transactions.publish(
             tx, data, Route(exchange, key, keys), mandatory=mandatory, immediate=False
         )
@@ -193,6 +203,25 @@ async def test_a_transaction_counts_at_its_commit(node: Node) -> None:
     assert node.commands[-1] == (1, c.Commit(1, 1 + 2 + 1, 1 + 3 + 1))
 
 
+@pytest.mark.parametrize("name", ["ttl", "delivery-delay"])
+def test_messages_with_times_of_their_own_are_told_as_ranges(name: str) -> None:
+    """The leader limits the ranges of an entry by what the commits in it say."""
+
+    async def run() -> None:
+        node = Node()
+        node.bind("amq.direct", "a", "b")
+        properties = [{name: 1_000 * number} for number in (1, 2, 1)]
+        await node.publish(1, "a", "a", "a", properties=properties)
+        node.answer()
+        await node.publish(1, "b", "a", "b", exchange="amq.direct", properties=properties)
+        ranges = sum(each.ranges for each in node.groups[1].transactions.by_key.values())
+        assert ranges == 3 + 3
+        node.session.transactions.commit(5, 1)
+        assert node.commands[-1] == (1, c.Commit(1, 3, ranges))
+
+    asyncio.run(run())
+
+
 @on_node
 async def test_a_refused_request_ends_the_transaction_and_its_commit_says_why(node: Node) -> None:
     await node.hold("a", 1)
@@ -210,6 +239,22 @@ async def test_a_refused_request_ends_the_transaction_and_its_commit_says_why(no
         assert node.answer() == {50 + number: reason}
         assert node.ready("a") == 0
     assert not node.groups[1].transactions.by_key
+
+
+@on_node
+async def test_a_settlement_of_a_refused_transaction_brings_its_credit(node: Node) -> None:
+    """The client sends each credit once. If it were lost, the consumer would wait for ever."""
+    await node.hold("a", 1)
+    await node.session.publisher.publish("a", 2, 2, encode_batch([b"next"]).data, independent=False)
+    await node.publish(1, "nowhere")
+    consumer = node.session.consumers.by_tag["a"]
+    settlement = Disposition(c.Modify, consumer.attach, ((1, 1),), credit_to=2, delivery_failed=True)
+    node.session.transactions.settle(1, 5, consumer, settlement)
+    node.session.transactions.commit(6, 1)
+    assert node.answer() == {5: "NOT_FOUND", 6: "NOT_FOUND"}
+    info = queries.info(node.groups[1], QUEUES["a"].id)
+    assert info is not None
+    assert (info.ready, info.checked_out) == (0, 2), "nothing is settled, and the second message is delivered"
 
 
 @on_node

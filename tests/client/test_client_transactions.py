@@ -12,6 +12,7 @@ import quorum
 import quorum.sync
 from quorum.client import DeliveredMessage
 from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, TimedOut, UsageError
+from quorum.client.open_transactions import MAX_TRANSACTIONS
 from support.fake_server import Refusal
 from support.fake_server_harness import SHORT_MS, World, eventually, on_cluster
 
@@ -106,6 +107,21 @@ async def test_a_transaction_is_lost_with_its_stream(world: World) -> None:
         async with client.transaction() as again:
             await again.publish("q", b"three")
         assert bodies(world) == [b"three"]
+
+
+@on_cluster()
+async def test_a_transaction_that_is_lost_with_its_stream_keeps_no_later_one_waiting(world: World) -> None:
+    """Numbers are less than 256 above that of the oldest open transaction."""
+    async with quorum.connect(world.url) as client:
+        tx = client.transaction()
+        await tx.publish("q", b"one")
+        count = client.reconnect_count
+        world.nodes[0].cut()
+        await eventually(lambda: client.reconnect_count > count, "another stream")
+        for _ in range(MAX_TRANSACTIONS):
+            async with client.transaction() as again:
+                await again.publish("q", b"two")
+        assert bodies(world) == [b"two"] * MAX_TRANSACTIONS
 
 
 @on_cluster()

@@ -224,7 +224,28 @@ def test_a_leader_asks_for_the_decision_in_time() -> None:
     assert due(world.now_ms + 1000) == ((), ())
 
 
+def test_parts_that_wait_for_a_silent_group_hold_up_no_others() -> None:
+    world, name = world_of(replace(PRODUCTION, prepared_ms=100, decisions_at_a_time=2))
+    for number in range(1, 7):
+        publish(world, name, number)
+        record = 9 if number == 5 else RECORD
+        world.do(name, c.Prepare(number, 1, 1, record))
+    asked, _ = world.machine.decisions.due(world.now_ms + 100)
+    assert [(each.tx, each.record) for each in asked] == [(1, RECORD), (2, RECORD), (5, 9)]
+
+
 # ---- decisions
+
+
+def test_decisions_for_a_silent_group_hold_up_no_others() -> None:
+    world, name = world_of(replace(PRODUCTION, decisions_at_a_time=2))
+    for number, groups in enumerate([(2,), (2,), (2,), (2, 3), (3, 4), (3,)], 1):
+        publish(world, name, number)
+        world.do(name, c.Decide(number, 1, 5, groups))
+    _, told = world.machine.decisions.due(world.now_ms + PRODUCTION.finishing_ms)
+    assert [(each.tx, each.groups) for each in told] == [(1, (2,)), (2, (2,)), (4, (2, 3)), (5, (3, 4))]
+    _, told = world.machine.decisions.due(world.now_ms)
+    assert told == ()
 
 
 def test_a_decision_commits_the_part_of_its_group_and_is_kept_until_all_have_finished() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from fifo.commands import Commit, Discard, Get, Modify, Pin, Purge, Return, Rollback, Settle, UpdateConfig
@@ -13,6 +15,7 @@ from fifo.messages.due_times import DueTimes
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage, QueueInfo
+from support.counted_lines import count_lines
 from support.fifo_world import World, in_transaction, sequences
 
 
@@ -332,6 +335,43 @@ def test_neighbours_with_the_same_time_are_one_stretch_whatever_their_order() ->
     assert stretches(dues) == [(50, 2, 1), (50, 4, 1)]
     assert (dues.earliest, dues.due(50), dues.members) == (50, 1 << 2 | 1 << 4, 1 << 2 | 1 << 4)
     assert dues.by_slot(6).tolist() == [0, 0, 50, 0, 50, 0]
+
+
+def test_stretches_of_one_time_are_joined_on_both_sides() -> None:
+    chance = random.Random(1)
+    for _ in range(50):
+        dues, members, places = DueTimes(), 0, list(range(40))
+        chance.shuffle(places)
+        while places:
+            some = [places.pop() for _ in range(min(len(places), chance.choice((1, 1, 1, 2, 12))))]
+            added = sum(1 << slot for slot in some)
+            dues.add(added, 50)
+            members |= added
+            assert stretches(dues) == [(50, *each) for each in bitsets.ranges(members)]
+        dues.remove(members)
+        assert stretches(dues) == []
+
+
+def test_a_stretch_costs_the_same_however_many_there_are_of_its_time() -> None:
+    """A batch whose messages have two delays by turns kept each member busy for seconds."""
+    dues = DueTimes()
+
+    def lines(slot: int) -> int:
+        return count_lines(lambda: dues.add(1 << slot, 50))
+
+    few = max(lines(slot) for slot in range(0, 20, 2))
+    dues.add(sum(1 << slot for slot in range(20, 4_000, 2)), 50)
+    assert max(lines(slot) for slot in (21, 2_001, 4_000, 4_002)) <= 2 * few
+
+
+def test_the_removal_of_all_messages_takes_no_step_for_each_time() -> None:
+    """A purge of messages with many due times kept each member busy for seconds."""
+    few, many = DueTimes(), DueTimes()
+    for dues, count in ((few, 10), (many, 1_000)):
+        for slot in range(count):
+            dues.add(1 << slot, slot + 1)
+    assert count_lines(lambda: many.remove(many.members)) <= 2 * count_lines(lambda: few.remove(few.members))
+    assert not len(many)
 
 
 def test_many_stretches_are_found_as_few_ones_are() -> None:

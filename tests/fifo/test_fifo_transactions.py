@@ -434,6 +434,23 @@ def test_credit_of_a_settlement_counts_at_once() -> None:
     assert counts(world) == (1, 4)
 
 
+def test_credit_of_a_refused_settlement_counts_too() -> None:
+    """The client sends each credit once. If it were lost, the consumer would wait for ever."""
+    world, name = world_of()
+    attach = holding(world, name)
+    world.publish(name, 3)
+    assert publish(world, name, 1, queue=9) == Refused("not_found", "no queue 9 in this group")
+    late = c.Settle(1, "a", attach, ((1, 1),), credit_to=4)
+    assert reason(settle(world, name, 1, late)) == "rolled_back"
+    assert counts(world) == (2, 4)
+    gone = c.Settle(1, "a", attach, ((90, 90),), credit_to=5)
+    assert reason(settle(world, name, 2, gone)) == "not_checked_out"
+    assert counts(world) == (1, 5)
+    earlier = c.Settle(1, "a", attach + 1, ((1, 1),), credit_to=6)
+    assert reason(settle(world, name, 3, earlier)) == "wrong_attach"
+    assert counts(world) == (1, 5)
+
+
 def test_a_commit_of_an_unknown_producer_is_refused() -> None:
     world, _ = world_of()
     origin = c.Origin(producer(9), 1, 1)

@@ -163,6 +163,8 @@ class ModelTransactions:
 
     def embargo(self, operation: int, producer: ModelProducer, command: c.InTransaction) -> e.Reply:
         found = self.find(producer, command.tx)
+        if isinstance(command.command, c.Settle):
+            self.take_credit(producer, command.command)
         parts = self.parts_of(operation, producer, found, command)
         if not isinstance(parts, e.Refused):
             parts = self.refuse_more(producer, found, parts) or parts
@@ -180,13 +182,17 @@ class ModelTransactions:
         for part in parts:
             found.parts.append(part)
             self.group.dirty.add(part.queue)
-            if (
-                isinstance(part, ModelSettlement)
-                and part.command.credit_to
-                and part.consumer.selector is not None
-            ):
-                self.group.queues[part.queue].set_credit(part.consumer, part.command.credit_to)
         return e.Ok(sum(len(part.messages) for part in parts))
+
+    def take_credit(self, producer: ModelProducer, command: c.Settle) -> None:
+        """The credit of a settlement counts, whatever becomes of the settlement."""
+        queue = self.group.queues.get(command.queue)
+        consumer = None if queue is None else queue.find(producer.name, command.consumer_tag)
+        if queue is None or consumer is None or consumer.selector is None:
+            return
+        if command.attach == consumer.attach and command.credit_to:
+            queue.set_credit(consumer, command.credit_to)
+            self.group.dirty.add(command.queue)
 
     def parts_of(
         self,

@@ -8,6 +8,7 @@ and its Commit says why. A commit in one group is one command; shared_commit.py 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from fifo import commands as c
@@ -16,6 +17,7 @@ from fifo.frozen_dataclasses import dataclass
 from fifo.limits import PRODUCTION
 from quorum.api import status
 from quorum.api.hub.hub import Hub
+from quorum.api.session import routing
 from quorum.api.session.commands import SessionCommands
 from quorum.api.session.consumers import Consumer, Disposition, SessionConsumers
 from quorum.api.session.outcomes import Failed
@@ -94,8 +96,7 @@ class SessionTransactions:
             if transaction.refusal is not None:
                 return
             group = part.queues[0].group
-            ranges = sum(len(target.ranges) for target in part.targets) + len(part.batch.ttls_ms)
-            self._use(transaction, group, len(part.targets), ranges)
+            self._use(transaction, group, len(part.targets), _range_count(part))
             told = partial(transaction.answered, group)
             await self._publisher.embargo(part, tx, told, immediate=immediate)
 
@@ -117,13 +118,15 @@ class SessionTransactions:
             if consumer is not None:
                 self._commands.refuse(request_id, error)
             return
+        consumer.raise_credit(command.credit_to)
         if transaction.refusal is None:
             self._use(transaction, consumer.group, 1, len(command.tags))
-            consumer.raise_credit(command.credit_to)
             answered = partial(self._settled, transaction, consumer.group, request_id)
             self._commands.submit(consumer.group, c.InTransaction(tx, command), answered)
-        else:
-            self._commands.refuse(request_id, status.StatusError(transaction.refusal))
+            return
+        if command.credit_to:  # it is no part of the transaction
+            self._commands.submit(consumer.group, replace(command, tags=()), lambda _: None)
+        self._commands.refuse(request_id, status.StatusError(transaction.refusal))
 
     def commit(self, request_id: int, tx: int) -> None:
         """Done or Failed follows."""
@@ -232,6 +235,15 @@ class SessionTransactions:
             self._commands.outbox.add(Failed(request_id, transaction.refusal))
         else:
             self._commands.finish(request_id, reply)
+
+
+def _range_count(part: routing.Part) -> int:
+    """The most ranges of messages that a group counts for a part of a batch. Messages with times of their own are
+    ranges by themselves."""
+    is_each = len(part.batch.ttls_ms) or len(part.batch.due_times_ms)
+    return sum(
+        sum(count for _, count in target.ranges) if is_each else len(target.ranges) for target in part.targets
+    )
 
 
 def _being_committed(tx: int) -> status.StatusError:
