@@ -512,6 +512,13 @@ class Block:
         counts, sizes = self.runs.counts_and_sizes(members)
         return int(counts @ sizes)
 
+    def sizes_at(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The bytes of the message in each of these slots."""
+        if self.runs.sizes is None:
+            return np.full(len(slots), mean(self.size_bytes, self.placed), dtype=np.int64)
+        places = np.searchsorted(np.frombuffer(self.runs.firsts, dtype=np.uint16), slots, side="right") - 1
+        return np.frombuffer(self.runs.sizes, dtype=np.uint32)[places].astype(np.int64)
+
     def lowest_with(self, members: int, size_bytes: int) -> int:
         """How many of these messages, the lowest first, have at least so many bytes together; all if they have less."""
         if size_bytes <= 0:

@@ -19,9 +19,11 @@ and a message that has expired meanwhile leaves the queue when it is due.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from fifo.budgets import Entry
+import numpy as np
+
+from fifo.budgets import Entry, Left
 from fifo.messages import bitsets
 from fifo.messages.blocks import NEVER, Block
 from fifo.messages.messages import Messages
@@ -44,16 +46,53 @@ def end_delays(messages: Messages, entry: Entry) -> None:
         messages.end_delay(entry, messages.blocks.get(delays.tree[0][1]))
 
 
-def drop_next(messages: Messages, count: int, size_bytes: int) -> None:
-    """Drops the delayed messages of one block that are due first, all at the same time: `count`, or as many as have so
-    many bytes. There is a delayed message."""
+def drop_next(messages: Messages, left: Left, count: int, size_bytes: int) -> None:
+    """Drops the delayed messages that are due next: the first ones that are at least `count`, and have so many bytes.
+    Of one time, those of the lowest block are first, then the lowest slots. It looks at one block, then at twice as
+    many until their messages are enough, or the budget ends. There is a delayed message, and the budget has a block."""
     assert messages.delays is not None
-    due_ms, number = messages.delays.tree[0]
-    block = messages.blocks.get(number)
-    assert block.dues is not None
-    members = block.dues.due(due_ms)
-    count = max(count, block.lowest_with(members, size_bytes))
-    messages.drop_delayed(block, bitsets.lowest(members, count), "maxlen")
+    tree = messages.delays.tree
+    most, width = min(left.blocks, len(tree)), 1
+    while True:
+        end = tree[width] if width < len(tree) else (NEVER, 0)
+        blocks = [messages.blocks.get(number) for _, number in tree.islice(0, width)]
+        chosen, is_enough = _due_next(blocks, end, count, size_bytes)
+        if is_enough or width == most:
+            break
+        width = min(2 * width, most)
+    left.blocks -= width
+    for block, members in zip(blocks, chosen, strict=True):
+        if members:
+            messages.drop_delayed(block, members, "maxlen")
+
+
+def _due_next(
+    blocks: Sequence[Block], end: tuple[int, int], count: int, size_bytes: int
+) -> tuple[list[int], bool]:
+    """The messages of each block that are due next, and whether they are enough. end: the time and the block before
+    which they are due, because another block has messages from there on."""
+    parts, sizes = [], []
+    for place, block in enumerate(blocks):
+        assert block.dues is not None
+        times, slots = block.dues.each(count if size_bytes <= 0 else None)
+        width = np.searchsorted(times, end[0], side="right" if block.number < end[1] else "left")
+        parts.append(np.stack((slots, np.full(len(slots), place), times))[:, :width])
+        if size_bytes > 0:
+            sizes.append(block.sizes_at(slots[:width]))
+    found = np.concatenate(parts, axis=1)
+    if size_bytes <= 0 and count < found.shape[1]:  # fewer have to be sorted
+        found = found[:, found[2] <= np.partition(found[2], count - 1)[count - 1]]
+    numbers = np.array([block.number for block in blocks])
+    order = np.lexsort((found[0], numbers[found[1]], found[2]))
+    enough = max(count, 0)
+    if size_bytes > 0:
+        sums = np.cumsum(np.concatenate(sizes)[order])
+        enough = max(enough, int(np.searchsorted(sums, size_bytes)) + 1)
+    slots, places, _ = found[:, order[:enough]]
+    chosen = [
+        bitsets.from_positions(slots[places == place], block.size) for place, block in enumerate(blocks)
+    ]
+    return chosen, enough <= len(order)
 
 
 def purge(messages: Messages, before: int, is_pinned: Callable[[int], bool], cause: str) -> int:

@@ -60,8 +60,9 @@ class DueTimes:
     def by_slot(self, width: int) -> NDArray[np.int64]:
         """The due time of each slot below `width`, 0 for those without one."""
         found = np.zeros(width, dtype=np.int64)
-        for time_ms, first, count in zip(self.times, self.firsts, self.counts, strict=True):
-            found[first : first + count] = time_ms
+        times, slots = self.each()
+        is_below = slots < width
+        found[slots[is_below]] = times[is_below]
         return found
 
     def add(self, members: int, time_ms: int) -> None:
@@ -104,19 +105,41 @@ class DueTimes:
         return found
 
     def remove(self, members: int) -> None:
-        """Removes messages. Costs some microseconds for each time up to the last one of these messages, or a step if
-        they are all."""
+        """Removes messages. Costs a few steps if they are all, or those of the first time, else some for each
+        stretch."""
         if members == self.members:
             del self.times[:], self.firsts[:], self.counts[:]
             return
-        kept, end = DueTimes(), 0
-        while members:
-            start, time_ms = end, self.times[end]
-            end = bisect_right(self.times, time_ms)
-            there = self._members(start, end)
-            kept._put(len(kept), len(kept), time_ms, there & ~members)
-            members &= ~there
-        self.times[:end], self.firsts[:end], self.counts[:end] = kept.times, kept.firsts, kept.counts
+        end = bisect_right(self.times, self.times[0])
+        first = self._members(0, end)
+        if not members & ~first:
+            self._put(0, end, self.times[0], first & ~members)
+            return
+        times, slots = self.each()
+        kept = bitsets.as_flags(members, int(slots.max()) + 1)[slots] == 0
+        times, slots = times[kept], slots[kept]
+        is_start = np.ones(len(slots), dtype=np.bool_)
+        is_start[1:] = (times[1:] != times[:-1]) | (slots[1:] != slots[:-1] + 1)
+        starts = np.flatnonzero(is_start)
+        counts = np.diff(starts, append=len(slots))
+        self.times = array("q", times[starts].tobytes())
+        self.firsts = array("H", slots[starts].astype(np.uint16).tobytes())
+        self.counts = array("H", counts.astype(np.uint16).tobytes())
+
+    def each(self, most: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The due time and the slot of each message, ascending by both: of all messages, or those of `most`
+        stretches."""
+        end = len(self.times) if most is None else min(most, len(self.times))
+        counts = np.array(self.counts[:end], dtype=np.int64)
+        return np.repeat(np.array(self.times[:end], dtype=np.int64), counts), self._slots(0, end)
+
+    def _slots(self, start: int, end: int) -> NDArray[np.int64]:
+        """The slots of the stretches start .. end-1, in their order."""
+        firsts = np.array(self.firsts[start:end], dtype=np.int64)
+        counts = np.array(self.counts[start:end], dtype=np.int64)
+        ends = np.cumsum(counts)
+        found: NDArray[np.int64] = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
+        return found
 
     def _members(self, start: int, end: int) -> int:
         """The messages of the stretches start .. end-1."""
@@ -125,10 +148,7 @@ class DueTimes:
             for place in range(start, end):
                 found |= bitsets.span(self.firsts[place], self.counts[place])
             return found
-        firsts = np.array(self.firsts[start:end], dtype=np.int64)
-        counts = np.array(self.counts[start:end], dtype=np.int64)
-        ends = np.cumsum(counts)
-        slots = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
+        slots = self._slots(start, end)
         return bitsets.from_positions(slots, int(slots.max()) + 1)
 
     def _put(self, start: int, end: int, time_ms: int, members: int) -> None:

@@ -28,10 +28,10 @@ def drop_head(messages: Messages, entry: Entry) -> bool:
             return True
         if not left.blocks:
             return False
-        left.blocks -= 1
         if not messages.ready_count:
-            delays.drop_next(messages, count, size)
+            delays.drop_next(messages, left, count, size)
             continue
+        left.blocks -= 1
         block = messages.blocks.get(messages.order.last_wanted())
         least = messages.order.least_of(block)
         count = max(count, block.lowest_with(least, size))

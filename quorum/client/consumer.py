@@ -153,6 +153,13 @@ class Consumer(Holder):
         self._state.is_draining = True
         await self._attachments.drain(self)
 
+    async def drain_more(self, count: int) -> None:
+        """As `drain`, after another drain whose messages were iterated, for up to `count` further messages."""
+        self.options.prefetch = count  # of a new attachment, if the stream ends meanwhile
+        self._credit_sent = self._last_tag + count  # the service has voided the rest of the credit before
+        self._state.is_drained = False
+        await self.drain()
+
     # ---- deliveries
 
     async def next_delivery(self) -> Delivery | None:

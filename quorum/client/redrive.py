@@ -28,8 +28,8 @@ FIRST_ROUND = 16
 AT_A_TIME = 500
 ROUND_BYTES = 64 << 20
 """Bytes of a round, judged by the round before. A round is kept in memory, bodies included."""
-MAX_PASSED = 100_000
-"""Messages that the command leaves and holds, at most: it ends then."""
+MAX_PASSED = 50_000
+"""Messages that the command leaves and holds, at most: it ends then. One consumer may hold a little more."""
 MAX_REASONS = 20
 """Reasons that are reported by themselves. They have names in them that a publisher has written."""
 MAX_REASON = 200
@@ -83,6 +83,10 @@ def moved_back(history: str, queue: str, time_ms: int) -> str:
     except (ValueError, RecursionError):  # JSON can name half a character, and a number of any length
         return history
     return text
+
+
+def other_is_active(queue: str) -> str:
+    return f"queue {queue!r} gives its messages to one consumer, and another one is active; end it first"
 
 
 def last_death(own: Mapping[str, FieldValue | None]) -> tuple[str, str]:
@@ -274,7 +278,8 @@ async def redrive(
 ) -> Redriven:
     """See Client.redrive. Messages that come to the queue meanwhile are not moved."""
     info = (await client.describe(queue)).queue
-    source = _Consumers(client, queue, selector)
+    is_single_active = bool(info.arguments.get("x-single-active-consumer"))
+    source = _OneConsumer(client, queue, selector, is_single_active=is_single_active)
     bounds = Bounds(AT_A_TIME, ROUND_BYTES, limit, most_held=MAX_PASSED)
     moving = Redrive(source, queue, bounds, only, info.next_sequence, info.ready)
     try:
@@ -284,27 +289,40 @@ async def redrive(
     return moving.result
 
 
-class _Consumers:
-    """A client as a source: each round has a consumer, which is there as long as it holds messages."""
+class _OneConsumer:
+    """A client as a source. One consumer takes all messages, because the queue may give more to it alone: it holds the
+    message groups of those that stay, or it is the single active consumer."""
 
-    def __init__(self, client: Mover, queue: str, selector: str | None) -> None:
+    def __init__(self, client: Mover, queue: str, selector: str | None, *, is_single_active: bool) -> None:
+        """is_single_active: whether the queue has a single active consumer."""
         self._client = client
         self._queue = queue
         self._selector = selector
-        self._holders: list[Consumer] = []
+        self._is_single_active = is_single_active
+        self._consumer: Consumer | None = None
 
     async def take(self, count: int) -> tuple[list[DeliveredMessage], int]:
-        if self._holders and not self._holders[-1].held:
-            await self._holders.pop().cancel()
-        self._holders.append(self._client.consume(self._queue, self._selector, prefetch=count))
+        await self._end_unless_held()
         try:
-            return await self._drained(self._holders[-1])
-        except RefusedError as error:  # as by x-max-consumers: those that stay have a consumer
+            if self._consumer is None:
+                self._consumer = self._client.consume(self._queue, self._selector, prefetch=count)
+                await self._consumer.drain()
+            else:
+                await self._consumer.drain_more(count)
+            found = await self._drained(self._consumer)
+            if self._is_single_active and not (found[0] or self._consumer.is_active):
+                raise RefusedError(other_is_active(self._queue), reason="IN_USE")
+            return found
+        except RefusedError as error:
             raise CannotTake from error
 
+    async def _end_unless_held(self) -> None:
+        """End a consumer that holds nothing: perhaps its stream has ended, or its messages have timed out."""
+        if self._consumer is not None and not self._consumer.held:
+            await self.close()
+
     async def _drained(self, consumer: Consumer) -> tuple[list[DeliveredMessage], int]:
-        """The messages that a new consumer gets now, and the bytes of their batches."""
-        await consumer.drain()
+        """The messages that the consumer gets now, and the bytes of their batches."""
         found: list[DeliveredMessage] = []
         size = 0
         async for delivery in consumer.deliveries():
@@ -330,6 +348,6 @@ class _Consumers:
             raise InDoubt from error
 
     async def close(self) -> None:
-        ends = await asyncio.gather(*[each.cancel() for each in self._holders], return_exceptions=True)
-        for error in filter(None, ends):  # after all of them: none may stay attached with what it holds
-            raise error
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.cancel()

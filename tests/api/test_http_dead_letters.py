@@ -20,9 +20,9 @@ from support.served_member import serving
 PARKING = "/api/v1/queues/parking"
 
 
-async def park(client: Client, *origins: str) -> None:
+async def park(client: Client, *origins: str, is_single_active: bool = False) -> None:
     """A message dies in each of these queues, in this order."""
-    await client.declare("parking", {})
+    await client.declare("parking", {"x-single-active-consumer": is_single_active})
     for number, origin in enumerate(origins):
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "parking"}
         await client.declare(origin, arguments)
@@ -191,5 +191,20 @@ def test_messages_that_come_meanwhile_are_not_moved() -> None:
             found = await Redriver(api.hub).run("parking", "", 10, 2, publish, "ipv4:127.0.0.1:1", "")
             assert published == ["orders"] and found["moved"] == [{"queue": "orders", "messages": 1}]
             assert await ready(client, "parking") == 1
+
+    asyncio.run(run())
+
+
+def test_a_queue_whose_active_consumer_is_another_one_is_not_redriven() -> None:
+    async def run() -> None:
+        async with member() as web, quorum.connect(web.url) as client:
+            await park(client, "orders", is_single_active=True)
+            async with client.consume("parking") as active:
+                assert await active.next_delivery() is not None
+                status, reason, text = await web.refused("POST", f"{PARKING}/redrive", {})
+                assert (status, reason) == (409, "IN_USE") and "another one is active" in text
+            assert (await web.ok("POST", f"{PARKING}/redrive", {}))["moved"] == [
+                {"queue": "orders", "messages": 1}
+            ]
 
     asyncio.run(run())

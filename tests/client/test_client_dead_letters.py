@@ -8,11 +8,13 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 import quorum
 from quorum.client.batch import Message
 from quorum.client.client import Client
 from quorum.client.delivery import DeliveredMessage
-from quorum.client.errors import UnavailableError, VoidDelivery
+from quorum.client.errors import RefusedError, UnavailableError, VoidDelivery
 from support.served_member import served
 
 PATIENCE_S = 20.0
@@ -268,21 +270,47 @@ def test_redrive_moves_letters_back_and_leaves_others() -> None:
     on_member(scenario)
 
 
-def test_redrive_needs_one_consumer_at_a_time_for_messages_in_any_order() -> None:
+ONE_CONSUMER = (
+    {"x-max-consumers": 1, "x-max-priority": 9},
+    {"x-single-active-consumer": True},
+    {"x-message-groups": True},
+)
+"""Arguments of dead-letter queues that give more messages only to the consumer that has some already."""
+
+
+@pytest.mark.parametrize("arguments", ONE_CONSUMER, ids=lambda each: next(iter(each)))
+def test_redrive_needs_one_consumer_for_messages_in_any_order(arguments: dict[str, int | bool]) -> None:
     async def scenario(client: Client) -> None:
-        await client.declare("grave", {"x-max-consumers": 1, "x-max-priority": 9})
-        for name, count in (("orders", 600), ("bills", 50)):
+        await client.declare("grave", arguments)
+        for name, count in (("bills", 50), ("orders", 600)):
             await client.declare(name, TARGET)
-            batch = [Message(b"%d" % n, {"priority": n % 10}) for n in range(count)]
+            batch = [Message(b"%d" % n, {"priority": n % 10, "group-id": f"{n % 3}"}) for n in range(count)]
             await client.publish_batch(name, batch)
             await discard(client, name, count)
         await until(client, "grave", lambda info: info.ready == 650)
         found = await client.redrive("grave", only="orders")
-        assert not found.is_complete and 0 < (before := found.moved["orders"]) < 600
-        found = await client.redrive("grave", limit=300)
-        assert sum(found.moved.values()) == 300 and found.is_complete
-        found = await client.redrive("grave")
-        assert sum(found.moved.values()) == 350 - before and found.is_complete
+        assert (found.moved, found.left, found.is_complete) == ({"orders": 600}, {}, True)
+        await client.delete("bills")
+        for limit, left in ((30, 30), (None, 50)):
+            found = await client.redrive("grave", limit=limit)
+            assert (found.moved, sum(found.left.values()), found.is_complete) == ({}, left, True)
+        assert (await client.describe("grave")).queue.ready == 50
+
+    on_member(scenario)
+
+
+def test_redrive_says_that_another_consumer_is_active() -> None:
+    async def scenario(client: Client) -> None:
+        await client.declare("grave", {"x-single-active-consumer": True})
+        await client.declare("orders", TARGET)
+        await client.publish("orders", b"body")
+        async with client.consume("grave", prefetch=1) as active:
+            await discard(client, "orders")
+            assert await active.next_delivery() is not None
+            with pytest.raises(RefusedError, match="another one is active") as error:
+                await client.redrive("grave")
+            assert error.value.reason == "IN_USE"
+        assert (await client.redrive("grave")).moved == {"orders": 1}
 
     on_member(scenario)
 

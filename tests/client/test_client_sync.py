@@ -58,6 +58,7 @@ def public(kind: type) -> dict[str, inspect.Signature]:
             {
                 "start",
                 "attach_request",
+                "drain_more",
                 "drain_request",
                 "receive",
                 "void",

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from quorum.client import Consumer
-from quorum.client.errors import NotFound, OutcomeUnknown, PublishUnknown, TimedOut, VoidDelivery
+from quorum.client.errors import NotFound, OutcomeUnknown, PublishUnknown, VoidDelivery
 from quorum.client.records import Redriven
 from quorum.client.redrive import (
     MAX_PASSED,
@@ -20,9 +19,7 @@ from quorum.client.redrive import (
     ROUND_BYTES,
     Bounds,
     CannotTake,
-    Mover,
     Redrive,
-    _Consumers,
     redrive,
 )
 
@@ -71,7 +68,8 @@ class Grave:
         self.end = self.next = max((each.sequence for each in self.ready), default=0) + 1
 
     async def describe(self, name: str) -> Any:
-        return SimpleNamespace(queue=SimpleNamespace(next_sequence=self.end, ready=len(self.ready)))
+        info = SimpleNamespace(next_sequence=self.end, ready=len(self.ready), arguments={})
+        return SimpleNamespace(queue=info)
 
     def consume(self, queue: str, selector: str | None = None, *, prefetch: int = 1000) -> Any:
         return Taking(self, prefetch)
@@ -97,6 +95,7 @@ class Taking:
         self.grave = grave
         self.prefetch = prefetch
         self.taken: list[Letter] = []
+        self.begun = 0
 
     @property
     def held(self) -> bool:
@@ -106,19 +105,21 @@ class Taking:
         grave = self.grave
         grave.open_consumers += 1
         grave.most_consumers = max(grave.most_consumers, grave.open_consumers)
-        self.taken, grave.ready = grave.ready[: self.prefetch], grave.ready[self.prefetch :]
-        grave.rounds.append(self.taken)
+        await self.drain_more(self.prefetch)
+
+    async def drain_more(self, count: int) -> None:
+        grave = self.grave
+        taken, grave.ready = grave.ready[:count], grave.ready[count:]
+        self.taken += taken
+        grave.rounds.append(taken)
         for _ in range(grave.later):
             grave.ready.append(Letter(grave.next))
             grave.next += 1
 
     async def deliveries(self) -> AsyncIterator[Any]:
-        for each in self.taken:
+        begun, self.begun = self.begun, len(self.taken)
+        for each in self.taken[begun:]:
             yield Delivered(each)
-
-    async def __aiter__(self) -> AsyncIterator[Letter]:
-        for each in self.taken:
-            yield each
 
     async def cancel(self) -> None:
         self.grave.open_consumers -= 1
@@ -153,9 +154,10 @@ def test_a_round_of_large_messages_has_few_of_them() -> None:
     assert [len(each) for each in grave.rounds[:3]] == [16, 4, 4]
 
 
-def test_a_consumer_that_holds_nothing_more_is_cancelled_before_the_next_one() -> None:
+@pytest.mark.parametrize("only", [None, "bills"])
+def test_a_redrive_has_one_consumer_at_a_time(only: str | None) -> None:
     grave = Grave(letters(600))
-    redriven(grave)
+    redriven(grave, only=only)
     assert grave.most_consumers == 1
 
 
@@ -300,22 +302,3 @@ def test_a_short_history_says_where_a_message_comes_from() -> None:
 def test_a_history_that_is_none_says_nothing(text: str) -> None:
     found = redriven(Grave([Letter(1, "", history=text)]))
     assert (found.moved, list(found.left.values())) == ({}, [1])
-
-
-def test_every_consumer_of_a_redrive_is_cancelled_also_if_one_fails() -> None:
-    cancelled: list[bool] = []
-
-    class Holder:
-        def __init__(self, fails: bool) -> None:
-            self.fails = fails
-
-        async def cancel(self) -> None:
-            cancelled.append(self.fails)
-            if self.fails:
-                raise TimedOut("no answer")
-
-    source = _Consumers(cast(Mover, None), "q", None)
-    source._holders = cast(list[Consumer], [Holder(True), Holder(False)])
-    with pytest.raises(TimedOut):
-        asyncio.run(source.close())
-    assert cancelled == [True, False]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fifo.commands import Commit, Discard, Get, Modify, Pin, Purge, Return, Rollback, Settle, UpdateConfig
 from fifo.commands import QueueConfig as Config
@@ -131,6 +133,18 @@ def test_drop_head_drops_ready_messages_first_and_then_those_that_are_due_next()
     world.publish(name, 2, due_times_ms=(-500,))
     assert [sequence for sequence, _ in delayed(world)] == [1, 5, 6, 7]
     assert info(world).totals.maxlen == 3
+
+
+@pytest.mark.parametrize("limit", [{"max_length": 5}, {"max_length_bytes": 500}])
+def test_an_entry_drops_delayed_messages_of_as_many_blocks_as_its_budget_allows(
+    limit: dict[str, int],
+) -> None:
+    """Whatever their due times are: here each has its own, and neighbours in time are in different blocks."""
+    world, name = made()
+    due = {sequence: sequence * 37 % 101 for sequence in range(1, 32)}
+    world.publish(name, len(due), due_times_ms=tuple([-1_000 - each for each in due.values()]))
+    world.apply([(None, UpdateConfig(1, Config("queue-1", **limit)))])
+    assert [sequence for sequence, _ in delayed(world)] == sorted(sorted(due, key=due.__getitem__)[-5:])
 
 
 @pytest.mark.parametrize("is_cold", [False, True])
@@ -381,3 +395,31 @@ def test_many_stretches_are_found_as_few_ones_are() -> None:
         members |= 1 << slot
     assert dues.members == members
     assert list(bitsets.members(dues.take(900))) == list(range(102, 200, 3))
+
+
+def test_many_times_are_removed_in_few_steps() -> None:
+    dues = DueTimes()
+    for slot in range(4_000):
+        dues.add(1 << slot, 1_000 + slot * 37 % 4_001)
+    kept = 0b1101 << 1_500
+    assert count_lines(lambda: dues.remove(dues.members ^ kept)) < 1_000
+    slots = sorted((1_500, 1_502, 1_503), key=lambda slot: slot * 37 % 4_001)
+    assert stretches(dues) == [(1_000 + slot * 37 % 4_001, slot, 1) for slot in slots]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3) | st.integers(0, 50), st.booleans()), min_size=1, max_size=60),
+    st.integers(0, 3),
+)
+def test_what_is_left_of_removed_times_is_as_if_it_came_alone(
+    each: list[tuple[int, bool]], spared: int
+) -> None:
+    all_of, left, gone = DueTimes(), DueTimes(), 0
+    for slot, (time_ms, is_gone) in enumerate(each):
+        all_of.add(1 << slot, time_ms)
+        if is_gone and time_ms >= spared:
+            gone |= 1 << slot
+        else:
+            left.add(1 << slot, time_ms)
+    all_of.remove(gone)
+    assert stretches(all_of) == stretches(left)

@@ -823,16 +823,38 @@ class ModelQueue:
         while self.is_over():
             if not left.rest.blocks:
                 return False
+            if not self.ready():
+                self.drop_next(left)
+                continue
             left.rest.blocks -= 1
             lowest = min([message.priority for message in self.ready()], default=0)
             least = [message for message in self.ready() if message.priority == lowest]
-            if not least:
-                first = min((message.due_ms, self.block_of(message)) for message in self.delayed())
-                least = [each for each in self.delayed() if (each.due_ms, self.block_of(each)) == first]
             for message in least:
                 if self.is_over() and self.block_of(message) == self.block_of(least[0]):
                     self.gone(message, "maxlen")
         return True
+
+    def drop_next(self, left: Left) -> None:
+        """Drops delayed messages, those that are due next first: of one block, or of twice as many until these have
+        enough that are due before those of any other block."""
+        delayed = sorted(self.delayed(), key=lambda each: (each.due_ms, self.block_of(each), each.sequence))
+        blocks: list[int] = []
+        starts: list[tuple[int, int]] = []
+        for message in delayed:
+            if self.block_of(message) not in blocks:
+                blocks.append(self.block_of(message))
+                starts.append((message.due_ms, blocks[-1]))
+        width, most = 1, min(left.rest.blocks, len(blocks))
+        left.rest.blocks -= 1
+        for message in delayed:
+            if not self.is_over():
+                return
+            while width < len(blocks) and (message.due_ms, self.block_of(message)) >= starts[width]:
+                if width == most:
+                    return
+                left.rest.blocks -= min(2 * width, most) - width
+                width = min(2 * width, most)
+            self.gone(message, "maxlen")
 
     def is_over(self) -> bool:
         config = self.config

@@ -26,7 +26,16 @@ from quorum.api.session.client_session import ClientSession
 from quorum.api.session.consumers import Consumer, Disposition
 from quorum.api.status import Code, Status, StatusError, exhausted, make
 from quorum.client.records import Redriven
-from quorum.client.redrive import HISTORY, Bounds, CannotTake, InDoubt, Redrive, Refused, last_death
+from quorum.client.redrive import (
+    HISTORY,
+    Bounds,
+    CannotTake,
+    InDoubt,
+    Redrive,
+    Refused,
+    last_death,
+    other_is_active,
+)
 from quorum.node.wire import batches
 from quorum.v1 import queue_pb2
 
@@ -148,6 +157,7 @@ class _Session:
 
     def __init__(self, hub: Hub, queue: str, owner: int, publish: Publish) -> None:
         self._session = ClientSession(hub)
+        self._catalog = hub.catalog
         self._queue = queue
         self._owner = owner
         self._publish = publish
@@ -157,6 +167,8 @@ class _Session:
         self._batches: list[DeliveredBatch] = []
         self._number = 0
         self._next_tag = 1
+        self._is_active = False
+        """Whether it has the active consumer, of a queue with a single active consumer"""
 
     async def __aenter__(self) -> _Session:
         self._session.open(os.urandom(c.PRODUCER_BYTES), 1, self._owner, 1)
@@ -219,6 +231,8 @@ class _Session:
             self._answer(outcome.request_id, outcome.why)
         elif isinstance(outcome, o.Drained) and not self._drained.done():
             self._drained.set_result(outcome.next_tag)
+        elif isinstance(outcome, o.ActiveChanged):
+            self._is_active = outcome.is_active
         elif isinstance(outcome, o.Cancelled):
             self._fail(outcome.why)
         elif isinstance(outcome, o.TimedOut):  # a consumer timeout: the messages are in the queue again
@@ -256,7 +270,13 @@ class _Session:
         self._next_tag = await self._drained
         self._drained = self._loop.create_future()
         found, self._batches = self._batches, []
+        if not found and self._is_another_active():
+            raise StatusError(make(Code.FAILED_PRECONDITION, "in_use", other_is_active(self._queue)))
         return [letter for batch in found for letter in _letters(batch)]
+
+    def _is_another_active(self) -> bool:
+        queue = self._catalog.queue(self._queue)
+        return queue is not None and queue.config.single_active_consumer and not self._is_active
 
     async def publish(self, letter: _Letter, target: str, history: str | None) -> None:
         request = queue_pb2.PublishRequest(queue=target)
