@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from types import FrameType
@@ -338,7 +339,7 @@ def status(
         with closing(connect(url, patience), patience) as client:
             seen = client.cluster_status()
     if as_json:
-        print_json(_plain(seen))
+        print_json(asdict(seen))
     else:
         _tables(seen)
     raise typer.Exit(0 if _is_well(seen) else 1)
@@ -362,12 +363,6 @@ def _not_ours(names: tuple[str, ...]) -> str:
         f"{', '.join(names)} still {'runs' if one else 'run'} and {'was' if one else 'were'} not started by "
         f"quorum cluster; stop {'it' if one else 'them'} by SIGTERM, or by Ctrl-C in the terminal"
     )
-
-
-def _plain(seen: ClusterStatus) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(seen)
 
 
 def _disk(disk: DiskInfo | None) -> tuple[str, str]:

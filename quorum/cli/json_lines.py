@@ -2,8 +2,9 @@
 
 A body that is UTF-8 text is in "body", any other in "body_base64". Properties have AMQP's names. An integer value is
 exact, a number with a point or exponent is a double, {"double": "NaN"} (or "Infinity", "-Infinity") is a double that
-JSON has no number for, and {"base64": ...} is bytes. `publish` reads the format that
-`consume` writes. With positions, "sequence", "redelivered" and "delivery_count" are added; reading ignores them.
+JSON has no number for, and {"base64": ...} is bytes. `publish` reads the format that `consume` and `browse` write. With
+positions, "sequence", "redelivered" and "delivery_count" are added, and "due_time" of a delayed message; reading
+ignores them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from quorum.client.values import FieldValue, Properties
 KEYS = ("body", "body_base64", "properties", "application_properties")
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """The doubles that are no numbers in JSON."""
-POSITION = ("sequence", "redelivered", "delivery_count")
+POSITION = ("sequence", "redelivered", "delivery_count", "due_time")
 
 
 class LineError(ValueError):
@@ -58,9 +59,8 @@ def to_line(message: Received, positions: bool = False) -> str:
         name: _plain(each) for name, each in message.application_properties.items()
     }
     if positions:
-        value |= {name: getattr(message, name) for name in POSITION}
-        if (due_time := getattr(message, "due_time", None)) is not None:
-            value["due_time"] = due_time
+        found = {name: getattr(message, name, None) for name in POSITION}
+        value |= {name: each for name, each in found.items() if each is not None}
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 

@@ -61,7 +61,7 @@ def check_name(name: object) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{name!r} is not valid text: half a surrogate pair") from None
+        raise UsageError(f"{name!r} is not UTF-8 text: it has half a surrogate pair") from None
 
 
 def range_count(route: Route, count: int) -> int:

@@ -20,9 +20,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from quorum.cli.console import CliError, pairs, scalar
+from quorum.cli.json_lines import to_line
 from quorum.cli.main import app
 from quorum.cli.serve import allow_open_files
-from quorum.v1 import admin_pb2
+from quorum.client.records import BrowsedMessage
+from quorum.v1 import admin_pb2, queue_pb2
 from support.fake_server import FakeCluster, FakeNode
 from support.forked_commands import ForkedCommands
 from support.repository import ROOT
@@ -345,6 +347,15 @@ def test_json_lines_keep_their_properties_and_their_kinds(quorum: Quorum, servic
     quorum("publish", "json", "-j", url=service.url, stdin=out.encode())
     again = json.loads(quorum("consume", "json", "-n", "1", "-j", url=service.url)[0])
     assert again == message
+
+
+def test_a_delayed_message_that_browse_has_written_can_be_published(quorum: Quorum, service: Service) -> None:
+    service.cluster.declare("later")
+    wire = queue_pb2.StoredMessage(sequence=7, due_time=1_000, message=queue_pb2.Message(body=b"x"))
+    line = to_line(BrowsedMessage(wire), positions=True)
+    assert json.loads(line)["due_time"] == 1_000
+    quorum("publish", "later", "-j", url=service.url, stdin=line.encode())
+    assert quorum("consume", "later", "-n", "1", url=service.url)[0] == "x\n"
 
 
 def test_kept_messages_stay_in_the_queue(quorum: Quorum, service: Service) -> None:

@@ -356,6 +356,7 @@ UNREACHED = """
     quorum/api/http/description.py
     quorum/api/http/errors.py
     quorum/api/http/events.py
+    quorum/api/http/json_answer.py
     quorum/api/http/json_api.py
     quorum/api/http/json_codec.py
     quorum/api/http/metrics.py
