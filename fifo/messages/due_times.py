@@ -104,11 +104,7 @@ class DueTimes:
         return found
 
     def remove(self, members: int) -> None:
-        """Removes messages. Costs some microseconds for each time up to the last one of these messages, or a step if
-        they are all."""
-        if members == self.members:
-            del self.times[:], self.firsts[:], self.counts[:]
-            return
+        """Removes messages. Costs some microseconds for each time up to the last one of these messages."""
         kept, end = DueTimes(), 0
         while members:
             start, time_ms = end, self.times[end]
