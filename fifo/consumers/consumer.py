@@ -182,6 +182,11 @@ class CheckedOut:
         place = bisect_right(self.tags, others.tags[0])
         if place == bisect_right(self.tags, others.tags[-1]):
             self._insert(place, others)
+        elif len(others.tags) * 128 < len(self.tags):  # a transaction may give back thousands of small parts
+            for tag, sequence, count in zip(others.tags, others.sequences, others.counts, strict=True):
+                run = CheckedOut()
+                run.add(tag, sequence, count)
+                self._insert(bisect_right(self.tags, tag), run)
         else:
             self._merge(others)
 

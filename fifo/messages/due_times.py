@@ -105,11 +105,7 @@ class DueTimes:
         return found
 
     def remove(self, members: int) -> None:
-        """Removes messages. Costs a few steps if they are all, or those of the first time, else some for each
-        stretch."""
-        if members == self.members:
-            del self.times[:], self.firsts[:], self.counts[:]
-            return
+        """Removes messages. Costs a few steps if all are due first, at one time, else some for each stretch."""
         end = bisect_right(self.times, self.times[0])
         first = self._members(0, end)
         if not members & ~first:

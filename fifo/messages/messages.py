@@ -500,7 +500,8 @@ class Messages:
         """Removes delayed messages from the queue."""
         assert block.dues is not None
         before_ms = block.earliest_due
-        block.dues.remove(members)
+        if members != block.delayed:  # else all times are forgotten together
+            block.dues.remove(members)
         self._leave_delayed(block, members, before_ms)
         self._departed(block, (cause, members))
 

@@ -104,3 +104,16 @@ def test_a_settlement_that_finds_nothing_looks_at_no_run() -> None:
     tags = found.tags
     assert found.remove_many([(tag, tag) for tag in range(2, 600, 2)]) == []
     assert found.tags is tags, "nothing was built anew"
+
+
+def test_a_few_runs_that_are_given_back_leave_the_others_as_they_are() -> None:
+    """A transaction may give back thousands of settlements with a few messages each, and each member does it."""
+    found = held([tag % 3 != 2 for tag in range(1, 3_001)])
+    before, tags = singles(found), found.tags
+    ranges = [(tag, tag) for tag in (4, 601, 1_203, 2_998)]
+    taken = found.take(ranges)
+    found.take_back(taken)
+    assert found.tags is tags, "nothing was built anew"
+    assert singles(found) == before
+    assert is_joined(found)
+    assert found.total == len(before)
