@@ -117,19 +117,20 @@ class Runs:
         """The slots whose messages have expired."""
         if self.expiries is None:
             return 0
-        due = np.frombuffer(self.expiries, dtype=np.int64) <= now_ms
-        result = 0
-        positions = np.flatnonzero(due)
-        if len(positions):
-            # The messages between two neighbouring runs are gone, so a stretch of runs is a stretch of slots.
-            cuts = np.flatnonzero(np.diff(positions) != 1)
-            starts = [0, *(cuts + 1).tolist()]
-            ends = [*cuts.tolist(), len(positions) - 1]
-            for start, end in zip(starts, ends, strict=True):
-                last = int(positions[end])
-                first = self.firsts[int(positions[start])]
-                result |= bitsets.span(first, self.firsts[last] + self.counts[last] - first)
-        return result
+        positions = np.flatnonzero(np.frombuffer(self.expiries, dtype=np.int64) <= now_ms)
+        if not len(positions):
+            return 0
+        # The messages between two neighbouring runs are gone, so a stretch of runs is a stretch of slots.
+        is_cut = np.diff(positions) != 1
+        firsts = positions[np.concatenate(([True], is_cut))]
+        lasts = positions[np.concatenate((is_cut, [True]))]
+        starts = np.frombuffer(self.firsts, dtype=np.uint16)[firsts].astype(np.int64)
+        ends = np.frombuffer(self.firsts, dtype=np.uint16)[lasts].astype(np.int64)
+        ends += np.frombuffer(self.counts, dtype=np.uint16)[lasts]
+        edges = np.zeros(int(ends[-1]) + 1, dtype=np.int8)
+        edges[starts] = 1
+        edges[ends] = -1
+        return bitsets.from_flags(np.cumsum(edges, dtype=np.int8).astype(np.bool_))
 
     def counted(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         """For each run the number of its slots in `wanted`, which has no slot after the last run."""

@@ -172,6 +172,14 @@ class MessageGroups:
         if not self.is_built or not members:
             return
         number = block.number
+        if not block.ready & self._below(number):
+            self._unfile_all(number)
+        else:
+            self._unfile_some(block, members)
+        self.on_visible(number)
+
+    def _unfile_some(self, block: Block, members: int) -> None:
+        number = block.number
         for key, some in split(block, members):
             if key == NO_GROUP:
                 self._remove(self.free, number, some)
@@ -179,17 +187,33 @@ class MessageGroups:
             before = self._filed_at(number, key)
             if before & some:
                 self._refile(key, number, before, before & ~some)
-        self.on_visible(number)
+
+    def _unfile_all(self, number: int) -> None:
+        """No message of a block is filed any more. It has a few steps for each group of the block."""
+        for rank in self._ranks:
+            self.free.remove((rank, number), self.free.at((rank, number)))
+        found = self.filed.pop(number, {})
+        self.filed_count -= len(found)
+        for key, packed in found.items():
+            group = self.groups[key]
+            place = bisect_left(group.numbers, number)
+            del group.numbers[place]
+            if place:
+                continue  # its head is in another block
+            if group.holder != NOBODY:
+                self._remove(self._heads(group.holder), number, bitsets.lowest(unpack(packed), 1))
+            head = self._head(key, group)
+            if head is not None:
+                self._heads(group.holder).add(self._place(*head), head[1])
+                self.on_visible(head[0])
+            self._tidy(group.holder)
+            if head is None and not group.held:
+                del self.groups[key]
 
     def block_left(self, block: Stored) -> None:
         self.base.block_left(block)
-        if not self.is_built:
-            return
-        number = block.number
-        for key, packed in list(self.filed.get(number, {}).items()):
-            self._refile(key, number, unpack(packed), 0)
-        for rank in self._ranks:
-            self.free.remove((rank, number), self.free.at((rank, number)))
+        if self.is_built:
+            self._unfile_all(block.number)
 
     def restored(self, block: Block | Stored) -> None:
         self.base.restored(block)

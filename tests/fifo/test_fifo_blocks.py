@@ -6,15 +6,18 @@ import gc
 import random
 import tracemalloc
 from array import array
+from functools import partial
 
 import pytest
 
 from fifo.commands import Enqueue, Meta, Operation, Origin
 from fifo.effects import Run
 from fifo.limits import PRODUCTION
+from fifo.messages import bitsets
 from fifo.messages.blocks import NEVER, ONE_EACH, Block, Runs
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
+from support.counted_lines import count_lines
 from support.fifo_world import World, producer
 
 
@@ -139,3 +142,16 @@ def test_single_messages_of_one_entry_take_almost_nothing() -> None:
     added, world = published(20_000, 1, 100, 100)
     assert added < 80_000
     assert producer(1) in world.machine.sessions.producers
+
+
+def test_expired_messages_are_those_of_expired_runs_and_cost_few_steps() -> None:
+    chance, found, slot, expiries = random.Random(1), Runs(), 3, {}
+    while slot < 16_000:
+        count, expiry = chance.choice((1, 1, 1, 5)), chance.choice((10, 20, 30, NEVER))
+        found.append(slot, count, slot, 0, 0, expiry)
+        expiries.update(dict.fromkeys(range(slot, slot + count), expiry))
+        slot += count
+    for now_ms in (9, 10, 29, 30):
+        expired = [slot for slot, expiry in expiries.items() if expiry <= now_ms]
+        assert list(bitsets.members(found.expired(now_ms))) == expired
+        assert count_lines(partial(found.expired, now_ms)) < 1_000

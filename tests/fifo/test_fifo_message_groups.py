@@ -33,6 +33,7 @@ from fifo.messages.pages import MemoryPages
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.queue_machine import QueueMachine
+from support.counted_lines import count_lines
 from support.fifo_world import World, in_transaction, part_name, sequences
 
 RED = {"application-properties.colour": "red"}
@@ -529,6 +530,29 @@ def for_ever(self: MessageGroups, block: Block, members: int) -> None:
 def forgotten(self: MessageGroups, block: Block, members: int) -> None:
     """A requeued message is not filed."""
     self.base.requeued(block, members)
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_purge_takes_few_steps_for_each_group_that_is_filed(is_cold: bool) -> None:
+    world = World()
+    world.checks = False
+    world.queue(message_groups=True)
+    name, count = world.session(), 4 * 4_096
+    for first in range(0, count, 4_096):
+        names = [(1 + each).to_bytes(8, "little") for each in range(first, first + 4_096)]
+        world.publish(name, 4_096, group_keys=b"".join(names))
+    world.attach(name, "a", 1)
+    grouped = world.machine.queues[1].messages.grouped
+    assert grouped is not None
+    for _ in range(8):  # an entry files some 4,000 places
+        world.attach(name, "b", 1)
+        world.do(name, Cancel(1, "b", requeue=True))
+    filed = grouped.filed_count
+    assert filed > count // 2
+    if is_cold:
+        world.machine.page_out(1, 0)
+    assert count_lines(lambda: world.apply([(None, Purge(1))])) < 20 * filed
+    assert grouped.filed_count == 0
 
 
 BROKEN: dict[str, tuple[str, Any]] = {
