@@ -113,8 +113,9 @@ def split(command: Enqueue) -> list[Part] | Refused:
 
 def without(parts: Sequence[Part], gone: Sequence[int]) -> list[Part]:
     """The parts without these places of targets, ascending. Messages that are for no other queue keep theirs."""
+    known = dict.fromkeys(gone)
     return [
-        (ordinal, count, tuple([each for each in places if each not in gone]) or places)
+        (ordinal, count, tuple([each for each in places if each not in known]) or places)
         for ordinal, count, places in parts
     ]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fifo.commands import UNKNOWN, Address, Attach
 from fifo.consumers.selector import Selector, decoded
@@ -17,7 +18,7 @@ Key = tuple[bytes, str]
 """A consumer in its queue: the session's producer, and the consumer tag."""
 
 MANY_RANGES = 64
-"""Number of tag ranges from which one pass over all runs of a consumer may be cheaper than a cut for each range."""
+"""Number of tag ranges from which a few steps for all runs of a consumer are cheaper than a cut for each range."""
 
 
 class CheckedOut:
@@ -89,33 +90,41 @@ class CheckedOut:
         if len(ranges) < MANY_RANGES:
             return [pair for first, last in ranges for pair in self.remove(first, last)]
         wanted = self._present(ranges)
-        if len(wanted) * 128 < len(self.tags):
+        if len(wanted) < MANY_RANGES:
             return [pair for first, last in wanted for pair in self.remove(first, last)]
         return self._cut_out(wanted).ranges()
 
     def _cut_out(self, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
-        """Removes the tags of these ranges, and returns them. One pass over everything is cheaper than moving the rest
-        of the arrays for every range."""
-        left = deque(sorted(ranges))
-        before = CheckedOut()
-        before.tags, before.sequences, before.counts = self.tags, self.sequences, self.counts
-        self.tags, self.sequences, self.counts, self.total = array("Q"), array("Q"), array("I"), 0
+        """Removes the tags of these ranges, and returns them. A few steps for all runs together are cheaper than moving
+        the rest of the arrays for every range."""
         out = CheckedOut()
-        for tag, sequence, count in zip(before.tags, before.sequences, before.counts, strict=True):
-            place, end = tag, tag + count
-            while place < end:
-                while left and left[0][1] < place:
-                    left.popleft()
-                first, last = left[0] if left else (end, end)
-                kept = min(max(first - place, 0), end - place)
-                if kept:
-                    self.add(place, sequence + place - tag, kept)
-                    place += kept
-                taken = min(last + 1, end) - place
-                if taken > 0:
-                    out.add(place, sequence + place - tag, taken)
-                    place += taken
+        if not self.tags:
+            return out
+        tags = np.frombuffer(self.tags, dtype=np.uint64).astype(np.int64)
+        sequences = np.frombuffer(self.sequences, dtype=np.uint64).astype(np.int64)
+        ends = tags + np.frombuffer(self.counts, dtype=np.uint32)
+        firsts, stops = _joined(ranges, int(ends[-1]))
+        # Runs are split where a range begins or stops inside them; then each is removed as a whole, or stays.
+        edges = np.union1d(firsts, stops)
+        places = np.searchsorted(tags, edges, side="right") - 1
+        is_inside = (places >= 0) & (edges > tags[places]) & (edges < ends[places])
+        edges, places = edges[is_inside], places[is_inside]
+        sequences = np.insert(sequences, places + 1, sequences[places] + edges - tags[places])
+        tags, ends = np.insert(tags, places + 1, edges), np.insert(ends, places, edges)
+        changes = np.zeros(len(tags) + 1, dtype=np.int64)
+        np.add.at(changes, np.searchsorted(tags, firsts), 1)
+        np.add.at(changes, np.searchsorted(tags, stops), -1)
+        is_removed = np.cumsum(changes[:-1]) > 0
+        for target, some in ((out, is_removed), (self, ~is_removed)):
+            target._fill(tags[some], sequences[some], (ends - tags)[some])
         return out
+
+    def _fill(self, tags: NDArray[np.int64], sequences: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Replaces its runs."""
+        self.tags = array("Q", tags.tobytes())
+        self.sequences = array("Q", sequences.tobytes())
+        self.counts = array("I", counts.astype(np.uint32).tobytes())
+        self.total = int(counts.sum())
 
     def _present(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those of these ranges of which it has tags."""
@@ -141,7 +150,7 @@ class CheckedOut:
 
     def take(self, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
         """Removes the tags of these ranges (first, last), ascending, all of which it has. Returns them."""
-        if len(ranges) >= MANY_RANGES and len(ranges) * 128 >= len(self.tags):
+        if len(ranges) >= MANY_RANGES:
             return self._cut_out(ranges)
         found = CheckedOut()
         for first, last in ranges:
@@ -255,6 +264,21 @@ class CheckedOut:
             del column[:]
         self.total = 0
         return out
+
+
+def _joined(ranges: Sequence[tuple[int, int]], end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The same numbers below `end` as ranges (first, last) with gaps between them, ascending: the first number of each,
+    and the one after its last."""
+    pairs = np.array(
+        [(first, min(last + 1, end)) for first, last in sorted(ranges) if first < end], dtype=np.int64
+    )
+    firsts, stops = pairs.reshape(-1, 2).T
+    stops = np.maximum.accumulate(stops)
+    is_first = np.ones(len(firsts), dtype=np.bool_)
+    is_first[1:] = firsts[1:] > stops[:-1]
+    is_last = np.ones(len(firsts), dtype=np.bool_)
+    is_last[:-1] = is_first[1:]
+    return firsts[is_first], stops[is_last]
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fifo.consumers.consumer import CheckedOut
+from support.counted_lines import count_lines
 
 TAGS = st.lists(st.booleans(), min_size=1, max_size=60)
 """of each tag from 1 on: whether it is there"""
@@ -117,3 +118,23 @@ def test_a_few_runs_that_are_given_back_leave_the_others_as_they_are() -> None:
     assert singles(found) == before
     assert is_joined(found)
     assert found.total == len(before)
+
+
+def test_a_settlement_of_many_tags_does_not_look_at_each_run() -> None:
+    """One entry has many of them, and a consumer may hold 65,536 runs. Each member carries them out."""
+    small, large = (held([True] * count, step=2) for count in (1_000, 20_000))
+    ranges = [(tag, tag) for tag in range(1, 1_000, 5)]
+    held([True] * 1_000).remove_many(ranges)  # numpy loads some of its modules at the first call
+    in_small = count_lines(lambda: small.remove_many(ranges))
+    in_large = count_lines(lambda: large.remove_many(ranges))
+    assert in_small == in_large
+    assert (small.total, large.total) == (800, 19_800)
+
+
+def test_ranges_in_any_order_that_overlap_are_removed_as_one() -> None:
+    found = held([True] * 600, step=2)
+    ranges = [(first, first + 7) for first in range(500, 90, -5)] + [(580, (1 << 64) - 1)]
+    removed = found.remove_many(ranges)
+    assert sorted(singles(found)) == [*range(1, 95), *range(508, 580)]
+    assert removed == [(100 + 2 * tag, 1) for tag in (*range(95, 508), *range(580, 601))]
+    assert found.total == len(singles(found))

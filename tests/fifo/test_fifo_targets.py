@@ -30,6 +30,7 @@ from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
 from fifo.producers import Producer
 from fifo.queries import group as queries
+from fifo.targets import without
 from quorum_selectors.columns import BatchColumns, decode
 from support.fifo_world import World, bodies, plain_reply, selector, sequences
 
@@ -114,6 +115,24 @@ def test_a_queue_that_was_deleted_takes_a_message_from_no_other_queue(independen
     assert ready(world) == [3, 2]
     reply = routed(world, name, [(1, 2), (2,)], independent=True)
     assert plain_reply(reply) == (5, 6, [(6, "not_found")])  # it has no queue left
+
+
+def test_deleted_queues_of_a_batch_are_not_compared_with_each_of_its_targets() -> None:
+    """A batch may have thousands of targets, and all of their queues may be deleted while it is on its way."""
+
+    class Place(int):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Place.compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    places = tuple([Place(each) for each in range(1_000)])
+    gone = [int(each) for each in places[1:]]
+    assert without([(0, 5, places), (5, 1, places[1:])], gone) == [(0, 5, (0,)), (5, 1, places[1:])]
+    assert Place.compared < 10_000
 
 
 def full(queues: int) -> tuple[World, bytes]:
