@@ -59,6 +59,7 @@ class SelectorGroups:
         "_followed",
         "_followers",
         "_last_position",
+        "_returned",
         "by_selector",
         "draining",
         "eligible_counts",
@@ -88,8 +89,10 @@ class SelectorGroups:
         """the sequence below which all messages were looked up for the followers"""
         self.match_cache = MatchCache(messages.limits)
         self.shared = SharedScan(messages)
+        self._returned: dict[int, int] = {}
+        """by block, the requeued messages that no group was made active for yet"""
         messages.on_requeued = self._requeued
-        messages.on_emptied = self.match_cache.drop_block
+        messages.on_emptied = self._emptied
         if messages.grouped is not None:
             messages.grouped.on_visible = self.match_cache.invalidate_exhausted
 
@@ -185,6 +188,7 @@ class SelectorGroups:
     def runnable(self, priority: int) -> list[SelectorGroup]:
         """The groups with a consumer of this priority that may find something, in the order of the service queue."""
         self.look_up_arrivals()
+        self._look_up_returned()
         found = [group for group in self._active.values() if priority in group.eligible]
         return sorted(found, key=lambda group: group.queue_position)
 
@@ -262,15 +266,31 @@ class SelectorGroups:
 
     def idle(self) -> list[SelectorGroup]:
         """The groups with credit that take no part in a checkout, because no message has arrived for them."""
+        self._look_up_returned()
         return [group for selector, group in self.service_queue.items() if selector not in self._active]
 
     def _requeued(self, number: int, members: int) -> None:
-        """Makes the groups active that match requeued messages of a block."""
+        """Notes requeued messages of a block. A group that gets credit later is active anyway."""
         self.match_cache.invalidate_exhausted(number)
-        for selector in self.match_cache.selectors(number):
-            group = self.service_queue.get(selector)
-            if group is not None and self.match_cache.get(selector, number) & members:
-                self._active[selector] = group
+        if self.service_queue:
+            self._returned[number] = self._returned.get(number, 0) | members
+
+    def _look_up_returned(self) -> None:
+        """Makes the groups active that match requeued messages: once for all commands of an entry, because it has a step
+        for each group with matches in the block."""
+        for number, members in self._returned.items():
+            for selector in self.match_cache.selectors(number):
+                group = self.service_queue.get(selector)
+                if group is None or selector in self._active:
+                    continue
+                if self.match_cache.get(selector, number) & members:
+                    self._active[selector] = group
+        self._returned.clear()
+
+    def _emptied(self, number: int) -> None:
+        """No message of a block is left."""
+        self.match_cache.drop_block(number)
+        self._returned.pop(number, None)
 
     def arrivals_begin(self, entry: Entry) -> None:
         """To be called before messages are appended, and not if there are none: notes the first sequence of this entry.

@@ -11,6 +11,7 @@ from fifo.budgets import Entry
 from fifo.commands import Return, Settle
 from fifo.consumers.consumer import SelectorGroup
 from fifo.consumers.delivery import Delivery
+from fifo.consumers.match_cache import MatchCache
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Applied
 from fifo.limits import PRODUCTION
@@ -177,6 +178,27 @@ ROWS: dict[str, Callable[[int], Row]] = {
     "end": lambda number: {COLOUR: f"1-{number}"},
     "list": lambda number: {COLOUR: f"d{number}"},
 }
+
+
+def test_many_returns_in_one_entry_ask_each_group_of_their_block_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A return is a few bytes of one client. 4,096 of them among 8,192 selectors would take each member a minute."""
+    name, count = world.session(), 200
+    attached = [world.attach(name, f"c{place}", 2, f"colour = '{place}'")[0] for place in range(count)]
+    world.publish(name, count, [{COLOUR: str(place)} for place in range(count)])
+    asked, get = 0, MatchCache.get
+
+    def counting(cache: MatchCache, text: bytes, number: int) -> int:
+        nonlocal asked
+        asked += 1
+        return get(cache, text, number)
+
+    monkeypatch.setattr(MatchCache, "get", counting)
+    returns = [world.op(name, Return(1, f"c{place}", attached[place], ((1, 1),))) for place in range(count)]
+    applied = world.apply(returns)
+    assert len(sequences(applied)) == count
+    assert asked < 10 * count
 
 
 @pytest.mark.parametrize("kind", SELECTORS)
