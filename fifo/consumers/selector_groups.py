@@ -276,8 +276,8 @@ class SelectorGroups:
             self._returned[number] = self._returned.get(number, 0) | members
 
     def _look_up_returned(self) -> None:
-        """Makes the groups active that match requeued messages: once for all commands of an entry, because it has a step
-        for each group with matches in the block."""
+        """Makes the groups active that match requeued messages. It has a step for each group with matches in the block,
+        so it is done once for all commands of an entry."""
         for number, members in self._returned.items():
             for selector in self.match_cache.selectors(number):
                 group = self.service_queue.get(selector)

@@ -361,7 +361,12 @@ class MessageGroups:
         return number, bitsets.lowest(unpack(self.filed[number][key]), 1)
 
     def _heads(self, holder: int) -> Heads:
-        return self.free if holder == NOBODY else self.own.setdefault(holder, Heads())
+        if holder == NOBODY:
+            return self.free
+        own = self.own.get(holder)
+        if own is None:
+            own = self.own[holder] = Heads()
+        return own
 
     def _place(self, number: int, head: int) -> Place:
         if not self.has_priorities:
@@ -490,5 +495,6 @@ def refuse_keys(keys: bytes | memoryview, count: int) -> Refused | None:
 
 
 def keys_of_each(keys: bytes | memoryview, first: int) -> bytes | memoryview:
-    """The keys of the messages from `first` on of a batch, which has one for all, or one each."""
-    return keys[first * KEY_BYTES :] if len(keys) > KEY_BYTES else keys
+    """The keys of the messages from `first` on of a batch, which has one for all, or one each. Nothing is copied: each
+    message may be asked for."""
+    return memoryview(keys)[first * KEY_BYTES :] if first and len(keys) > KEY_BYTES else keys

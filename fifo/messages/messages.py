@@ -39,7 +39,7 @@ from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block, Stored
 from fifo.messages.dead_letters import CAUSES, DeadLetters
 from fifo.messages.due_times import DueBlocks, DueTimes
 from fifo.messages.message_groups import MessageGroups, keys_of_each
-from fifo.messages.ready_order import ReadyOrder, order_of
+from fifo.messages.ready_order import ReadyOrder, of_each, order_of
 from fifo.versions import COUNTED_MOVES
 
 UNLIMITED = 1 << 62
@@ -387,9 +387,8 @@ class Messages:
                 ordinal += taken
             self.next_sequence = sequence + taken
             rest -= taken
-            if rest and len(priorities) > 1:
-                priorities = priorities[taken:]
             if rest:
+                priorities = of_each(priorities, taken)
                 keys = keys_of_each(keys, taken)
 
     # ---- checking out, settling, requeueing

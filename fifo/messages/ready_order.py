@@ -161,7 +161,7 @@ class PriorityOrder:
 
     def _by_priority(self, members: int, slot: int, priorities: bytes | memoryview) -> list[tuple[int, int]]:
         """Neighbouring messages as (priority, messages)."""
-        if len(priorities) < 2:
+        if len(priorities) < 2 or not members & (members - 1):
             return [(min(priorities[0], self.max_priority) if len(priorities) else 0, members)]
         each = np.frombuffer(priorities, dtype=np.uint8, count=members.bit_count())
         each = np.minimum(each, self.max_priority)
@@ -217,5 +217,6 @@ def order_of(config: QueueConfig) -> ReadyOrder:
 
 
 def of_each(priorities: bytes | memoryview, first: int) -> bytes | memoryview:
-    """The priorities of the messages from `first` on of a batch, which has one for all, or one each."""
-    return priorities[first:] if len(priorities) > 1 else priorities
+    """The priorities of the messages from `first` on of a batch, which has one for all, or one each. Nothing is
+    copied: each message may be asked for."""
+    return memoryview(priorities)[first:] if first and len(priorities) > 1 else priorities

@@ -28,8 +28,9 @@ from fifo.commands import (
 from fifo.effects import Applied, Refused
 from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.messages.blocks import Block
-from fifo.messages.message_groups import Heads, MessageGroups
+from fifo.messages.message_groups import Heads, MessageGroups, keys_of_each
 from fifo.messages.pages import MemoryPages
+from fifo.messages.ready_order import of_each
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.queue_machine import QueueMachine
@@ -585,3 +586,12 @@ def test_a_machine_that_forgets_what_transactions_hold_is_noticed(
     monkeypatch.setattr(QueueMachine, "build_groups", built_without_transactions)
     with pytest.raises(AssertionError):
         test_what_is_prepared_holds_its_group(ending, True, "snapshot")
+
+
+def test_keys_and_priorities_of_a_part_of_a_batch_are_not_copied() -> None:
+    """A batch may have 65,536 messages that are added one by one, because each has a time to live of its own."""
+    values = bytes(range(80))
+    for part, rest in ((keys_of_each(values, 3), values[24:]), (of_each(values, 3), values[3:])):
+        assert part == rest
+        assert isinstance(part, memoryview)
+        assert part.obj is values
