@@ -16,6 +16,7 @@ its own.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from fifo.consumers.consumer import Consumer
@@ -31,21 +32,23 @@ class Timeouts:
     __slots__ = ("marks",)
 
     def __init__(self) -> None:
-        self.marks: dict[int, dict[Consumer, int]] = {}
-        """by time, ascending: a mark is not empty"""
+        self.marks: dict[int, OrderedDict[Consumer, int]] = {}
+        """by time, ascending: a mark is not empty. A dict would pass all consumers that were taken before, each time
+        that the first one is asked for"""
 
     def note(self, now_ms: int, timeout_ms: int, consumers: Iterable[Consumer]) -> None:
         """Notes that these consumers were given messages up to their last tags."""
         end = max(_end_of_step(now_ms, timeout_ms), next(reversed(self.marks), 0))
-        for consumer in consumers:
-            self.marks.setdefault(end, {})[consumer] = consumer.next_tag - 1
+        noted = OrderedDict((consumer, consumer.next_tag - 1) for consumer in consumers)
+        if noted:
+            self.marks.setdefault(end, OrderedDict()).update(noted)
 
     def shorten(self, now_ms: int, timeout_ms: int) -> None:
         """Moves marks of longer steps back to the present one of this timeout: they are of earlier deliveries."""
         end = _end_of_step(now_ms, timeout_ms)
         for late in [each for each in self.marks if each > end]:
             consumers = self.marks.pop(late)
-            self.marks.setdefault(end, {}).update(consumers)
+            self.marks.setdefault(end, OrderedDict()).update(consumers)
 
     def forget(self, consumer: Consumer) -> None:
         """Drops a consumer that is detached."""

@@ -18,6 +18,7 @@ those with a cause in COUNTED.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from fifo.codec import Held, Reader, Sections, Source, Writer
@@ -276,7 +277,7 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
     OWNER.read_each(reader, _owned(machine))
     if not reader.is_at_end():
         for end, mark in MARKS.read(reader):
-            machine.timeouts.marks[end] = {consumers[place]: tag for place, tag in mark}
+            machine.timeouts.marks[end] = OrderedDict((consumers[place], tag) for place, tag in mark)
     return machine, block_count
 
 

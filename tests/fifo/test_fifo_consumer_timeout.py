@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
@@ -376,6 +377,18 @@ def test_a_restored_queue_times_out_at_the_same_moment() -> None:
     applied = world.apply([world.op(name, Settle(1, "c", attach, ((1, 3),)))])
     assert sequences(applied) == [1, 2, 3, 4]
     assert world.now_ms > START_MS
+
+
+def test_the_first_consumer_of_a_mark_is_found_without_passing_those_that_were_taken() -> None:
+    """A dict passes all keys that were deleted before its first one: 16,384 consumers would make that quadratic."""
+    world = slow_world()
+    for number in range(1, 4):
+        consumer(world, number, credit=1)
+    world.publish(producer(9), 3)
+    for machine in (world.machine, world.restored(snapshot.encode(world.machine))):
+        (mark,) = machine.queues[1].timeouts.marks.values()
+        assert isinstance(mark, OrderedDict)
+        assert [each.address.node for each in mark] == [1, 2, 3]
 
 
 def test_without_a_timeout_nothing_is_noted() -> None:
