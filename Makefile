@@ -1,6 +1,7 @@
 # Everything a contributor or a CI machine runs. Needs Python 3.11 or later, and the network for the first `make`:
 # the environment lives in .venv and is brought up to date when pyproject.toml or the lock files in requirements/ change.
-# `make demo` and `make bench` install what the service needs; everything else also what its tests need.
+# `make install`, `make demo`, `make bench` and `make wheel` install what the service needs; everything else also what its
+# tests need.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -35,6 +36,7 @@ PROTOS := $(patsubst proto/%,%,$(sort $(wildcard proto/quorum/v1/*.proto)))
 .DEFAULT_GOAL := help
 
 help:
+	@echo "make install   the command quorum in .venv, with all that members and clients need"
 	@echo "make check     style, types, layout of the rooms, generated code up to date"
 	@echo "make test      all other tests, a few rounds of each crash and damage test"
 	@echo "make simulate  the whole cluster in one thread, from seeds, with everything failing (SEEDS=1000 FIRST_SEED=1);"
@@ -50,7 +52,7 @@ help:
 	@echo "make wheel     builds the wheel in dist/; equal files give equal bytes"
 	@echo "make clean     removes the environment and everything that was built"
 
-install: $(TOOLS)
+install: $(STAMP)
 
 $(VENV)/.installed: pyproject.toml $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'

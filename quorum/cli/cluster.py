@@ -139,7 +139,10 @@ def up(
     ):
         if wanted is not None and [each.rpartition(":")[2] for each in used] != list(map(str, wanted)):
             present = ", ".join(each for each in used if each) or "none"
-            raise ClusterError(f"{directory} holds a cluster with other ports ({present}); omit {option}")
+            raise ClusterError(
+                f"{directory} holds a cluster with other ports ({present}); omit {option}, or make a new cluster in "
+                "another directory (--dir)"
+            )
     prefixer = Prefixer(cluster.names)
     _run(cluster, detach)
 

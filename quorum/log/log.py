@@ -157,7 +157,9 @@ class Log:
         try:
             hold = files.lock(directory / LOCK)
         except BlockingIOError:
-            raise LogLocked(f"another process uses {directory}") from None
+            raise LogLocked(
+                f"another process uses {directory}: this member is running already, or another one has its data_dir"
+            ) from None
         reserve = None
         if reserve_segments:
             reserve = Reserve(files, directory, segments=reserve_segments, segment_bytes=segment_bytes)

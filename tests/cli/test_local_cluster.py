@@ -361,3 +361,11 @@ def test_a_secured_cluster_has_certificates_and_an_administrator_and_is_found_ag
     LocalCluster(tmp_path / "c", 2, secured=True)
     with pytest.raises(ClusterError, match="holds a cluster without TLS"):
         LocalCluster(tmp_path / "plain", 1, secured=True)
+
+
+def test_other_ports_for_a_cluster_that_exists_are_refused_with_both_remedies(tmp_path: Path) -> None:
+    LocalCluster(tmp_path / "c", 1)
+    with pytest.raises(
+        ClusterError, match=r"other ports \(none\); omit --http-port, or make a new cluster in .*--dir"
+    ):
+        cluster_commands.up(directory=tmp_path / "c", http_port=8400, detach=True)

@@ -192,7 +192,7 @@ def test_one_sync_covers_all_groups_and_an_idle_sync_touches_no_disk() -> None:
 
 def test_two_logs_cannot_share_a_directory(tmp_path: Path) -> None:
     first = Log.open(tmp_path / "a" / "b")
-    with pytest.raises(LogLocked):
+    with pytest.raises(LogLocked, match="running already, or another one has its data_dir"):
         Log.open(tmp_path / "a" / "b")
     first.close()
     second = Log.open(tmp_path / "a" / "b")

@@ -341,6 +341,13 @@ def test_a_proof_cannot_be_reflected() -> None:
         listener.read(listened)
 
 
+def test_a_node_that_others_know_with_another_directory_is_told_what_may_be_wrong() -> None:
+    node = Identity("a", 1, SECRET, "test", incarnation=b"n" * 16)
+    other = Identity("b", 2, SECRET, "test", incarnation=b"o" * 16, known=lambda _: b"k" * 16)
+    with pytest.raises(HandshakeError, match="If data_dir names the wrong directory, correct it"):
+        node.read(other.hello("a", bytes(32)))
+
+
 @pytest.mark.parametrize("name", ["a\x1b[2J", "a\nb", "\u202eb"])
 def test_a_name_that_cannot_be_printed_is_refused_before_it_is_logged(name: str) -> None:
     listener, dialer = Identity("a", 1, SECRET, "test"), Identity(name, 1, SECRET, "test")

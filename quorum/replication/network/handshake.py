@@ -199,9 +199,9 @@ class Identity:
         found = Hello(_decode_name(sender), self.me, boot, incarnation, nonce, versions, needed)
         if UNKNOWN not in (known, self._incarnation) and known != self._incarnation:
             raise HandshakeError(
-                f"{found.sender!r} knows {self.me!r} with another data directory. If the directory was emptied or "
-                "lost, this node must not use its old name: let it join again (join = true) and replace the old "
-                "member (quorum cluster replace)"
+                f"{found.sender!r} knows {self.me!r} with another data directory. If data_dir names the wrong "
+                "directory, correct it. If the directory was emptied or lost, this node must not use its old name: let "
+                "it join again (join = true) and replace the old member (quorum cluster replace)"
             )
         return found
 
