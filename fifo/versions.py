@@ -69,7 +69,7 @@ BASE = 2
 """The lowest version with which leaders propose. It needs no switch: a build that knows only lower versions cannot
 connect to the other members (replication/network/handshake.py)."""
 CURRENT = 2
-"""The highest version that this build can apply. It is not released yet, so changes join it."""
+"""The highest version that this build can apply. It is that of release 0.2.0, so the next change needs a new one."""
 
 
 class UnknownVersion(ValueError):

@@ -49,7 +49,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 
 def test_there_is_an_archive_of_each_released_machine_version() -> None:
-    assert [path.name for path in ARCHIVES] == ["machine-1.tar.xz"]
+    assert [path.name for path in ARCHIVES] == ["machine-1.tar.xz", "machine-2.tar.xz"]
 
 
 def test_an_archive_has_every_kind_of_command_of_its_version(golden: Golden) -> None:

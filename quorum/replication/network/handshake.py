@@ -41,7 +41,7 @@ MAGIC = b"QW"
 OLD_MAGIC = b"QU"
 """Of releases from before there were versions in a hello."""
 WIRE_VERSION = 1
-"""Of frames between members; 1 is not released yet. After a release, the first new kind of frame raises it."""
+"""Of frames between members. It is that of release 0.2.0, so the next new kind of frame raises it."""
 LOWEST_WIRE_VERSION = 1
 """The oldest wire version that this build still speaks."""
 NONCE_BYTES = 32
