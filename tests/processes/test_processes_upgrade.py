@@ -1,8 +1,8 @@
 """Running clusters change to another release: real processes, started from wheels, under load.
 
 1. From 0.1.0, all members at once, as its upgrade demands.
-2. Member by member: from each earlier release since then to the next one, and at last to one that knows one machine
-   version more. That release is this one with another number in `fifo/versions.py`.
+2. Member by member: from a commit before 0.2.0 to 0.2.0, and from there to this release, as one that knows one machine
+   version more. It gets another number in `fifo/versions.py`.
 
 The wheels of earlier releases are built from the history of this repository.
 """
@@ -26,6 +26,7 @@ from support.processes_load import CONNECT_LIMIT_MS, Load, Recorder
 from support.releases import (
     BEFORE_0_2_0,
     RELEASE_0_1_0,
+    RELEASE_0_2_0,
     ReleasesCluster,
     installed,
     is_in_history,
@@ -126,11 +127,11 @@ def test_members_are_upgraded_one_by_one_under_load_and_go_back_until_the_versio
 ) -> None:
     earlier = [
         installed(source_of(commit, tmp_path / f"source-{commit}"), tmp_path / commit)
-        for commit in (BEFORE_0_2_0,)
+        for commit in (BEFORE_0_2_0, RELEASE_0_2_0)
         if is_in_history(commit)
     ]
     newer = with_a_newer_machine(this_release, tmp_path / "newer", CURRENT)
-    print(asyncio.run(upgraded(cluster, [*earlier, this_release], newer)))
+    print(asyncio.run(upgraded(cluster, earlier or [this_release], newer)))
 
 
 async def upgraded(cluster: ReleasesCluster, releases: list[Path], newer: Path) -> str:
