@@ -1,9 +1,8 @@
 """A stream that follows a queue and takes nothing: `mode=tail`.
 
-Offsets are sequences. A batch has the messages of a range of sequences that are ready when it is read, without those
-that are delayed then, and without those that consumers have checked out or settled. It does not come back for them. A
-tail therefore sees all messages only of a queue without consumers and delays. A batch that is read again may have other
-rows.
+Offsets are sequences. A batch has the messages of a range of sequences that are ready when it is read. Messages that
+are delayed, checked out or settled then are passed over, and no later batch has them. So a tail sees all messages only
+of a queue without consumers and delays. A batch that is read again may have other rows.
 """
 
 from __future__ import annotations

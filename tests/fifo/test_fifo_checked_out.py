@@ -104,7 +104,7 @@ def test_a_settlement_that_finds_nothing_looks_at_no_run() -> None:
     found = held([tag % 2 == 1 for tag in range(1, 20_001)])
     tags = found.tags
     assert found.remove_many([(tag, tag) for tag in range(2, 600, 2)]) == []
-    assert found.tags is tags, "nothing was built anew"
+    assert found.tags is tags, "the runs were copied"
 
 
 def test_a_few_runs_that_are_given_back_leave_the_others_as_they_are() -> None:
@@ -114,7 +114,7 @@ def test_a_few_runs_that_are_given_back_leave_the_others_as_they_are() -> None:
     ranges = [(tag, tag) for tag in (4, 601, 1_203, 2_998)]
     taken = found.take(ranges)
     found.take_back(taken)
-    assert found.tags is tags, "nothing was built anew"
+    assert found.tags is tags, "the runs were copied"
     assert singles(found) == before
     assert is_joined(found)
     assert found.total == len(before)
