@@ -1,4 +1,4 @@
-"""Publishing through exchanges: where messages go, what is told of them, and in which order (session/routes.py,
+"""Publishing through exchanges: where messages go, what is told of them, and in which order (session/session_routes.py,
 routing.py). The groups are real machines: group 1 has the queues a, b, full and red, group 2 far and far full."""
 
 from __future__ import annotations
@@ -301,8 +301,8 @@ def test_what_was_sent_is_decided_before_newer_bindings_are_used() -> None:
 
 def test_messages_count_for_each_of_their_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = type(PRODUCTION)(max_targeted=10)
-    monkeypatch.setattr(routing, "PRODUCTION", limits)
-    monkeypatch.setattr("quorum.api.session.routes.PRODUCTION", limits)
+    monkeypatch.setattr("quorum.api.session.group_parts.PRODUCTION", limits)
+    monkeypatch.setattr("quorum.api.session.session_routes.PRODUCTION", limits)
 
     async def scenario(node: Node) -> None:
         node.change_routes(*fanout("a", "b", "full"), *[binding("amq.topic", each, "#") for each in "ab"])

@@ -1,5 +1,5 @@
-"""Batches with routing keys: the default exchange, and what each group gets of a batch (session/routes.py,
-routing.py). The groups are real machines."""
+"""Batches with routing keys: the default exchange, and what each group gets of a batch (session_routes.py,
+routing.py, group_parts.py). The groups are real machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused
 from fifo.queries import group as queries
-from quorum.api.session import routes as session_routes
+from quorum.api.session import session_routes
 from quorum.api.session.client_session import MAX_UNDECIDED_ROWS
 from quorum.api.session.outcomes import Confirms
 from quorum.api.status import StatusError

@@ -18,7 +18,7 @@ from quorum.api.hub.hub import Hub
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.consumers import Disposition
 from quorum.api.session.outcomes import Done, Failed
-from quorum.api.session.routes import Route
+from quorum.api.session.session_routes import Route
 from quorum.api.status import StatusError
 from quorum.catalog.bindings import Binding
 from quorum.catalog.exchanges import RoutingChanges

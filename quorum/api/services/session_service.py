@@ -23,7 +23,7 @@ from quorum.api.services.request_filters import filter_of
 from quorum.api.session import outcomes as o
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.consumers import Disposition
-from quorum.api.session.routes import Route
+from quorum.api.session.session_routes import Route
 from quorum.catalog.users import User
 from quorum.v1 import queue_pb2 as pb
 

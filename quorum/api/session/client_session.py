@@ -22,7 +22,7 @@ from quorum.api.session.commands import SessionCommands, Token
 from quorum.api.session.consumers import SessionConsumers
 from quorum.api.session.outcomes import Outcome, PendingDelivery, weigh
 from quorum.api.session.publisher import SessionPublisher
-from quorum.api.session.routes import SessionRoutes
+from quorum.api.session.session_routes import SessionRoutes
 from quorum.api.session.transactions import SessionTransactions
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.batches import BatchLimits

@@ -17,11 +17,13 @@ from fifo.frozen_dataclasses import dataclass
 from fifo.limits import PRODUCTION
 from quorum.api import status
 from quorum.api.hub.hub import Hub
-from quorum.api.session import routing
 from quorum.api.session.commands import SessionCommands
+from quorum.api.session.group_parts import Part, by_group, groups_of, numbers_of
 from quorum.api.session.outcomes import Outbox
 from quorum.api.session.producer_numbers import ProducerNumbers
-from quorum.api.session.routes import KEYS_EXCLUDE, MAX_KNOWN, Route, SessionRoutes, check_copies
+from quorum.api.session.routing import Queues
+from quorum.api.session.session_routes import KEYS_EXCLUDE, MAX_KNOWN, Route, SessionRoutes, check_copies
+from quorum.api.session.shared_outcomes import GroupOutcomes, SharedOutcomes, neighbours, shared_outcomes
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import FindTaken
 from quorum.node.wire import batches
@@ -42,7 +44,7 @@ class _Published:
     numbers: Sequence[tuple[int, int]]
     size: int
     rows: int
-    outcomes: Outbox | routing.GroupOutcomes
+    outcomes: Outbox | GroupOutcomes
     told: Callable[[Reply | None], None] | None = None
 
     def answered(self, reply: Reply | None) -> None:
@@ -181,7 +183,7 @@ class SessionPublisher:
         numbers: Sequence[tuple[int, int]],
         command: c.Enqueue,
         data: bytes,
-        shared: routing.Shared | None = None,
+        shared: SharedOutcomes | None = None,
         *,
         tx: int = 0,
         told: Callable[[Reply | None], None] | None = None,
@@ -273,7 +275,7 @@ class SessionPublisher:
         routing_key: str,
         first: int,
         batch: bytes,
-        allowed_of: Sequence[Callable[[routing.Queues], routing.Queues]],
+        allowed_of: Sequence[Callable[[Queues], Queues]],
         *,
         independent: bool,
     ) -> set[int]:
@@ -303,14 +305,14 @@ class SessionPublisher:
             return set()
         allowed = [choose(queues) for choose, queues in zip(allowed_of, routes, strict=True)]
         refused = await self._send_routed(allowed, missing, given, together=status.TOO_LARGE)
-        for begin, last, why in routing.neighbours(refused):
+        for begin, last, why in neighbours(refused):
             self._outbox.reject(first + begin, first + last, why)
         self._commands.work.set()
         return {ordinal for ordinal, queues in enumerate(routes) if queues and not allowed[ordinal]}
 
     async def _publish_routed(
         self,
-        routes: Sequence[routing.Queues],
+        routes: Sequence[Queues],
         missing: dict[int, status.Status],
         given: _Batch,
         *,
@@ -333,7 +335,7 @@ class SessionPublisher:
 
     async def _send_routed(
         self,
-        routes: Sequence[routing.Queues],
+        routes: Sequence[Queues],
         missing: dict[int, status.Status],
         given: _Batch,
         *,
@@ -348,17 +350,17 @@ class SessionPublisher:
         for ordinal in sorted(refused) if together else ():
             if refused[ordinal].reason in together:
                 return dict.fromkeys(range(len(routes)), refused[ordinal])
-        shared = routing.shared_messages(self._outbox, routes, parts, given.first)
+        shared = shared_outcomes(self._outbox, routes, parts, given.first)
         for part in parts:
             await self._send_part(part, given, shared)
         if not all(routes):
             dropped = [place for place, queues in enumerate(routes) if not queues and place not in refused]
-            for number, some in routing.numbers_of(given.first, dropped):
+            for number, some in numbers_of(given.first, dropped):
                 self._outbox.confirm(number, number + some - 1)
         return refused
 
-    async def _send_part(self, part: routing.Part, given: _Batch, shared: routing.Shared | None) -> None:
-        numbers = routing.numbers_of(given.first, part.ordinals)
+    async def _send_part(self, part: Part, given: _Batch, shared: SharedOutcomes | None) -> None:
+        numbers = numbers_of(given.first, part.ordinals)
         command = part.command(
             numbers[0][0],
             given.lowest_unconfirmed,
@@ -372,7 +374,7 @@ class SessionPublisher:
     # ---- batches of transactions
 
     async def embargo(
-        self, part: routing.Part, tx: int, told: Callable[[Reply | None], None], *, immediate: bool
+        self, part: Part, tx: int, told: Callable[[Reply | None], None], *, immediate: bool
     ) -> None:
         """Send a batch of a transaction. told: gets the group's answer."""
         command = part.command(0, 0, immediate=immediate)
@@ -402,14 +404,14 @@ class SessionPublisher:
     async def _refuse_each(
         self,
         refused: dict[int, status.Status],
-        routes: Sequence[routing.Queues],
+        routes: Sequence[Queues],
         first: int,
         groups: Sequence[int],
     ) -> None:
         """The same for messages of a batch whose first message has the number `first`, by their ordinals. A message was
         taken if all of its groups have taken it; one without a queue, if any of `groups` has taken it."""
         left: dict[int, int] = {}
-        asked = routing.by_group(routes, sorted(refused))
+        asked = by_group(routes, sorted(refused))
         if homeless := [ordinal for ordinal in sorted(refused) if not routes[ordinal]]:
             for group in groups:
                 asked[group] = sorted([*asked.get(group, ()), *homeless])
@@ -422,13 +424,13 @@ class SessionPublisher:
             numbers = {number for span in known for number in range(span[0], span[1] + 1)}
             for ordinal in ordinals:
                 if first + ordinal in numbers:
-                    left[ordinal] = left.get(ordinal, len(routing.groups_of(routes[ordinal]))) - 1
+                    left[ordinal] = left.get(ordinal, len(groups_of(routes[ordinal]))) - 1
         taken = sorted([ordinal for ordinal, count in left.items() if count <= 0])
-        for number, count in routing.numbers_of(first, taken):
+        for number, count in numbers_of(first, taken):
             self._outbox.confirm(number, number + count - 1)
         for ordinal in taken:
             del refused[ordinal]
-        for begin, last, why in routing.neighbours(refused):
+        for begin, last, why in neighbours(refused):
             self._outbox.reject(first + begin, first + last, why)
         self._commands.work.set()
 

@@ -17,12 +17,12 @@ from fifo.frozen_dataclasses import dataclass
 from fifo.limits import PRODUCTION
 from quorum.api import status
 from quorum.api.hub.hub import Hub
-from quorum.api.session import routing
 from quorum.api.session.commands import SessionCommands
 from quorum.api.session.consumers import Consumer, Disposition, SessionConsumers
+from quorum.api.session.group_parts import Part
 from quorum.api.session.outcomes import Failed
 from quorum.api.session.publisher import SessionPublisher
-from quorum.api.session.routes import Route, SessionRoutes
+from quorum.api.session.session_routes import Route, SessionRoutes
 from quorum.api.session.shared_commit import GroupPart, Parts, SharedCommit
 
 IN_DOUBT = "in_doubt"
@@ -237,7 +237,7 @@ class SessionTransactions:
             self._commands.finish(request_id, reply)
 
 
-def _range_count(part: routing.Part) -> int:
+def _range_count(part: Part) -> int:
     """The most ranges of messages that a group counts for a part of a batch. Messages with times of their own are
     ranges by themselves."""
     is_each = len(part.batch.ttls_ms) or len(part.batch.due_times_ms)

@@ -361,7 +361,7 @@ CANARIES: tuple[Canary, ...] = (
         "a message that is refused does not take its neighbours along",
         scenario="singles",
         is_quick=True,
-        quorum__api__session__routes__batches__refused_each=broken.with_their_neighbours,
+        quorum__api__session__session_routes__batches__refused_each=broken.with_their_neighbours,
     ),
     _patched(
         "refusals confirmed",
@@ -386,7 +386,7 @@ CANARIES: tuple[Canary, ...] = (
         "numbers of other groups",
         "a group takes the numbers of its own messages, and no others",
         scenario="routing",
-        quorum__api__session__routing__numbers_of=broken.numbers_without_gaps,
+        quorum__api__session__publisher__numbers_of=broken.numbers_without_gaps,
     ),
     # ---- versions
     _patched(

@@ -144,7 +144,7 @@ def first_target_only(*arguments: Any) -> targets.Choice:
 
 
 def numbers_without_gaps(first: int, ordinals: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """In the place of routing.numbers_of: a group gets the numbers of neighbours, whichever it was sent."""
+    """In the place of group_parts.numbers_of: a group gets the numbers of neighbours, whichever it was sent."""
     return ((first + ordinals[0], len(ordinals)),)
 
 

@@ -1,6 +1,6 @@
 """What each group gets of a batch of a client's session: the queues of its messages, the checks, and the cut.
 
-routing.py has the steps that need no session. publisher.py numbers the parts and sends them.
+routing.py and group_parts.py have the steps that need no session. publisher.py numbers the parts and sends them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from quorum.api.hub.filters import kept_fields, ordered_by
 from quorum.api.hub.hub import Hub
 from quorum.api.session import routing
 from quorum.api.session.commands import SessionCommands
+from quorum.api.session.group_parts import Part, alike, by_group, cut, groups_of
 from quorum.api.session.routing import Queues
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.wire import batches
@@ -179,7 +180,7 @@ class SessionRoutes:
         *,
         independent: bool,
         is_alike: bool,
-    ) -> tuple[list[routing.Part], dict[int, status.Status]]:
+    ) -> tuple[list[Part], dict[int, status.Status]]:
         """The parts of the batch that the groups get, and the messages that are refused here, by ordinal. missing:
         messages without a queue that are refused. is_alike: all messages have the same queues. The fields that the
         queues keep have been looked up."""
@@ -187,7 +188,7 @@ class SessionRoutes:
             return parts, missing
         return await self._parts_of_each(routes, missing, batch, independent=independent)
 
-    async def _alike(self, routes: Sequence[Queues], batch: bytes) -> list[routing.Part]:
+    async def _alike(self, routes: Sequence[Queues], batch: bytes) -> list[Part]:
         """The parts of a batch whose messages all have the same queues. Empty if something has to be refused or if a
         queue keeps fields: then the messages are checked one by one."""
         queues, parts = routes[0], []
@@ -200,10 +201,10 @@ class SessionRoutes:
                 batch,
                 partial(batches.check, batch, self._limits, None, -1, **ordered_by(queues)),
             )
-            for group in routing.groups_of(queues):
+            for group in groups_of(queues):
                 self._hub.published.check_disks(group)
                 mine = tuple([queue for queue in queues if queue.group == group])
-                parts.append(routing.alike(checked, mine))
+                parts.append(alike(checked, mine))
         except (batches.BatchError, status.StatusError):
             return []
         return parts
@@ -215,7 +216,7 @@ class SessionRoutes:
         batch: bytes,
         *,
         independent: bool,
-    ) -> tuple[list[routing.Part], dict[int, status.Status]]:
+    ) -> tuple[list[Part], dict[int, status.Status]]:
         """Return the parts of the batch that the groups get, and the messages that are refused here, by ordinal. Of a
         batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
         independent batch, what exceeds a limit together is halved until it fits."""
@@ -235,12 +236,12 @@ class SessionRoutes:
         except batches.BatchError as error:
             return [], dict.fromkeys(range(len(routes)), status.of_error(error))
         refused = missing | {ordinal: status.of_error(error) for ordinal, error in wrong.items()}
-        for group, ordinals in routing.by_group(routes, range(len(routes))).items():
+        for group, ordinals in by_group(routes, range(len(routes))).items():
             try:
                 self._hub.published.check_disks(group)
             except status.StatusError as error:
                 refused |= dict.fromkeys([each for each in ordinals if each not in refused], error.status)
-        parts: list[routing.Part] = []
+        parts: list[Part] = []
         is_done = False
         while not is_done and (independent or not refused):
             accepted = [ordinal for ordinal in range(len(routes)) if ordinal not in refused]
@@ -260,19 +261,19 @@ class SessionRoutes:
         stored: batches.StoredBatch,
         *,
         independent: bool,
-    ) -> tuple[list[routing.Part], dict[int, status.Status]]:
+    ) -> tuple[list[Part], dict[int, status.Status]]:
         """The parts with the accepted messages, and those of them that exceed a limit."""
         limits = self._limits
-        parts: list[routing.Part] = []
+        parts: list[Part] = []
         refused: dict[int, status.Status] = {}
-        for group, ordinals in routing.by_group(routes, accepted).items():
+        for group, ordinals in by_group(routes, accepted).items():
             waiting = [ordinals]
             while waiting:
                 await asyncio.sleep(0)
                 some = waiting.pop()
                 try:
-                    cut = partial(routing.cut, batch, stored, group, some, routes, self._kept, limits)
-                    parts.append(await self._in_turn(batch, cut))
+                    work = partial(cut, batch, stored, group, some, routes, self._kept, limits)
+                    parts.append(await self._in_turn(batch, work))
                 except batches.BatchError as error:
                     if independent and isinstance(error, batches.TogetherTooLarge) and len(some) > 1:
                         middle = len(some) // 2
@@ -283,7 +284,7 @@ class SessionRoutes:
 
     # ---- batches of transactions
 
-    async def of_transaction(self, route: Route, batch: bytes, *, mandatory: bool) -> list[routing.Part]:
+    async def of_transaction(self, route: Route, batch: bytes, *, mandatory: bool) -> list[Part]:
         """What each group gets of a batch of a transaction; nothing if no message has a queue. StatusError if a message
         is refused here."""
         if route.routing_key and route.routing_keys:
@@ -295,14 +296,14 @@ class SessionRoutes:
         except batches.BatchError as error:
             raise status.StatusError(status.of_error(error)) from error
 
-    async def _whole(self, queue: CatalogQueue, batch: bytes) -> routing.Part:
+    async def _whole(self, queue: CatalogQueue, batch: bytes) -> Part:
         """A batch for one queue."""
         checked = await self.check(queue, batch)
         self._hub.published.check_disks(queue.group)
         target = c.Target(queue.id, ((0, checked.count),), checked.columns)
-        return routing.Part(range(checked.count), checked, (queue,), (target,))
+        return Part(range(checked.count), checked, (queue,), (target,))
 
-    async def _of_transaction(self, route: Route, batch: bytes, *, mandatory: bool) -> list[routing.Part]:
+    async def _of_transaction(self, route: Route, batch: bytes, *, mandatory: bool) -> list[Part]:
         """A batch whose messages may have different queues."""
         count = batches.claimed_count(batch)
         routes: Sequence[Queues]
