@@ -2,7 +2,7 @@
 batches."""
 
 try:
-    from quorum.client.bulk import BulkClient
+    from quorum.client.bulk.client import BulkClient
 except ModuleNotFoundError as error:
     if error.name != "pyarrow":
         raise
@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
         "'.[bulk]' in its source tree",
         name=error.name,
     ) from error
-from quorum.client.bulk_records import (
+from quorum.client.bulk.records import (
     BulkQueueInfo,
     Endpoint,
     Published,

@@ -18,13 +18,8 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from quorum.client import client as aio
-from quorum.client.answers import Inbox, Running, Work, at_once
-from quorum.client.batch import Batch, Message, PreparedBatch, encode_batch
-from quorum.client.consumer import Consumer as AioConsumer
-from quorum.client.definitions import ImportReport
-from quorum.client.delivery import DeliveredMessage, Delivery, Target
-from quorum.client.errors import ClosedError, PublishUnknown, UsageError
-from quorum.client.records import (
+from quorum.client.admin.definitions import ImportReport
+from quorum.client.admin.records import (
     BindingInfo,
     BrowsedMessage,
     ClusterStatus,
@@ -38,8 +33,13 @@ from quorum.client.records import (
     TransactionInfo,
     UserInfo,
 )
-from quorum.client.routes import Through
-from quorum.client.transaction import Transaction as AioTransaction
+from quorum.client.answers import Inbox, Running, Work, at_once
+from quorum.client.errors import ClosedError, PublishUnknown, UsageError
+from quorum.client.messages.batch import Batch, Message, PreparedBatch, encode_batch
+from quorum.client.messages.delivery import DeliveredMessage, Delivery, Target
+from quorum.client.messages.routes import Through
+from quorum.client.session.consumer import Consumer as AioConsumer
+from quorum.client.session.transaction import Transaction as AioTransaction
 from quorum.client.values import FieldValue, Properties, with_delay
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
-from quorum.client.endpoints import SCHEME, parse_url
+from quorum.client.connection.endpoints import SCHEME, parse_url
 
 Mode = Literal[
     "publish", "consume", "both", "backlog", "transfer", "selectors", "singles", "select", "spark", "sizing"

@@ -23,7 +23,7 @@ from quorum.bench.receivers import selector_of
 from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.processes import PAGE_BYTES, TICKS_PER_S
 from quorum.client import Client, connect
-from quorum.client.endpoints import parse_url
+from quorum.client.connection.endpoints import parse_url
 
 QUEUE = "bench"
 EXCHANGE = "bench"

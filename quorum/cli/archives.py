@@ -158,7 +158,7 @@ def selectivity(
         raise CliError("no selectors; give --selector, --selectors or --cluster")
     with spark_session("selectivity", memory, master, conf) as spark:
         from quorum.cli.live_selectors import Present, of_cluster
-        from quorum.client.bulk import BulkClient
+        from quorum.client.bulk.client import BulkClient
         from quorum.spark.archive import queues_of, read_archive
         from quorum.spark.selectivity import asked
         from quorum.spark.selectivity import selectivity as judge

@@ -38,7 +38,7 @@ from quorum.errors import ClusterError
 
 if TYPE_CHECKING:
     from quorum.cli.local_cluster import LocalCluster
-    from quorum.client.records import ClusterStatus, DiskInfo, GroupInfo
+    from quorum.client.admin.records import ClusterStatus, DiskInfo, GroupInfo
 
 app = typer.Typer(
     help="Manage a cluster's members, or a local cluster of processes for development.", no_args_is_help=True

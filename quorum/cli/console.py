@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from quorum.client.records import ClusterStatus
+    from quorum.client.admin.records import ClusterStatus
     from quorum.client.values import FieldValue
     from quorum.sync import Client
 
@@ -145,7 +145,7 @@ class Patience:
 def connect(url: str | None, patience: Patience | None = None, *, has_session: bool = True) -> Client:
     """A connection to the service that `--url` names. Reports on stderr if it takes long."""
     from quorum import sync
-    from quorum.client.endpoints import shown_url
+    from quorum.client.connection.endpoints import shown_url
     from quorum.client.errors import UnavailableError
 
     patience = patience or Patience()

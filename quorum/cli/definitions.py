@@ -23,7 +23,7 @@ from quorum.cli.console import (
 from quorum.cli.counts import counted
 
 if TYPE_CHECKING:
-    from quorum.client.definitions import DefinitionResult, ImportReport
+    from quorum.client.admin.definitions import DefinitionResult, ImportReport
 
 app = typer.Typer(
     help="Definitions: exchanges, queues, bindings and policies as one file.", no_args_is_help=True
@@ -43,7 +43,7 @@ def export(
     timeout: TimeoutOption = None,
 ) -> None:
     """Write the definitions of the cluster as JSON, sorted: equal definitions make an equal file."""
-    from quorum.client.definition_files import text_of
+    from quorum.client.admin.definition_files import text_of
 
     with served(url, timeout) as client:
         found = client.export_definitions()
@@ -72,7 +72,7 @@ def import_(
 ) -> None:
     """Add what the cluster does not have. Nothing that exists is changed or removed. Exit status 1 if something exists
     otherwise or is refused."""
-    from quorum.client.definition_files import DefinitionsError
+    from quorum.client.admin.definition_files import DefinitionsError
 
     data = _read(file)
     with served(url, Patience(timeout, is_for_each_call=True)) as client:
@@ -90,7 +90,7 @@ def import_(
 
 def _read(file: Path) -> bytes:
     """The file's bytes, and one more than allowed if it has more: the client then says so."""
-    from quorum.client.definition_files import MAX_FILE_BYTES
+    from quorum.client.admin.definition_files import MAX_FILE_BYTES
 
     if file == STANDARD:
         return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)

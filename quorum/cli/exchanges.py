@@ -22,7 +22,7 @@ from quorum.cli.console import (
 from quorum.cli.queues import shown, shown_arguments
 
 if TYPE_CHECKING:
-    from quorum.client.records import BindingInfo
+    from quorum.client.admin.records import BindingInfo
 
 app = typer.Typer(help="Exchanges, which route messages to queues.", no_args_is_help=True)
 bindings_app = typer.Typer(

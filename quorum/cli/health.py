@@ -14,7 +14,7 @@ from quorum.addresses import host_port
 from quorum.cli.console import DEFAULT_URL, CliError, JsonOption, default_url, print_json, without_log_of_grpc
 
 if TYPE_CHECKING:
-    from quorum.client.endpoints import Service
+    from quorum.client.connection.endpoints import Service
 
 ANSWER_LIMIT_S = 4.0
 
@@ -48,7 +48,7 @@ def health(
     service = None
     shown = address = address or default_url()
     if "://" in address:
-        from quorum.client.endpoints import parse_url
+        from quorum.client.connection.endpoints import parse_url
 
         service = parse_url(address)
         shown = service.endpoints[0]
@@ -77,8 +77,8 @@ def health(
 
 def _cause(error: Any, service: Service | None, address: str) -> str:
     """Why there is no answer. service: None for one without TLS."""
-    from quorum.client import tls
-    from quorum.client.endpoints import Service
+    from quorum.client.connection import tls
+    from quorum.client.connection.endpoints import Service
 
     try:
         found, _ = tls.problem_now(service or Service((address,)), address)

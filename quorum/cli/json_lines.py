@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from quorum.client.batch import Message
+from quorum.client.messages.batch import Message
 from quorum.client.values import FieldValue, Properties
 
 KEYS = ("body", "body_base64", "properties", "application_properties")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quorum.client.bulk import BulkClient
+from quorum.client.bulk.client import BulkClient
 from quorum.client.errors import NotFound
 from quorum.spark.selectivity import Asked
 from quorum.sync import Client

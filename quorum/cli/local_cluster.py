@@ -694,7 +694,7 @@ class LocalCluster:
 
     def _channel(self, name: str) -> Any:
         """A channel to a member. If the cluster is not secured, it has the user of the environment, if there is one."""
-        from quorum.client.endpoints import parse_url
+        from quorum.client.connection.endpoints import parse_url
 
         service = parse_url(self.url_of(name))
         return service.open_blocking_channel(service.endpoints[0])

@@ -27,8 +27,8 @@ from quorum.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from quorum.client.endpoints import Service
-    from quorum.client.records import ClusterStatus, LeaseTimes, MemberInfo
+    from quorum.client.admin.records import ClusterStatus, LeaseTimes, MemberInfo
+    from quorum.client.connection.endpoints import Service
     from quorum.sync import Client
 
 WAIT_S = 600
@@ -94,7 +94,7 @@ def ask(service: Service, address: str, limit_s: float = ASK_LIMIT_S) -> Cluster
     a drained node, or one that is not a member, opens none."""
     import grpc
 
-    from quorum.client.records import ClusterStatus
+    from quorum.client.admin.records import ClusterStatus
     from quorum.v1 import admin_pb2, admin_pb2_grpc
 
     with service.open_blocking_channel(address) as channel:
@@ -118,7 +118,7 @@ def _asked(service: Service, patience: Patience) -> Iterator[tuple[str, ClusterS
 def ask_any(url: str, patience: Patience) -> ClusterStatus | None:
     """The status from the first of these nodes that answers as a member. If no member answers: from another node, such
     as one that was removed and does not know it."""
-    from quorum.client.endpoints import parse_url
+    from quorum.client.connection.endpoints import parse_url
 
     other: ClusterStatus | None = None
     for _, seen in _asked(parse_url(url), patience):
@@ -132,7 +132,7 @@ def ask_any(url: str, patience: Patience) -> ClusterStatus | None:
 def _administer(url: str | None, patience: Patience) -> Iterator[Client]:
     """A client for the calls of administration. A drained member serves no sessions; if no other member answers, the
     commands go to it without one."""
-    from quorum.client.endpoints import parse_url
+    from quorum.client.connection.endpoints import parse_url
 
     drained = ""
     service = parse_url(url or default_url())
@@ -148,7 +148,7 @@ def _administer(url: str | None, patience: Patience) -> Iterator[Client]:
 
 
 def _ask_new_node(url: str | None, address: str, patience: Patience) -> MemberInfo:
-    from quorum.client.endpoints import parse_url
+    from quorum.client.connection.endpoints import parse_url
 
     try:
         host_port(address)
@@ -284,7 +284,7 @@ def lease_times(
         what = "every member uses lease_ms {} and leader_fallback_ms {}".format(*wanted)
         is_reached = _await(client, patience, wait, is_settled, what, _silent_members, quiet=as_json)
         if as_json:
-            from quorum.client.records import LeaseTimes
+            from quorum.client.admin.records import LeaseTimes
 
             print_json(asdict(LeaseTimes(*wanted, is_reached)))
 

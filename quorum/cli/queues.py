@@ -24,8 +24,8 @@ from quorum.cli.console import (
 from quorum.cli.counts import counted
 
 if TYPE_CHECKING:
-    from quorum.client.bulk_records import SubscriptionInfo
-    from quorum.client.records import ConsumerInfo, QueueInfo, QueueTotals, Redriven, StorageInfo
+    from quorum.client.admin.records import ConsumerInfo, QueueInfo, QueueTotals, Redriven, StorageInfo
+    from quorum.client.bulk.records import SubscriptionInfo
 
 app = typer.Typer(help="Queues.", no_args_is_help=True)
 

@@ -24,7 +24,7 @@ from quorum.cli.counts import counted
 from quorum.cli.queues import plain_filter, selected, shown
 
 if TYPE_CHECKING:
-    from quorum.client.bulk import BulkClient
+    from quorum.client.bulk.client import BulkClient
 
 app = typer.Typer(
     help="Show and delete durable subscriptions of a queue, which Spark queries and others use to reserve messages.",
@@ -39,8 +39,8 @@ SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", hel
 
 @contextmanager
 def _client(url: str | None, timeout_s: float | None = None) -> Iterator[BulkClient]:
-    from quorum.client.bulk import BulkClient
-    from quorum.client.endpoints import shown_url
+    from quorum.client.bulk.client import BulkClient
+    from quorum.client.connection.endpoints import shown_url
     from quorum.client.errors import TlsError, UnavailableError
 
     chosen = url or default_url()

@@ -21,7 +21,7 @@ from quorum.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from quorum.client.records import TransactionInfo
+    from quorum.client.admin.records import TransactionInfo
 
 app = typer.Typer(
     help="Show transactions that are not finished, and end those that wait for a lost Raft group.",

@@ -26,7 +26,7 @@ from quorum.cli.console import (
 from quorum.cli.queues import shown
 
 if TYPE_CHECKING:
-    from quorum.client.records import UserInfo
+    from quorum.client.admin.records import UserInfo
 
 app = typer.Typer(help="Users who may log in.", no_args_is_help=True)
 permissions = typer.Typer(help="What users may do with queues and exchanges.", no_args_is_help=True)
@@ -80,7 +80,7 @@ def add(
 ) -> None:
     """Make a user, or change its password and what it may do with the cluster. What is not named stays, and so do the
     permissions."""
-    from quorum.client.records import UserInfo
+    from quorum.client.admin.records import UserInfo
 
     if no_password and password_stdin:
         raise CliError("--no-password and --password-stdin exclude each other")

@@ -1,10 +1,10 @@
 """The client: `connect` (asyncio), messages, errors. The blocking facade is `quorum.sync`."""
 
-from quorum.client.batch import Message, PreparedBatch, encode_batch
 from quorum.client.client import Client, connect
-from quorum.client.consumer import Consumer
-from quorum.client.delivery import DeliveredMessage, Delivery
-from quorum.client.transaction import Transaction
+from quorum.client.messages.batch import Message, PreparedBatch, encode_batch
+from quorum.client.messages.delivery import DeliveredMessage, Delivery
+from quorum.client.session.consumer import Consumer
+from quorum.client.session.transaction import Transaction
 from quorum.client.values import Properties
 
 __all__ = [

@@ -20,14 +20,25 @@ from typing import Any, Self
 
 import grpc
 
-from quorum.client import tls
-from quorum.client.admin_calls import DOING, UNARY_PAUSE_S
+from quorum.client.admin.calls import DOING, UNARY_PAUSE_S
+from quorum.client.admin.definitions import DefinitionCalls
+from quorum.client.admin.exchanges import ExchangeCalls
+from quorum.client.admin.members import MemberCalls
+from quorum.client.admin.policies import PolicyCalls
+from quorum.client.admin.records import (
+    BrowsedMessage,
+    ConsumerInfo,
+    QueueDescription,
+    QueueInfo,
+    Redriven,
+    StorageInfo,
+)
+from quorum.client.admin.redrive import redrive
+from quorum.client.admin.transactions import TransactionCalls
+from quorum.client.admin.users import UserCalls
 from quorum.client.answers import Answer
-from quorum.client.batch import Batch, Message, prepare
-from quorum.client.consumer import MAX_COUNT, Consumer, ConsumerOptions
-from quorum.client.definitions import DefinitionCalls
-from quorum.client.delivery import DeliveredMessage, Target, by_holder
-from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, Channels, OpenChannel, parse_url
+from quorum.client.connection import tls
+from quorum.client.connection.endpoints import DEFAULT_TIMEOUT_MS, Channels, OpenChannel, parse_url
 from quorum.client.errors import (
     ClosedError,
     PublishUnknown,
@@ -36,24 +47,13 @@ from quorum.client.errors import (
     UsageError,
     from_rpc_error,
 )
-from quorum.client.exchanges import ExchangeCalls
-from quorum.client.member_calls import MemberCalls
-from quorum.client.policies import PolicyCalls
-from quorum.client.publisher import boottime_s
-from quorum.client.records import (
-    BrowsedMessage,
-    ConsumerInfo,
-    QueueDescription,
-    QueueInfo,
-    Redriven,
-    StorageInfo,
-)
-from quorum.client.redrive import redrive
-from quorum.client.routes import Address, Route, Through, at_once, check_name, check_names, describe
-from quorum.client.session import Session
-from quorum.client.transaction import Transaction
-from quorum.client.transaction_calls import TransactionCalls
-from quorum.client.users import UserCalls
+from quorum.client.messages.batch import Batch, Message, prepare
+from quorum.client.messages.delivery import DeliveredMessage, Target, by_holder
+from quorum.client.messages.routes import Address, Route, Through, at_once, check_name, check_names, describe
+from quorum.client.session.consumer import MAX_COUNT, Consumer, ConsumerOptions
+from quorum.client.session.publisher import boottime_s
+from quorum.client.session.session import Session
+from quorum.client.session.transaction import Transaction
 from quorum.client.values import (
     FieldValue,
     Properties,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from quorum.client import Client, connect
-from quorum.client.delivery import DeliveredMessage
+from quorum.client.messages.delivery import DeliveredMessage
 from quorum.demo.flights import Flight, row_of
 from quorum.errors import ClusterError
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quorum.client.bulk import BulkClient
+    from quorum.client.bulk.client import BulkClient
 
 REPORT_S = 1.0
 Figures = dict[str, int | str]

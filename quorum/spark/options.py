@@ -224,7 +224,7 @@ class _Values:
         return (self.get(name) or "").strip()
 
     def url(self) -> str:
-        from quorum.client.endpoints import parse_url
+        from quorum.client.connection.endpoints import parse_url
         from quorum.client.errors import UsageError
 
         url = self.text("url") or DEFAULT_URL

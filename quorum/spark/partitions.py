@@ -17,7 +17,7 @@ from quorum.spark.service import kinds, service
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from quorum.client.bulk_records import Endpoint
+    from quorum.client.bulk.records import Endpoint
 
 ROWS_A_PARTITION = 65_536
 MAX_DEFAULT_PARTITIONS = 32

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from functools import lru_cache
 
-from quorum.client.bulk import BulkClient
+from quorum.client.bulk.client import BulkClient
 from quorum.client.errors import QuorumError
 from quorum.spark.schema import Field
 

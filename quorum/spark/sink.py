@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from quorum.client.bulk_records import StagedPart
+from quorum.client.bulk.records import StagedPart
 from quorum.client.errors import NotFound, QuorumError, UnavailableError
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import SinkOptions

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 
-    from quorum.client.bulk import BulkClient
-    from quorum.client.bulk_records import View
+    from quorum.client.bulk.client import BulkClient
+    from quorum.client.bulk.records import View
 
 VIEW_MS = 10 * 60_000
 MESSAGES_A_SECOND = 10_000

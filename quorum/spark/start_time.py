@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from quorum.client.bulk import BulkClient
+    from quorum.client.bulk.client import BulkClient
 
 SLACK_MS = 6 * 3_600_000
 """Longest time from a message's log entry to its publishing. The service drops a staged part after this silence."""

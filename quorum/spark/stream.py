@@ -44,8 +44,8 @@ from quorum.spark.service import is_reason, kinds, service
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from quorum.client.bulk import BulkClient
-    from quorum.client.bulk_records import ReservationInfo
+    from quorum.client.bulk.client import BulkClient
+    from quorum.client.bulk.records import ReservationInfo
 
 MAX_RESERVED = 65_536
 """Messages of one reservation."""

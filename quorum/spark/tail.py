@@ -30,7 +30,7 @@ from quorum.spark.start_time import first_since
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from quorum.client.bulk_records import BulkQueueInfo
+    from quorum.client.bulk.records import BulkQueueInfo
 
 BEHIND_S = 10.0
 """Longest wait for a member that is behind the stream's position."""

@@ -27,7 +27,7 @@ from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client import encode_batch
 from quorum.client.client import Client
-from quorum.client.endpoints import CLIENT_CALL
+from quorum.client.connection.endpoints import CLIENT_CALL
 from quorum.client.errors import (
     ConnectionLost,
     PermissionRefused,

@@ -26,8 +26,8 @@ from quorum.api.hub.deliveries import BodyReader
 from quorum.api.session import routing
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.outcomes import Confirms, Rejection, Span
-from quorum.client.batch import Message
 from quorum.client.client import Client
+from quorum.client.messages.batch import Message
 from quorum.node.queries import FindDeadQueues, FindDeadWork
 from quorum.node.wire.batches import StoredBatch
 from quorum.v1 import queue_pb2 as pb

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorum.api.dead_letters.history import Death, Letter, letter_of
-from quorum.client.redrive import moved_back
+from quorum.client.admin.redrive import moved_back
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb
 

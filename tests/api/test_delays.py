@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import quorum
-from quorum.client.batch import Message
+from quorum.client.messages.batch import Message
 from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import Cluster

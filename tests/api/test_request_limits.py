@@ -17,7 +17,7 @@ from quorum.api.grpc.request_limits import (
     request_shape,
     texts_of,
 )
-from quorum.client import outbox
+from quorum.client.session import outbox
 from quorum.node.wire.batches import FRAME_BYTES, MAX_BATCH_PROPERTIES_BYTES, BatchLimits
 from quorum.node.wire.wire_scan import DEFAULT_BYTES, DEFAULT_COUNT, Field, Limit, ScanError, all_fields, scan
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2

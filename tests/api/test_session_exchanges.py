@@ -16,7 +16,7 @@ from fifo.queries import group as queries
 from quorum.api.session import routing
 from quorum.api.session.outcomes import Confirms
 from quorum.catalog.bindings import Binding, Exchange
-from quorum.client.batch import Message, encode_batch
+from quorum.client.messages.batch import Message, encode_batch
 from quorum.node import events as ev
 from quorum_selectors import canonical, jms
 from support.counted_lines import count_lines

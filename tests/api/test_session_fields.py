@@ -18,7 +18,7 @@ from quorum.api.status import StatusError
 from quorum.api.status import unavailable as no_leader
 from quorum.catalog.commands import DeclareQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine
-from quorum.client.batch import Message, encode_batch
+from quorum.client.messages.batch import Message, encode_batch
 from quorum.node import events as ev
 from quorum.node.queries import Query, ReadBarrier
 from quorum.node.replica.replica import SYSTEM_GROUP

@@ -16,8 +16,8 @@ from quorum.api.session import session_routes
 from quorum.api.session.client_session import MAX_UNDECIDED_ROWS
 from quorum.api.session.outcomes import Confirms
 from quorum.api.status import StatusError
-from quorum.client.batch import Message, encode_batch
-from quorum.client.limits import Limits
+from quorum.client.messages.batch import Message, encode_batch
+from quorum.client.session.limits import Limits
 from quorum.node import events as ev
 from quorum.node.queries import FindTaken, Query, TakenMessages
 from quorum.node.wire import batches

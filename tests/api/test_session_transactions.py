@@ -23,7 +23,7 @@ from quorum.api.status import StatusError
 from quorum.catalog.bindings import Binding
 from quorum.catalog.exchanges import RoutingChanges
 from quorum.catalog.queues import CatalogQueue
-from quorum.client.batch import Message, encode_batch
+from quorum.client.messages.batch import Message, encode_batch
 from quorum.node import events as ev
 from quorum.node.queries import Query
 from quorum.node.wire import operations as op

@@ -27,7 +27,7 @@ from quorum.api.security.tokens import Tokens
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client.client import Client
-from quorum.client.endpoints import Service
+from quorum.client.connection.endpoints import Service
 from quorum.client.errors import PermissionRefused
 from support.served_member import serving
 

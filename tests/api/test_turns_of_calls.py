@@ -13,7 +13,7 @@ from quorum.api.owners import owner_of
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.outcomes import Failed
 from quorum.api.turns import LARGE_STEPS
-from quorum.client.batch import Message, encode_batch
+from quorum.client.messages.batch import Message, encode_batch
 from quorum.node.wire import batches
 from quorum.v1 import admin_pb2 as ap
 from quorum.v1 import bulk_pb2 as bp

@@ -14,7 +14,7 @@ from fifo.versions import BASE
 from quorum.api.hub import published_state
 from quorum.api.status import StatusError
 from quorum.cli.cluster import _versions
-from quorum.client.records import ClusterStatus
+from quorum.client.admin.records import ClusterStatus
 from quorum.v1 import admin_pb2
 from support.cluster import Cluster
 from support.services import Api, Context

@@ -16,7 +16,7 @@ import pytest
 from quorum.bench.load import Clockwork, make_batches, produce
 from quorum.bench.plan import FIELD_SELECTORS, Load, Plan, Result, Tally, percentile_ms
 from quorum.client import connect
-from quorum.client.batch import BatchReader
+from quorum.client.messages.batch import BatchReader
 from support.fake_server import FakeCluster, FakeNode
 
 try:

@@ -33,7 +33,7 @@ from quorum.bench.selectors_machine import QUEUE as LOCAL_QUEUE
 from quorum.bench.selectors_machine import LocalQueue
 from quorum.bench.selectors_run import SelectorsResult, table
 from quorum.bench.transfer import Phase
-from quorum.client.batch import BatchReader
+from quorum.client.messages.batch import BatchReader
 from quorum.client.values import values_to_dict
 from quorum_selectors import columns, jms
 from quorum_selectors.compiled import compile_expression

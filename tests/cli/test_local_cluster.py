@@ -22,7 +22,7 @@ from quorum.cli import cluster as cluster_commands
 from quorum.cli import local_cluster
 from quorum.cli.local_cluster import PORTS, LocalCluster, free_ports
 from quorum.cli.processes import MemberProcess, ProcessId, stop
-from quorum.client.endpoints import parse_url
+from quorum.client.connection.endpoints import parse_url
 from quorum.config import load
 from quorum.errors import ClusterError
 from quorum.log.files import RealFiles

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from quorum.bulk import BulkClient
-from quorum.client import bulk
-from quorum.client.bulk_records import StagedPart
+from quorum.client.bulk import client as bulk
+from quorum.client.bulk.records import StagedPart
 from quorum.client.errors import ClosedError, RefusedError, ServiceError, TimedOut, UsageError
 from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import bulk_pb2_grpc

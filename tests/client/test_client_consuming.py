@@ -11,7 +11,6 @@ from google.rpc import code_pb2
 
 import quorum
 from quorum.client import Client, Consumer, DeliveredMessage, Delivery
-from quorum.client.delivery import GetHolder, Link
 from quorum.client.errors import (
     ClosedError,
     NotFound,
@@ -21,6 +20,7 @@ from quorum.client.errors import (
     UsageError,
     VoidDelivery,
 )
+from quorum.client.messages.delivery import GetHolder, Link
 from quorum.v1 import queue_pb2
 from support.fake_server import FakeConsumer, Refusal
 from support.fake_server_harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import quorum
-from quorum.client.batch import Message
 from quorum.client.client import Client
-from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import RefusedError, UnavailableError, VoidDelivery
+from quorum.client.messages.batch import Message
+from quorum.client.messages.delivery import DeliveredMessage
 from support.served_member import served
 
 PATIENCE_S = 20.0

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import quorum
 import quorum.sync
-from quorum.client import definition_files, definitions
+from quorum.client.admin import definition_files, definitions
+from quorum.client.admin.definition_files import DefinitionsError, text_of
+from quorum.client.admin.definitions import ImportReport
 from quorum.client.client import Client
-from quorum.client.definition_files import DefinitionsError, text_of
-from quorum.client.definitions import ImportReport
-from quorum.client.endpoints import Channels, Service
+from quorum.client.connection.endpoints import Channels, Service
 from support.served_member import served, served_in_a_thread
 
 LIMIT_S = 60.0

@@ -9,8 +9,9 @@ import pytest
 from google.rpc import code_pb2
 
 import quorum
-from quorum.client import Client, session
+from quorum.client import Client
 from quorum.client.errors import ClosedError, UsageError
+from quorum.client.session import session
 from support.fake_server import Refusal
 from support.fake_server_harness import EVENTUALLY_S, World, eventually, on_cluster
 

@@ -1,4 +1,4 @@
-"""A new session moves to the node that leads the group of its first queue (quorum/client/session.py)."""
+"""A new session moves to the node that leads the group of its first queue (quorum/client/session/session.py)."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import quorum
 from quorum.client import errors, values
-from quorum.client.batch import BatchReader, Message, PreparedBatch, encode_batch
-from quorum.client.endpoints import parse_url, shown_url
+from quorum.client.connection.endpoints import parse_url, shown_url
 from quorum.client.errors import PublishRejected, ServiceError, UsageError
-from quorum.client.publisher import Publisher
-from quorum.client.tags import TagRanges, count_of
+from quorum.client.messages.batch import BatchReader, Message, PreparedBatch, encode_batch
+from quorum.client.messages.tags import TagRanges, count_of
+from quorum.client.session.publisher import Publisher
 from quorum.v1 import queue_pb2
 
 SPAN = st.tuples(st.integers(1, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))

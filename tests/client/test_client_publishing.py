@@ -11,7 +11,6 @@ import pytest
 from google.rpc import code_pb2
 
 import quorum
-from quorum.client import session
 from quorum.client.client import Client
 from quorum.client.errors import (
     ClosedError,
@@ -26,6 +25,7 @@ from quorum.client.errors import (
     UnavailableError,
     UsageError,
 )
+from quorum.client.session import session
 from quorum.v1 import queue_pb2
 from support.fake_server import Refusal
 from support.fake_server_harness import World, eventually, on_cluster

@@ -14,9 +14,9 @@ import pytest
 
 import quorum.sync
 from quorum.client import client as aio
-from quorum.client import consumer as aio_consumer
-from quorum.client.delivery import Delivery
 from quorum.client.errors import ClosedError, NotFound, PublishRejected, UnavailableError, UsageError
+from quorum.client.messages.delivery import Delivery
+from quorum.client.session import consumer as aio_consumer
 from support.fake_server_harness import EVENTUALLY_S, World, on_cluster
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import quorum
+from quorum.client.admin.records import ResolvedTransaction, TransactionInfo
 from quorum.client.errors import NotFound, UsageError
-from quorum.client.records import ResolvedTransaction, TransactionInfo
 from quorum.v1 import admin_pb2 as pb
 from support.fake_server_harness import World, on_cluster
 

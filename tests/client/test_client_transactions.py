@@ -12,7 +12,7 @@ import quorum
 import quorum.sync
 from quorum.client import DeliveredMessage
 from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, TimedOut, UsageError
-from quorum.client.open_transactions import MAX_TRANSACTIONS
+from quorum.client.session.open_transactions import MAX_TRANSACTIONS
 from support.fake_server import Refusal
 from support.fake_server_harness import SHORT_MS, World, eventually, on_cluster
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from quorum.api.grpc import request_limits
-from quorum.client.batch import PreparedBatch
-from quorum.client.consumer import Consumer, ConsumerOptions
-from quorum.client.endpoints import parse_url
-from quorum.client.session import Session
+from quorum.client.connection.endpoints import parse_url
+from quorum.client.messages.batch import PreparedBatch
+from quorum.client.session.consumer import Consumer, ConsumerOptions
+from quorum.client.session.session import Session
 from quorum.node.wire.batches import BatchLimits
 from quorum.node.wire.wire_scan import scan
 from quorum.v1 import queue_pb2

@@ -12,7 +12,7 @@ from google.rpc import code_pb2
 import quorum
 from quorum.client.client import Client
 from quorum.client.errors import ClosedError, PublishRejected, PublishUnknown, TimedOut, UsageError
-from quorum.client.gathering import ALONE_BYTES
+from quorum.client.session.gathering import ALONE_BYTES
 from support.fake_server import Refusal
 from support.fake_server_harness import World, eventually, on_cluster
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quorum.client.endpoints import parse_url
+from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import ClosedError, PublishRejected
 from quorum.histories import MemoryRecorder
 from quorum.histories.records import CONFIRMED, REJECTED, UNKNOWN, problem

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import quorum
 from quorum.catalog.policies import matches
-from quorum.client.definition_files import Contents, Definition, DefinitionsError
-from quorum.client.definitions import read_definitions
-from quorum.client.rabbitmq_definitions import pattern_of
+from quorum.client.admin.definition_files import Contents, Definition, DefinitionsError
+from quorum.client.admin.definitions import read_definitions
+from quorum.client.admin.rabbitmq_definitions import pattern_of
 from quorum.client.values import values_to_dict
 from support.served_member import served
 

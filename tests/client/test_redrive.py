@@ -11,9 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from quorum.client.errors import NotFound, OutcomeUnknown, PublishUnknown, VoidDelivery
-from quorum.client.records import Redriven
-from quorum.client.redrive import (
+from quorum.client.admin.records import Redriven
+from quorum.client.admin.redrive import (
     MAX_PASSED,
     MAX_REASONS,
     ROUND_BYTES,
@@ -22,6 +21,7 @@ from quorum.client.redrive import (
     Redrive,
     redrive,
 )
+from quorum.client.errors import NotFound, OutcomeUnknown, PublishUnknown, VoidDelivery
 
 GRAVE = "grave"
 

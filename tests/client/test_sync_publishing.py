@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import quorum.sync
-from quorum.client.batch import Message
 from quorum.client.errors import ClosedError, PublishRejected, PublishUnknown, TimedOut, UsageError
+from quorum.client.messages.batch import Message
 from support.fake_server_harness import World, eventually, on_cluster
 
 THREADS = 24

@@ -25,7 +25,7 @@ from jwt.algorithms import RSAAlgorithm
 import quorum
 from quorum.cli.certificate_files import write_certificates
 from quorum.cli.local_cluster import HOST, LocalCluster
-from quorum.client.endpoints import parse_url
+from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import PermissionRefused, UnavailableError
 from support import checkers
 from support import processes_scenarios as scenarios

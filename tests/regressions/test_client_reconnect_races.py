@@ -10,7 +10,7 @@ import pytest
 
 import quorum
 from quorum.client.errors import ConnectionLost, TimedOut
-from quorum.client.requests import Requests, within
+from quorum.client.messages.requests import Requests, within
 from support.fake_server_harness import World, eventually, on_cluster
 
 

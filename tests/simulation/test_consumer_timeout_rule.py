@@ -9,7 +9,7 @@ import pytest
 
 from fifo.commands import Address
 from fifo.effects import Deliver, Run
-from quorum.client.batch import encode_batch
+from quorum.client.messages.batch import encode_batch
 from quorum.node.sessions.session_table import SessionTable
 from quorum.v1 import queue_pb2 as wire
 from simulator.rules.rules import Broken, Rules

@@ -15,7 +15,7 @@ from fifo import versions
 from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION
 from fifo.messages.pages import MemoryPages
-from quorum.client.batch import encode_batch
+from quorum.client.messages.batch import encode_batch
 from quorum.node.replica.applier import Applier
 from quorum.node.wire import operations as op
 from simulator.clients.apps import Place

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorum.client.batch import encode_batch
+from quorum.client.messages.batch import encode_batch
 from quorum.histories import Run
 from quorum.histories.records import OK
 from quorum.v1 import queue_pb2 as wire

@@ -427,16 +427,16 @@ UNREACHED = """
     quorum/cli/transactions.py
     quorum/cli/users.py
     quorum/client/answers.py
-    quorum/client/bulk.py
-    quorum/client/bulk_calls.py
-    quorum/client/definition_files.py
-    quorum/client/definitions.py
-    quorum/client/member_calls.py
-    quorum/client/rabbitmq_definitions.py
-    quorum/client/redrive.py
-    quorum/client/tls.py
-    quorum/client/transaction_calls.py
-    quorum/client/users.py
+    quorum/client/bulk/client.py
+    quorum/client/bulk/calls.py
+    quorum/client/admin/definition_files.py
+    quorum/client/admin/definitions.py
+    quorum/client/admin/members.py
+    quorum/client/admin/rabbitmq_definitions.py
+    quorum/client/admin/redrive.py
+    quorum/client/connection/tls.py
+    quorum/client/admin/transactions.py
+    quorum/client/admin/users.py
     quorum/demo/extract.py
     quorum/demo/flights.py
     quorum/demo/one_flight.py

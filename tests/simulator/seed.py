@@ -29,8 +29,8 @@ def prepared(seed: int, build: Build) -> Iterator[list[Any]]:
         token_bytes=chance.randbytes, token_hex=lambda n: chance.randbytes(n).hex()
     )
     patches = {
-        "quorum.client.session.random": chance,
-        "quorum.client.stream_state.secrets": secrets,
+        "quorum.client.session.session.random": chance,
+        "quorum.client.session.stream_state.secrets": secrets,
         "quorum.client.client.secrets": secrets,
         "quorum.api.services.admin_service._resident_bytes": lambda: 0,
         **build.patches,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorum.client.bulk_records import Reservation, SubscriptionState
+from quorum.client.bulk.records import Reservation, SubscriptionState
 from quorum.client.errors import QuorumError, RefusedError
 from quorum.spark import DataLoss, stream
 from support.spark_streams import Driver, Offset

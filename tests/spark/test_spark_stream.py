@@ -11,7 +11,7 @@ import pytest
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
-from quorum.client.bulk_records import Reservation
+from quorum.client.bulk.records import Reservation
 from quorum.client.errors import RefusedError, ServiceError
 from quorum.spark import DataLoss, tail
 from quorum.spark.partitions import Range

@@ -19,8 +19,8 @@ from typing import Any
 import quorum
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Client, Consumer, Delivery
-from quorum.client.delivery import Holder
 from quorum.client.errors import ClosedError, PublishRejected, QuorumError
+from quorum.client.messages.delivery import Holder
 from quorum.histories import MemoryRecorder, Run, now_us
 from quorum.histories.records import CONFIRMED, OK, REJECTED, UNKNOWN, Record
 from quorum.v1 import queue_pb2

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import quorum
 from quorum.cli.local_cluster import LocalCluster, LocalMember
 from quorum.cli.members import ask
-from quorum.client.endpoints import parse_url
-from quorum.client.records import ClusterStatus
+from quorum.client.admin.records import ClusterStatus
+from quorum.client.connection.endpoints import parse_url
 from support import checkers
 from support.processes_load import CONNECT_LIMIT_MS, LIGHT, POLL_S, Load, Recorder, leader_of
 

@@ -20,7 +20,7 @@ from quorum.cli.cluster_file import STATE_FILE
 from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.members import ask
 from quorum.client import Message
-from quorum.client.endpoints import parse_url
+from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import QuorumError, RefusedError
 from support import processes_membership as membership
 from support.processes_load import CONNECT_LIMIT_MS, POLL_S

@@ -17,7 +17,7 @@ from quorum.api.session.outcomes import Confirms
 from quorum.catalog.bindings import PREDECLARED, Binding, Exchange, check_binding
 from quorum.catalog.exchanges import RoutingChanges
 from quorum.catalog.queues import CatalogQueue
-from quorum.client.batch import Message, encode_batch
+from quorum.client.messages.batch import Message, encode_batch
 from quorum.node import events as ev
 from quorum.node.queries import FindTaken, Query, ReadBarrier, TakenMessages
 from quorum.node.wire import operations as op

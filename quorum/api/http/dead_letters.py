@@ -1,6 +1,6 @@
 """What waits in a dead-letter queue, and moving it back to the queues where it died, for the page and for curl.
 
-The rules and the steps are those of `quorum queues redrive` (docs/dead-letters.md, quorum/client/redrive.py). Here a
+The rules and the steps are those of `quorum queues redrive` (docs/dead-letters.md, client/admin/redrive.py). Here a
 session of this member's own takes the messages and settles them, and requeues those that stay at its end.
 """
 
@@ -25,8 +25,8 @@ from quorum.api.session import outcomes as o
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.consumers import Consumer, Disposition
 from quorum.api.status import Code, Status, StatusError, exhausted, make
-from quorum.client.records import Redriven
-from quorum.client.redrive import (
+from quorum.client.admin.records import Redriven
+from quorum.client.admin.redrive import (
     HISTORY,
     Bounds,
     CannotTake,

@@ -46,7 +46,7 @@ from quorum.api.security.audit import DONE, NO_ANSWER
 from quorum.api.shares import Shares, WindowFull
 from quorum.api.status import Code, StatusError, exhausted, invalid, make
 from quorum.catalog.users import User
-from quorum.client.redrive import Refused
+from quorum.client.admin.redrive import Refused
 from quorum.node.wire import batches
 from quorum.node.wire.wire_scan import ScanError, scan
 from quorum.v1 import admin_pb2, queue_pb2

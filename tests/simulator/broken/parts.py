@@ -51,7 +51,7 @@ from quorum.api.hub.published_state import PublishedState
 from quorum.api.session.publisher import SessionPublisher
 from quorum.api.session.shared_commit import SharedCommit
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
-from quorum.client.gathering import Gathering
+from quorum.client.session.gathering import Gathering
 from quorum.log import Log, record
 from quorum.log.files import write_fully
 from quorum.log.record import Header, Stamp

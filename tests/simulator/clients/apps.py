@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from quorum.client.batch import Message
 from quorum.client.client import Client
-from quorum.client.consumer import Consumer as ClientConsumer
-from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import NotFound, RefusedError, UnavailableError, VoidDelivery
+from quorum.client.messages.batch import Message
+from quorum.client.messages.delivery import DeliveredMessage
+from quorum.client.session.consumer import Consumer as ClientConsumer
 from quorum.histories import Run
 from quorum.histories.records import Record
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc

@@ -12,10 +12,10 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from quorum.client.batch import Message
 from quorum.client.client import Client
-from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import PublishRejected, UnavailableError, VoidDelivery
+from quorum.client.messages.batch import Message
+from quorum.client.messages.delivery import DeliveredMessage
 from quorum.client.values import Properties
 from quorum.histories.records import Record
 from simulator.clients.apps import UNCONFIRMED, App, Consumer, NumberedProducer, Place

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from quorum.client.batch import Message
 from quorum.client.client import Client
 from quorum.client.errors import PublishRejected, UnavailableError
+from quorum.client.messages.batch import Message
 from quorum.histories.records import Record
 from simulator.clients.apps import UNCONFIRMED, App, Consumer, NumberedProducer, Place
 from simulator.rules.rules import Broken, origin_in

@@ -10,8 +10,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from quorum.client.batch import Message
 from quorum.client.client import Client
+from quorum.client.messages.batch import Message
 from simulator.clients.apps import UNCONFIRMED, App, Consumer, Place, Producer
 from simulator.rules.rules import message_group
 

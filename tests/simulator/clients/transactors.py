@@ -11,8 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from quorum.client.client import Client
-from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import OutcomeUnknown, RolledBack, UnavailableError, VoidDelivery
+from quorum.client.messages.delivery import DeliveredMessage
 from simulator.clients.apps import App, Consumer, Place
 from simulator.rules.rules import Broken, Key
 

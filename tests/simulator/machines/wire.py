@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from quorum.client.endpoints import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
+from quorum.client.connection.endpoints import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from simulator.machines.node import Node

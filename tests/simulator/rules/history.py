@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from quorum.client.delivery import DeliveredMessage
+from quorum.client.messages.delivery import DeliveredMessage
 from quorum.histories import MemoryRecorder, Run, judge
 from quorum.histories.records import CONFIRMED, OK, REJECTED, UNKNOWN, Record
 from support import checkers

@@ -32,7 +32,7 @@ from fifo.consumers.consumer import Key as ConsumerKey
 from fifo.group_machine import GroupMachine
 from fifo.messages import bitsets
 from fifo.queue_machine import QueueMachine
-from quorum.client.batch import BatchReader
+from quorum.client.messages.batch import BatchReader
 from quorum.histories import Run
 from quorum.node.replica.applier import Applier
 from quorum.node.wire.operations import Command, batch_of, count_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fifo.persistence.state_crc import StateCrc
-from quorum.client.batch import BatchReader
+from quorum.client.messages.batch import BatchReader
 from quorum.histories import Run
 from quorum.histories.records import Record
 from quorum.node.replica.replica import SYSTEM_GROUP, state_of

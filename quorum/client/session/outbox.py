@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from quorum.client.delivery import MAX_RANGES, Holder
 from quorum.client.errors import TimedOut
+from quorum.client.messages.delivery import MAX_RANGES, Holder
 from quorum.v1 import queue_pb2
 
 MAX_TURN = 1_024

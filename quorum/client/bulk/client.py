@@ -13,9 +13,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from quorum.client import bulk_records as records
-from quorum.client.bulk_calls import BulkChannels, Node, streamed
-from quorum.client.endpoints import DEFAULT_TIMEOUT_MS
+from quorum.client.bulk import records
+from quorum.client.bulk.calls import BulkChannels, Node, streamed
+from quorum.client.connection.endpoints import DEFAULT_TIMEOUT_MS
 from quorum.client.errors import ServiceError, UsageError
 from quorum.client.values import values_to_dict
 from quorum.v1 import bulk_pb2 as pb

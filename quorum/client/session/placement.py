@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from quorum.client.errors import QuorumError
-from quorum.client.stream_state import StreamState
+from quorum.client.session.stream_state import StreamState
 
 FIND_LEADER_S = 0.5
 

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from quorum.client.consumer import Consumer
-from quorum.client.delivery import DeliveredMessage
+from quorum.client.admin.records import QueueDescription, Redriven
 from quorum.client.errors import OutcomeUnknown, PublishUnknown, QuorumError, RefusedError
-from quorum.client.records import QueueDescription, Redriven
+from quorum.client.messages.delivery import DeliveredMessage
+from quorum.client.session.consumer import Consumer
 from quorum.client.values import FieldValue, Properties
 
 FIRST_ROUND = 16

@@ -20,17 +20,6 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from quorum.client.batch import Batch, Message, prepare
-from quorum.client.delivery import (
-    DISCARD,
-    MODIFY,
-    RETURN,
-    SETTLE,
-    Holder,
-    Target,
-    by_holder,
-    require_changes,
-)
 from quorum.client.errors import (
     ConnectionLost,
     OutcomeUnknown,
@@ -41,9 +30,20 @@ from quorum.client.errors import (
     UnavailableError,
     UsageError,
 )
-from quorum.client.open_transactions import OpenTransactions
-from quorum.client.requests import within
-from quorum.client.routes import Through
+from quorum.client.messages.batch import Batch, Message, prepare
+from quorum.client.messages.delivery import (
+    DISCARD,
+    MODIFY,
+    RETURN,
+    SETTLE,
+    Holder,
+    Target,
+    by_holder,
+    require_changes,
+)
+from quorum.client.messages.requests import within
+from quorum.client.messages.routes import Through
+from quorum.client.session.open_transactions import OpenTransactions
 from quorum.client.values import FieldValue, Properties, with_delay
 from quorum.v1 import queue_pb2
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quorum.client.admin_calls import AdminCalls
-from quorum.client.records import UserInfo
+from quorum.client.admin.calls import AdminCalls
+from quorum.client.admin.records import UserInfo
 from quorum.v1 import admin_pb2
 
 

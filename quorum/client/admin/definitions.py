@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 
-from quorum.client import definition_files as files
-from quorum.client import rabbitmq_definitions as rabbitmq
-from quorum.client.admin_calls import AdminCalls
-from quorum.client.definition_files import Definition, DefinitionsError
+from quorum.client.admin import definition_files as files
+from quorum.client.admin import rabbitmq_definitions as rabbitmq
+from quorum.client.admin.calls import AdminCalls
+from quorum.client.admin.definition_files import Definition, DefinitionsError
 from quorum.client.errors import ServiceError
 from quorum.v1 import admin_pb2
 

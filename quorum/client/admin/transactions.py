@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quorum.client.admin_calls import AdminCalls
+from quorum.client.admin.calls import AdminCalls
+from quorum.client.admin.records import ResolvedTransaction, TransactionInfo
 from quorum.client.errors import UsageError
-from quorum.client.records import ResolvedTransaction, TransactionInfo
 from quorum.client.values import require_whole
 from quorum.v1 import admin_pb2
 

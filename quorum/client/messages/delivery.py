@@ -22,10 +22,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from quorum.client.batch import BatchReader, PreparedBatch, part_of
 from quorum.client.errors import UsageError, VoidDelivery
-from quorum.client.requests import within
-from quorum.client.tags import TagRanges, count_of
+from quorum.client.messages.batch import BatchReader, PreparedBatch, part_of
+from quorum.client.messages.requests import within
+from quorum.client.messages.tags import TagRanges, count_of
 from quorum.client.values import FieldValue, Properties, require_flag
 from quorum.v1 import queue_pb2
 

@@ -20,11 +20,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from quorum.client.answers import Answer
-from quorum.client.batch import Message, PreparedBatch, body_of, encode_parts
 from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError, TimedOut, UsageError, retrieved
-from quorum.client.limits import Limits
-from quorum.client.requests import looked_at
-from quorum.client.routes import IMMEDIATE, Address, Route, Through, describe
+from quorum.client.messages.batch import Message, PreparedBatch, body_of, encode_parts
+from quorum.client.messages.requests import looked_at
+from quorum.client.messages.routes import IMMEDIATE, Address, Route, Through, describe
+from quorum.client.session.limits import Limits
 from quorum.client.values import encode_properties
 
 MAX_MESSAGES = 4_096

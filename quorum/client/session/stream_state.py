@@ -12,10 +12,10 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from quorum.client.delivery import Holder
 from quorum.client.errors import QuorumError, UsageError
-from quorum.client.outbox import Outbox
-from quorum.client.requests import Requests
+from quorum.client.messages.delivery import Holder
+from quorum.client.messages.requests import Requests
+from quorum.client.session.outbox import Outbox
 
 
 class StreamState:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quorum.client.admin_calls import AdminCalls
-from quorum.client.records import Policy
+from quorum.client.admin.calls import AdminCalls
+from quorum.client.admin.records import Policy
 from quorum.client.values import arguments as values
 from quorum.client.values import require_whole
 from quorum.v1 import admin_pb2

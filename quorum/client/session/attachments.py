@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from quorum.client.consumer import Consumer
 from quorum.client.errors import (
     ClosedError,
     ConnectionLost,
@@ -17,9 +16,10 @@ from quorum.client.errors import (
     UsageError,
     from_status,
 )
-from quorum.client.placement import Placement
-from quorum.client.requests import within
-from quorum.client.stream_state import StreamState
+from quorum.client.messages.requests import within
+from quorum.client.session.consumer import Consumer
+from quorum.client.session.placement import Placement
+from quorum.client.session.stream_state import StreamState
 from quorum.v1 import queue_pb2
 
 ATTACH_PAUSE_S = 0.1

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import grpc
 
-from quorum.client.endpoints import DEFAULT_TIMEOUT_MS, Channels, parse_url
+from quorum.client.connection.endpoints import DEFAULT_TIMEOUT_MS, Channels, parse_url
+from quorum.client.connection.tls import problem_now
 from quorum.client.errors import ClosedError, TimedOut, TlsError, UnavailableError, from_rpc_error
-from quorum.client.tls import problem_now
 from quorum.v1 import bulk_pb2_grpc
 
 T = TypeVar("T")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quorum.client.admin_calls import AdminCalls
-from quorum.client.records import ClusterStatus, MemberInfo
-from quorum.client.transaction_calls import MAX_GROUP
+from quorum.client.admin.calls import AdminCalls
+from quorum.client.admin.records import ClusterStatus, MemberInfo
+from quorum.client.admin.transactions import MAX_GROUP
 from quorum.client.values import require_whole
 from quorum.v1 import admin_pb2
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
 from quorum.client.errors import ClosedError, QuorumError, UsageError
-from quorum.client.routes import check_name
+from quorum.client.messages.delivery import DeliveredMessage, Delivery, Holder, Link
+from quorum.client.messages.routes import check_name
 from quorum.client.values import require_flag, require_selector, require_whole
 from quorum.v1 import queue_pb2
 

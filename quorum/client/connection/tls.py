@@ -12,7 +12,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 
-from quorum.client.endpoints import SCHEME, SECURE_SCHEME, Service
+from quorum.client.connection.endpoints import SCHEME, SECURE_SCHEME, Service
 
 LIMIT_S = 2.0
 """Limit of the whole look at one endpoint."""

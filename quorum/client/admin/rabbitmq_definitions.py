@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from quorum.client import definition_files as files
-from quorum.client.definition_files import Contents, Definition, Fields, Node
+from quorum.client.admin import definition_files as files
+from quorum.client.admin.definition_files import Contents, Definition, Fields, Node
 from quorum.client.values import FieldValue
 from quorum.v1 import admin_pb2
 

@@ -26,8 +26,7 @@ from typing import Any
 import grpc
 from google.rpc import code_pb2
 
-from quorum.client.attachments import Attachments
-from quorum.client.endpoints import OpenChannel
+from quorum.client.connection.endpoints import OpenChannel
 from quorum.client.errors import (
     ClosedError,
     ConnectionLost,
@@ -40,12 +39,13 @@ from quorum.client.errors import (
     UnreadableFile,
     from_rpc_error,
 )
-from quorum.client.gets import Gets
-from quorum.client.limits import Limits
-from quorum.client.open_transactions import OpenTransactions
-from quorum.client.placement import FindLeader, Placement
-from quorum.client.publisher import Publisher, boottime_s
-from quorum.client.stream_state import StreamState
+from quorum.client.session.attachments import Attachments
+from quorum.client.session.gets import Gets
+from quorum.client.session.limits import Limits
+from quorum.client.session.open_transactions import OpenTransactions
+from quorum.client.session.placement import FindLeader, Placement
+from quorum.client.session.publisher import Publisher, boottime_s
+from quorum.client.session.stream_state import StreamState
 from quorum.v1 import queue_pb2, queue_pb2_grpc
 
 OPEN_TIMEOUT_S = 3.0

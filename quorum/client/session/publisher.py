@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quorum.client.answers import Answer
-from quorum.client.batch import Message, PreparedBatch, part_of
 from quorum.client.errors import (
     OutcomeUnknown,
     PublishRejected,
@@ -39,10 +38,11 @@ from quorum.client.errors import (
     from_status,
     retrieved,
 )
-from quorum.client.gathering import Gathered, Gathering
-from quorum.client.limits import Limits
-from quorum.client.routes import Address, Route, Through, describe, range_count
-from quorum.client.tags import TagRanges, count_of
+from quorum.client.messages.batch import Message, PreparedBatch, part_of
+from quorum.client.messages.routes import Address, Route, Through, describe, range_count
+from quorum.client.messages.tags import TagRanges, count_of
+from quorum.client.session.gathering import Gathered, Gathering
+from quorum.client.session.limits import Limits
 from quorum.v1 import queue_pb2
 
 MAX_ROUTED = 4_096

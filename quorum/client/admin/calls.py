@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from quorum.client.endpoints import with_call_id
+from quorum.client.connection.endpoints import with_call_id
 from quorum.client.errors import NotFound, QuorumError, UnavailableError, from_rpc_error
 from quorum.v1 import admin_pb2, admin_pb2_grpc
 

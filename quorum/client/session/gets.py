@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 from weakref import WeakValueDictionary
 
-from quorum.client.delivery import Delivery, GetHolder
 from quorum.client.errors import ConnectionLost, ServiceError
-from quorum.client.placement import Placement
-from quorum.client.stream_state import StreamState
+from quorum.client.messages.delivery import Delivery, GetHolder
+from quorum.client.session.placement import Placement
+from quorum.client.session.stream_state import StreamState
 from quorum.v1 import queue_pb2
 
 

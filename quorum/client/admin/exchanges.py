@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quorum.client.admin_calls import AdminCalls
+from quorum.client.admin.calls import AdminCalls
+from quorum.client.admin.records import BindingInfo, ExchangeInfo
 from quorum.client.errors import NotFound, UsageError
-from quorum.client.records import BindingInfo, ExchangeInfo
 from quorum.client.values import arguments as values
 from quorum.v1 import admin_pb2
 

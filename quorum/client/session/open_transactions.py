@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from quorum.client.batch import PreparedBatch
 from quorum.client.errors import TimedOut
-from quorum.client.placement import Placement
-from quorum.client.publisher import Publisher
-from quorum.client.routes import Route, check_names
-from quorum.client.stream_state import StreamState
+from quorum.client.messages.batch import PreparedBatch
+from quorum.client.messages.routes import Route, check_names
+from quorum.client.session.placement import Placement
+from quorum.client.session.publisher import Publisher
+from quorum.client.session.stream_state import StreamState
 
 MAX_TRANSACTIONS = 256
 """How far the numbers of transactions may be apart whose outcome is not known."""

@@ -1,0 +1,1 @@
+"""How the client reaches the members: their addresses, and TLS."""
