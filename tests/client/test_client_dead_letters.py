@@ -15,7 +15,7 @@ from quorum.client.batch import Message
 from quorum.client.client import Client
 from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import RefusedError, UnavailableError, VoidDelivery
-from support.served_member import served
+from support.members.served import served
 
 PATIENCE_S = 20.0
 TARGET = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
