@@ -121,9 +121,9 @@ simulate: $(TOOLS)
 campaign: $(TOOLS)
 	$(PY) tests/processes/campaign.py $(ARGS)
 	PYTHONPATH=tests $(PY) -m simulator --first $(FIRST_SEED) --seeds $(SEEDS)
-	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
-	PYTHONPATH=tests $(PY) -m support.selector_oracle --first $(FIRST_SEED) --pairs $(PAIRS)
-	PYTHONPATH=tests $(PY) -m support.big_history
+	PYTHONPATH=tests $(PY) -m support.raft.fuzz --seeds 1 $(SEEDS) --real-log
+	PYTHONPATH=tests $(PY) -m support.selectors.oracle --first $(FIRST_SEED) --pairs $(PAIRS)
+	PYTHONPATH=tests $(PY) -m support.histories.big
 	HYPOTHESIS_PROFILE=explore $(PY) -m pytest tests/api tests/catalog tests/fifo tests/log tests/node tests/replication \
 	  tests/selectors tests/client/test_client_parts.py \
 	  tests/spark/test_spark_selectivity.py tests/spark/test_spark_variant.py tests/spark/test_spark_verify.py

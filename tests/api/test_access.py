@@ -37,7 +37,7 @@ from quorum.client.errors import (
     from_rpc_error,
 )
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2, queue_pb2_grpc
-from support.served_member import serving
+from support.members.served import serving
 
 PASSWORD = "a long password"
 LIMIT_S = 180.0

@@ -20,8 +20,8 @@ from quorum.log.record import crc32c
 from quorum.node.reads.queue_answers import QueueAnswers
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2, queue_pb2
-from support.cluster import START_MS, Cluster, Session
-from support.services import Aborted, Api, Context, collected
+from support.members.cluster import START_MS, Cluster, Session
+from support.members.services import Aborted, Api, Context, collected
 
 
 def with_api(run: Callable[[Api], Coroutine[Any, Any, None]], queues: int, size: int = 3) -> None:

@@ -20,8 +20,8 @@ from quorum.api.security.access import Access
 from quorum.api.shares import ByteWindow, Shares
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
-from support.http2 import StalledClient
-from support.wire import field
+from support.hostile.http2 import StalledClient
+from support.hostile.protobuf import field
 
 BATCH = BatchLimits(100, 1 << 20, 2 << 20)
 WINDOW = 4 << 20

@@ -45,7 +45,7 @@ from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits, messages
 from quorum.node.wire.operations import command_parts, encode
 from support import virtual_time
-from support.cluster import batch
+from support.members.cluster import batch
 
 GROUP = 1
 QUEUE = CatalogQueue(7, "orders", GROUP, (), c.QueueConfig("orders"))

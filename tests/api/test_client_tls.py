@@ -31,8 +31,8 @@ from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import NotFound, PermissionRefused, TimedOut, TlsError, UnavailableError, UsageError
 from quorum.errors import ConfigError
 from quorum.replication.network.tls import TlsSecurity
-from support.served_member import serving
-from support.wrong_certificates import HOST, issue
+from support.hostile.certificates import HOST, issue
+from support.members.served import serving
 
 PATIENT_MS = 60_000
 """A client that waits so long has found out what is wrong by itself, or there would be a TimedOut."""

@@ -32,8 +32,8 @@ from quorum.node.queries import FindDeadQueues, FindDeadWork
 from quorum.node.wire.batches import StoredBatch
 from quorum.v1 import queue_pb2 as pb
 from quorum.v1 import queue_pb2_grpc
-from support.served_member import serving
-from support.services import Api
+from support.members.served import serving
+from support.members.services import Api
 
 PATIENCE_S = 60.0
 """The machine may be busy."""

@@ -12,8 +12,8 @@ from quorum.api.services import definition_service
 from quorum.catalog import policies
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
-from support.cluster import Cluster
-from support.services import Aborted, Api, Context
+from support.members.cluster import Cluster
+from support.members.services import Aborted, Api, Context
 
 ADDED, SAME, DIFFERS, REFUSED = "ADDED", "SAME", "DIFFERS", "REFUSED"
 

@@ -10,9 +10,9 @@ import quorum
 from quorum.client.messages.batch import Message
 from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
-from support.cluster import Cluster
-from support.served_member import served
-from support.services import Api, Context, collected
+from support.members.cluster import Cluster
+from support.members.served import served
+from support.members.services import Api, Context, collected
 
 
 def on_member(run: Callable[[Api, Cluster], Awaitable[None]], **arguments: Any) -> None:

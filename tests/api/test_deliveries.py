@@ -9,7 +9,7 @@ from quorum.log import Damage, EntryMissing, LogDamaged
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.operations import command_parts, encode
 from quorum.v1 import queue_pb2 as pb
-from support.cluster import batch, bodies_of, enqueue
+from support.members.cluster import batch, bodies_of, enqueue
 
 ADDRESS = Address(1, 1, 1)
 

@@ -11,8 +11,8 @@ import pytest
 from quorum.api.services import exchange_service
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
-from support.cluster import Cluster
-from support.services import Aborted, Api, Context
+from support.members.cluster import Cluster
+from support.members.services import Aborted, Api, Context
 
 
 class Calls:

@@ -13,7 +13,7 @@ from quorum.api.security.access import Access
 from quorum.api.shares import ByteWindow
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2, admin_pb2_grpc
-from support.http2 import FloodingClient
+from support.hostile.http2 import FloodingClient
 
 ROUNDS, RESETS, PINGS = 20, 100, 500
 PATH = "/quorum.v1.Admin/ClusterStatus"

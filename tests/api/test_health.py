@@ -18,7 +18,7 @@ from quorum.api.server import Server
 from quorum.api.shares import ByteWindow
 from quorum.node.queries import CheckHealth, Health
 from quorum.node.wire.batches import BatchLimits
-from support.http2 import StalledClient
+from support.hostile.http2 import StalledClient
 
 SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING
 WATCH = "/grpc.health.v1.Health/Watch"

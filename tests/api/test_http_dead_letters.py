@@ -14,8 +14,8 @@ from quorum.api.http.dead_letters import Redriver
 from quorum.api.status import StatusError, unavailable
 from quorum.client.client import Client
 from quorum.v1 import queue_pb2
-from support.http_member import PASSWORD, member
-from support.served_member import serving
+from support.members.http_port import PASSWORD, member
+from support.members.served import serving
 
 PARKING = "/api/v1/queues/parking"
 

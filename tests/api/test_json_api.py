@@ -28,7 +28,7 @@ from quorum.api.security.access import refusal
 from quorum.api.security.rights import BY_METHOD
 from quorum.catalog.users import User
 from quorum.v1 import admin_pb2, queue_pb2
-from support.http_member import PASSWORD, Http, member
+from support.members.http_port import PASSWORD, Http, member
 
 IDLE_LIMIT_S = 120.0
 FUZZED = settings(

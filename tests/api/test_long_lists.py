@@ -13,7 +13,7 @@ from fifo.queries import subscriptions
 from quorum.node import queries as q
 from quorum.node.reads.query_table import QueryTable
 from quorum.node.reads.queue_answers import QueueAnswers
-from support.fifo_world import World, nth_number
+from support.fifo.world import World, nth_number
 
 
 class Replicas(dict[int, Any]):

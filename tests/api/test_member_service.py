@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quorum.v1 import admin_pb2 as pb
-from support.cluster import Cluster
-from support.services import Aborted, Api, Context
+from support.members.cluster import Cluster
+from support.members.services import Aborted, Api, Context
 
 Change = Callable[[Api, str], Coroutine[Any, Any, object]]
 

@@ -9,8 +9,8 @@ from typing import Any
 from quorum.node.wire.batches import group_key
 from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
-from support.cluster import Cluster
-from support.services import Api, Context
+from support.members.cluster import Cluster
+from support.members.services import Api, Context
 
 
 def on_member(run: Callable[[Api], Awaitable[None]], **arguments: Any) -> None:

@@ -18,8 +18,8 @@ from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
 from quorum.cli.local_cluster import free_ports
 from quorum.errors import OperatorError
+from support.members.served import serving
 from support.repository import ROOT
-from support.served_member import serving
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 

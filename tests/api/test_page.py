@@ -1,4 +1,4 @@
-"""The management page in a real browser (support/page_world.py).
+"""The management page in a real browser (support/page/world.py).
 
 Where there is no Chromium (`chromium` of Debian's package), these tests are left out, and pytest says so.
 """
@@ -17,7 +17,7 @@ from playwright.async_api import Locator, Page, expect
 
 from quorum.api.http.page_files import HEADERS
 from quorum.client.client import Client
-from support.page_world import CHROMIUM, PASSWORD, USER, Shared, World, http_port, served_page, shared
+from support.page.world import CHROMIUM, PASSWORD, USER, Shared, World, http_port, served_page, shared
 
 MANY = 10_000
 IMPORTED = 1_000

@@ -11,8 +11,8 @@ import pytest
 from quorum.api.services import queue_service
 from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
-from support.cluster import Cluster
-from support.services import Api, Context, collected
+from support.members.cluster import Cluster
+from support.members.services import Api, Context, collected
 
 LARGE = 1_000
 """Bytes of a message; a get takes less than two of them at a time."""

@@ -11,8 +11,8 @@ from quorum.api.hub import member_requests
 from quorum.api.services import queue_service
 from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
-from support.cluster import Cluster
-from support.services import Aborted, Api, Context
+from support.members.cluster import Cluster
+from support.members.services import Aborted, Api, Context
 
 QUEUE = "orders"
 

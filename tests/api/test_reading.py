@@ -22,7 +22,7 @@ from quorum.api.status import StatusError
 from quorum.node.wire.batches import StoredBatch
 from quorum.node.wire.operations import command_parts, encode
 from quorum.v1 import queue_pb2 as pb
-from support.cluster import batch
+from support.members.cluster import batch
 
 BODY = 100_000
 PER_ENTRY = 20

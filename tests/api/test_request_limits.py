@@ -21,7 +21,7 @@ from quorum.client.session import outbox
 from quorum.node.wire.batches import FRAME_BYTES, MAX_BATCH_PROPERTIES_BYTES, BatchLimits
 from quorum.node.wire.wire_scan import DEFAULT_BYTES, DEFAULT_COUNT, Field, Limit, ScanError, all_fields, scan
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
-from support.wire import field
+from support.hostile.protobuf import field
 
 BATCH = BatchLimits(16_384, 16 << 20, 18 << 20)
 SERVICES = tuple(

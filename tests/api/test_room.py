@@ -19,7 +19,7 @@ from quorum.catalog.queues import CatalogQueue
 from quorum.client.errors import PublishRejected, from_status, reason_of
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
-from support.cluster import batch
+from support.members.cluster import batch
 
 WINDOW = 10_000
 LOW = ev.DisksLow({1: (ev.LowDisk("n2", 12_345, 99_999), ev.LowDisk("n3", -1, 0))})

@@ -23,7 +23,7 @@ from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 from support import virtual_time
-from support.cluster import batch
+from support.members.cluster import batch
 
 OPEN = pb.SessionRequest(open=pb.Open(producer_id=bytes(16), epoch=1))
 CLOSE = pb.SessionRequest(close=pb.Close())

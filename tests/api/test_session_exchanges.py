@@ -20,7 +20,7 @@ from quorum.client.messages.batch import Message, encode_batch
 from quorum.node import events as ev
 from quorum_selectors import canonical, jms
 from support.counted_lines import count_lines
-from support.publishing_node import QUEUES, Node, on_node
+from support.members.publishing_node import QUEUES, Node, on_node
 
 IDS = count(1)
 

@@ -25,7 +25,7 @@ from quorum.node.wire import operations as op
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.columns import decode
-from support.publishing_node import QUEUES, Node, on_node
+from support.members.publishing_node import QUEUES, Node, on_node
 
 
 def test_messages_for_two_queues_of_a_group_are_one_command_with_the_bytes_as_they_came() -> None:

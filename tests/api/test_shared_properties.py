@@ -15,7 +15,7 @@ from quorum.api.services import queue_service
 from quorum.node.wire.batches import StoredBatch
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import jms
-from support.cluster import batch
+from support.members.cluster import batch
 
 COUNT = 500
 SHARED = pb.Properties(application_properties={"colour": pb.Value(text="red")})

@@ -18,8 +18,8 @@ from quorum.api.owners import owner_of
 from quorum.api.security.access import USER
 from quorum.catalog.users import User
 from quorum.v1 import bulk_pb2 as pb
-from support.cluster import Cluster, Session, batch
-from support.services import Aborted, Api, Context
+from support.members.cluster import Cluster, Session, batch
+from support.members.services import Aborted, Api, Context
 
 PLACES = 4
 

@@ -29,7 +29,7 @@ from quorum.catalog.users import User, Users
 from quorum.client.client import Client
 from quorum.client.connection.endpoints import Service
 from quorum.client.errors import PermissionRefused
-from support.served_member import serving
+from support.members.served import serving
 
 LIMIT_S = 60.0
 RSA = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)

@@ -13,8 +13,8 @@ from fifo.effects import Ok, Reply
 from quorum.api import status
 from quorum.api.services import transaction_service
 from quorum.v1 import admin_pb2 as pb
-from support.cluster import Cluster, Session, batch, enqueue
-from support.services import Aborted, Api, Context
+from support.members.cluster import Cluster, Session, batch, enqueue
+from support.members.services import Aborted, Api, Context
 
 OPEN, PREPARED, COMMITTED = pb.TransactionInfo.OPEN, pb.TransactionInfo.PREPARED, pb.TransactionInfo.COMMITTED
 QUEUES = ("orders", "bills", "notes")

@@ -18,8 +18,8 @@ from quorum.node.wire import batches
 from quorum.v1 import admin_pb2 as ap
 from quorum.v1 import bulk_pb2 as bp
 from quorum.v1 import queue_pb2 as pb
-from support.cluster import Cluster
-from support.services import Api, Context, collected
+from support.members.cluster import Cluster
+from support.members.services import Api, Context, collected
 
 OWNER = owner_of(Context().peer())
 

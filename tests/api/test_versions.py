@@ -16,8 +16,8 @@ from quorum.api.status import StatusError
 from quorum.cli.cluster import _versions
 from quorum.client.admin.records import ClusterStatus
 from quorum.v1 import admin_pb2
-from support.cluster import Cluster
-from support.services import Api, Context
+from support.members.cluster import Cluster
+from support.members.services import Api, Context
 
 NEW = BASE + 1
 

@@ -21,8 +21,8 @@ from quorum.bench.run import loads_for as batch_loads_for
 from quorum.bench.singles import SinglesResult, declare_others, loads_for, measure, run, table
 from quorum.bench.singles_load import HEAD
 from quorum.client.values import values_to_dict
-from support.fake_server import FakeCluster, FakeNode, Predicate, StoredMessage
-from support.served_member import served
+from support.fake_server.server import FakeCluster, FakeNode, Predicate, StoredMessage
+from support.members.served import served
 
 SINGLES = Plan(
     mode="singles", members=1, body_bytes=16, producers=1, consumers=1, warmup_s=0.2, seconds=0.5, tasks=4

@@ -16,7 +16,7 @@ from quorum.catalog.exchanges import Bind, DeclareExchange
 from quorum.catalog.lease_times import FoundLeaseTimes
 from quorum.catalog.machine import COUNTERS, CatalogMachine
 from quorum.catalog.members import AddMember, BootstrapCluster, founders
-from support.later_fields import DEFAULT, MADE, NEW, add_note, notes
+from support.versions.later_fields import DEFAULT, MADE, NEW, add_note, notes
 
 
 def catalog_with_every_record() -> CatalogMachine:

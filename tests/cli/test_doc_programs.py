@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.members.served import served_in_a_thread
 from support.repository import ROOT
-from support.served_member import served_in_a_thread
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PRINTED_URL = "quorum://127.0.0.1:7400"

@@ -28,8 +28,8 @@ from quorum.errors import ConfigError, how_to_install
 from quorum.log.log import LOCK
 from quorum.node.identity.identity import Founding, record_start
 from quorum.node.maintenance.new_cluster import new_cluster
-from support.data_directories import NAMES, Data
-from support.wrong_certificates import issue
+from support.hostile.certificates import issue
+from support.log.data_directories import NAMES, Data
 
 CONFIG = """
 name = "a"

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from quorum.cli.console import CliError
 from quorum.cli.main import app
+from support.members.served import served_in_a_thread
 from support.repository import ROOT
-from support.served_member import served_in_a_thread
 
 PASSWORD = "a long password"
 OTHER = "another password"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from quorum.histories.records import Record
-from support import checkers
-from support.checkers import Violation
+from support.histories import checkers
+from support.histories.checkers import Violation
 
 Checker = Callable[[Sequence[Record]], object]
 

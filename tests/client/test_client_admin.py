@@ -14,7 +14,7 @@ from quorum.client.admin.exchanges import ExchangeCalls
 from quorum.client.client import DOING, Client
 from quorum.client.errors import ClosedError, NotFound, TimedOut, UnavailableError, UsageError
 from quorum.v1 import admin_pb2
-from support.fake_server_harness import World, on_cluster
+from support.fake_server.harness import World, on_cluster
 
 
 @on_cluster()

@@ -9,7 +9,7 @@ import pytest
 
 import quorum
 from quorum.client.errors import QuorumError
-from support.fake_server_harness import World, eventually, on_cluster
+from support.fake_server.harness import World, eventually, on_cluster
 
 BATCHES = 60
 BATCH = 7

@@ -15,7 +15,7 @@ from quorum.client.client import Client
 from quorum.client.errors import RefusedError, UnavailableError, VoidDelivery
 from quorum.client.messages.batch import Message
 from quorum.client.messages.delivery import DeliveredMessage
-from support.served_member import served
+from support.members.served import served
 
 PATIENCE_S = 20.0
 TARGET = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}

@@ -18,7 +18,7 @@ from quorum.client.admin.definition_files import DefinitionsError, text_of
 from quorum.client.admin.definitions import ImportReport
 from quorum.client.client import Client
 from quorum.client.connection.endpoints import Channels, Service
-from support.served_member import served, served_in_a_thread
+from support.members.served import served, served_in_a_thread
 
 LIMIT_S = 60.0
 

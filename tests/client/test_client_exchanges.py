@@ -8,7 +8,7 @@ import pytest
 
 import quorum
 from quorum.client.errors import NotFound, PublishRejected, UsageError
-from support.fake_server_harness import World, eventually, on_cluster
+from support.fake_server.harness import World, eventually, on_cluster
 
 
 def bodies(world: World, queue: str) -> list[bytes]:

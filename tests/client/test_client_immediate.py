@@ -10,7 +10,7 @@ import pytest
 import quorum
 from quorum.client.client import Client
 from quorum.client.errors import PublishRejected, RolledBack
-from support.served_member import served
+from support.members.served import served
 
 
 def on_member(scenario: Callable[[Client], Awaitable[None]]) -> None:

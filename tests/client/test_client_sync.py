@@ -17,7 +17,7 @@ from quorum.client import client as aio
 from quorum.client.errors import ClosedError, NotFound, PublishRejected, UnavailableError, UsageError
 from quorum.client.messages.delivery import Delivery
 from quorum.client.session import consumer as aio_consumer
-from support.fake_server_harness import EVENTUALLY_S, World, on_cluster
+from support.fake_server.harness import EVENTUALLY_S, World, on_cluster
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import quorum
 from quorum.client.admin.records import ResolvedTransaction, TransactionInfo
 from quorum.client.errors import NotFound, UsageError
 from quorum.v1 import admin_pb2 as pb
-from support.fake_server_harness import World, on_cluster
+from support.fake_server.harness import World, on_cluster
 
 PRODUCER = b"p" * 16
 

@@ -12,10 +12,10 @@ from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import ClosedError, PublishRejected
 from quorum.histories import MemoryRecorder
 from quorum.histories.records import CONFIRMED, REJECTED, UNKNOWN, problem
-from support import checkers
-from support.checkers import Violation
-from support.fake_server_harness import World, on_cluster
-from support.processes_load import Load, Recorder, Sent, record_publish
+from support.fake_server.harness import World, on_cluster
+from support.histories import checkers
+from support.histories.checkers import Violation
+from support.processes.load import Load, Recorder, Sent, record_publish
 
 LOAD = Load(5, 0.01, 40)
 

@@ -16,7 +16,7 @@ from quorum.client.admin.definition_files import Contents, Definition, Definitio
 from quorum.client.admin.definitions import read_definitions
 from quorum.client.admin.rabbitmq_definitions import pattern_of
 from quorum.client.values import values_to_dict
-from support.served_member import served
+from support.members.served import served
 
 
 def file(**sections: Any) -> dict[str, Any]:

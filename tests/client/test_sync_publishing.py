@@ -14,7 +14,7 @@ import pytest
 import quorum.sync
 from quorum.client.errors import ClosedError, PublishRejected, PublishUnknown, TimedOut, UsageError
 from quorum.client.messages.batch import Message
-from support.fake_server_harness import World, eventually, on_cluster
+from support.fake_server.harness import World, eventually, on_cluster
 
 THREADS = 24
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import quorum
 from quorum.demo import one_flight
 from quorum.demo.flights import carried
-from support.served_member import served
+from support.members.served import served
 
 
 def test_the_latest_flight_is_routed_rejected_and_filed() -> None:

@@ -18,7 +18,7 @@ from fifo.messages.blocks import NEVER, ONE_EACH, Block, Runs
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from support.counted_lines import count_lines
-from support.fifo_world import World, producer
+from support.fifo.world import World, producer
 
 
 def runs(*added: tuple[int, int, int, int, int, int]) -> Runs:

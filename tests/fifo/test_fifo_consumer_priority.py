@@ -7,7 +7,7 @@ from dataclasses import replace
 from fifo.commands import Attach, Credit, Return, Settle
 from fifo.effects import AttachedReply, Refused
 from fifo.limits import PRODUCTION, SMALL
-from support.fifo_world import World, producer, selector, sequences
+from support.fifo.world import World, producer, selector, sequences
 
 RED = {"application-properties.colour": "red"}
 BLUE = {"application-properties.colour": "blue"}

@@ -26,7 +26,7 @@ from fifo.consumers.timeouts import STEPS
 from fifo.effects import Applied, AttachedReply, Deliver, Notify, Ok, Refused
 from fifo.limits import SMALL
 from fifo.persistence import snapshot
-from support.fifo_world import START_MS, World, in_transaction, producer, sequences
+from support.fifo.world import START_MS, World, in_transaction, producer, sequences
 
 TIMEOUT_MS = 1_600
 STEP_MS = TIMEOUT_MS // STEPS

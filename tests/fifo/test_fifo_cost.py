@@ -13,7 +13,7 @@ from fifo.commands import Discard, Meta, Modify, Operation, Return, Settle
 from fifo.effects import Deliver
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
-from support.fifo_world import World, sequences
+from support.fifo.world import World, sequences
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -23,7 +23,7 @@ from fifo.commands import (
 from fifo.limits import SMALL
 from fifo.persistence import invariants, snapshot
 from fifo.queries import group as queries
-from support.fifo_world import World, nth_number
+from support.fifo.world import World, nth_number
 
 
 def totals(world: World) -> dict[str, int]:

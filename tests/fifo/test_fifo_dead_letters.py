@@ -14,7 +14,7 @@ from fifo.messages.blocks import Stored
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import DeadWork, QueueInfo
-from support.fifo_world import World, nth_number, sequences
+from support.fifo.world import World, nth_number, sequences
 
 
 @pytest.fixture

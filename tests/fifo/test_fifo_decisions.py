@@ -16,7 +16,7 @@ from fifo.persistence.references import references
 from fifo.queries import group as queries
 from fifo.queries import transactions as transaction_queries
 from fifo.results import DecidedTransaction, PreparedPart, TransactionInfo
-from support.fifo_world import World, in_transaction, sequences
+from support.fifo.world import World, in_transaction, sequences
 
 RECORD = 7
 """the group that decides about what is prepared here"""

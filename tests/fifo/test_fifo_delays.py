@@ -18,7 +18,7 @@ from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage, QueueInfo
 from support.counted_lines import count_lines
-from support.fifo_world import World, in_transaction, sequences
+from support.fifo.world import World, in_transaction, sequences
 
 
 def made(**arguments: object) -> tuple[World, bytes]:

@@ -26,7 +26,7 @@ from fifo.commands import (
 from fifo.effects import Ok, Pinned, QueueExpired, Refused
 from fifo.limits import SMALL
 from fifo.persistence import snapshot
-from support.fifo_world import World, nth_number
+from support.fifo.world import World, nth_number
 
 EXPIRES_MS = 1_000
 

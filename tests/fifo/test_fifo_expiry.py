@@ -7,7 +7,7 @@ from fifo.effects import Ok
 from fifo.limits import SMALL
 from fifo.queries import group as queries
 from fifo.results import QueueInfo
-from support.fifo_world import START_MS, World, sequences
+from support.fifo.world import START_MS, World, sequences
 
 
 def info(world: World) -> QueueInfo:

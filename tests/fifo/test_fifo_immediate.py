@@ -10,7 +10,7 @@ from fifo.effects import AttachedReply, Confirmed, Ok, Reply
 from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
-from support.fifo_world import World, plain_reply, selector, sequences
+from support.fifo.world import World, plain_reply, selector, sequences
 
 RED = {"application-properties.colour": "red"}
 GREEN = {"application-properties.colour": "green"}

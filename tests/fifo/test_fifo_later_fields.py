@@ -18,8 +18,8 @@ from fifo.persistence.references import references
 from fifo.queue_machine import QueueMachine
 from fifo.records import Record
 from fifo.subscriptions import Subscription
-from support.fifo_world import World, in_transaction, nth_number
-from support.later_fields import DEFAULT, MADE, NEW, add_note, notes
+from support.fifo.world import World, in_transaction, nth_number
+from support.versions.later_fields import DEFAULT, MADE, NEW, add_note, notes
 
 
 def world_with_every_record() -> World:

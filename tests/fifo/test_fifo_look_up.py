@@ -19,7 +19,7 @@ from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression, FieldValue
 from quorum_selectors.predicates import PredicateIndex
 from support.examples import examples
-from support.expressions import EXPRESSIONS, MESSAGES
+from support.selectors.expressions import EXPRESSIONS, MESSAGES
 
 
 class NoLog:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fifo.commands import Credit, Return, Settle
 from fifo.consumers.match_cache import EVICTED, MatchCache, pack, unpack
 from fifo.limits import PRODUCTION, SMALL
-from support.fifo_world import World, selector, sequences
+from support.fifo.world import World, selector, sequences
 
 SETS = st.sets(st.integers(0, 16_383), min_size=1, max_size=40).map(lambda slots: sum(1 << s for s in slots))
 

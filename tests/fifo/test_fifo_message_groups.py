@@ -35,7 +35,7 @@ from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.queue_machine import QueueMachine
 from support.counted_lines import count_lines
-from support.fifo_world import World, in_transaction, part_name, sequences
+from support.fifo.world import World, in_transaction, part_name, sequences
 
 RED = {"application-properties.colour": "red"}
 GREEN = {"application-properties.colour": "green"}

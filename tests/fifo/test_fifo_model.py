@@ -43,9 +43,9 @@ from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage
 from fifo.transactions import Transactions
 from support.examples import examples
-from support.fifo_model import ModelConsumer
-from support.fifo_world import World, part_name, producer, selector
-from support.replays import replay
+from support.fifo.model.group import ModelConsumer
+from support.fifo.replays import replay
+from support.fifo.world import World, part_name, producer, selector
 
 TEXTS = ("", "colour = 'red'", "size > 2", "colour IS NULL", "colour <> 'red' OR size < 2", "JMSPriority = 7")
 TAGS = ("a", "b", "c")

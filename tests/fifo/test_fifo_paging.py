@@ -26,7 +26,7 @@ from fifo.queries import group as queries
 from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage
 from fifo.versions import CURRENT
-from support.fifo_world import World, selector, sequences
+from support.fifo.world import World, selector, sequences
 
 
 def filled(count: int, batch: int = 1_000, **queue: object) -> World:

@@ -16,7 +16,7 @@ from fifo.persistence import snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
 from fifo.results import BrowsePage
-from support.fifo_world import World, bodies_of, nth_number, selector
+from support.fifo.world import World, bodies_of, nth_number, selector
 
 HOUR_MS = 3600 * 1000
 

@@ -26,7 +26,7 @@ from fifo.messages.ready_order import PriorityOrder, SequenceOrder
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage, QueueInfo
-from support.fifo_world import World, bodies_of, nth_number, part_name, selector, sequences
+from support.fifo.world import World, bodies_of, nth_number, part_name, selector, sequences
 
 RED = {"application-properties.colour": "red"}
 GREEN = {"application-properties.colour": "green"}

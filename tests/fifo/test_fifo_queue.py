@@ -30,7 +30,7 @@ from fifo.limits import PRODUCTION, SMALL
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage, QueueInfo
-from support.fifo_world import World, nth_number, selector, sequences
+from support.fifo.world import World, nth_number, selector, sequences
 
 
 @pytest.fixture
@@ -608,7 +608,7 @@ def test_the_bytes_of_selectors_outlive_a_snapshot() -> None:
 
 
 def test_entries_of_version_1_attach_any_number_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("support.fifo_world.CURRENT", 1)
+    monkeypatch.setattr("support.fifo.world.CURRENT", 1)
     world = World(replace(PRODUCTION, max_consumers=1))
     world.queue()
     name = world.session()

@@ -26,7 +26,7 @@ from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import QueueInfo
 from fifo.versions import CURRENT
-from support.fifo_world import World, sequences
+from support.fifo.world import World, sequences
 
 
 def info(world: World, queue: int = 1) -> QueueInfo:

@@ -10,7 +10,7 @@ from fifo.commands import Purge, Settle
 from fifo.messages import bitsets
 from fifo.persistence import snapshot
 from fifo.persistence.references import references
-from support.fifo_world import World
+from support.fifo.world import World
 
 
 def walked(world: World) -> list[int]:

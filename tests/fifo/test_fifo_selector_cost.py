@@ -16,7 +16,7 @@ from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Applied
 from fifo.limits import PRODUCTION
 from support.counted_lines import count_lines
-from support.fifo_world import World, selector, sequences
+from support.fifo.world import World, selector, sequences
 
 COLOUR = "application-properties.colour"
 SIZE = "application-properties.size"

@@ -16,7 +16,7 @@ from fifo.limits import SMALL
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from quorum_selectors import compiled as compiled_module
-from support.fifo_world import World, selector, sequences
+from support.fifo.world import World, selector, sequences
 
 RED = {"application-properties.colour": "red"}
 GREEN = {"application-properties.colour": "green"}

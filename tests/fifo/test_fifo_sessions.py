@@ -25,7 +25,7 @@ from fifo.effects import Confirmed, Deliver, Done, Notify, Ok, Refused, Register
 from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
-from support.fifo_world import World, producer, sequences
+from support.fifo.world import World, producer, sequences
 
 
 def world_with_queue(limits: Limits = PRODUCTION) -> World:

@@ -23,7 +23,7 @@ from fifo.commands import (
 )
 from fifo.effects import Applied, Notify, Ok, Refused
 from fifo.persistence import snapshot
-from support.fifo_world import World, producer, sequences
+from support.fifo.world import World, producer, sequences
 
 
 def single_world() -> World:

@@ -18,7 +18,7 @@ from fifo.messages.pages import MemoryPages
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
-from support.fifo_world import Log, World, producer
+from support.fifo.world import Log, World, producer
 
 ROOT = Path(__file__).parents[2]
 

@@ -29,8 +29,8 @@ from fifo.queries import group as queries
 from fifo.staging import LastBatch, StagedInfo
 from fifo.versions import CURRENT
 from quorum_selectors import columns
-from support.fifo_staging import RED, prepared, refused, reply_to_publish, waiting
-from support.fifo_world import World, part_name, sequences
+from support.fifo.staging import RED, prepared, refused, reply_to_publish, waiting
+from support.fifo.world import World, part_name, sequences
 
 
 def staged_bytes(world: World) -> bytes:
@@ -117,7 +117,7 @@ def test_an_empty_batch_leaves_no_trace_in_the_scans_of_selectors() -> None:
 
 
 def test_entries_of_version_1_remember_every_empty_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("support.fifo_world.CURRENT", 1)
+    monkeypatch.setattr("support.fifo.world.CURRENT", 1)
     world, name = prepared()
     assert reply_to_publish(world, name, 4) == Published(1, 0)
     assert reply_to_publish(world, name, 4) == Published(0, 0, is_duplicate=True)
@@ -413,7 +413,7 @@ def test_without_need_no_producer_is_forgotten() -> None:
 def test_entries_of_version_1_forget_the_producer_not_used_for_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("support.fifo_world.CURRENT", 1)
+    monkeypatch.setattr("support.fifo.world.CURRENT", 1)
     world, name = prepared(limits=replace(PRODUCTION, known_producers=2))
     for producer in "ab":
         world.publish_staged(name, 5, producer=producer)
@@ -423,7 +423,7 @@ def test_entries_of_version_1_forget_the_producer_not_used_for_longest(
     assert world.stage(name, 6, 1, 0, 1, producer="a") == Ok(1)  # a use, too
     assert reply_to_publish(world, name, 5, producer="b") == Published(1, 0)  # it was forgotten
     assert remembered(world) == ["a", "b"]
-    monkeypatch.setattr("support.fifo_world.CURRENT", 2)
+    monkeypatch.setattr("support.fifo.world.CURRENT", 2)
     assert reply_to_publish(world, name, 5, producer="c") == Published(1, 0), "no time is known of the others"
 
 

@@ -23,8 +23,8 @@ from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
 from fifo.results import BrowsePage
-from support.fifo_staging import GREEN, RED, prepared, refused, reply_to_publish, waiting
-from support.fifo_world import World, selector, sequences
+from support.fifo.staging import GREEN, RED, prepared, refused, reply_to_publish, waiting
+from support.fifo.world import World, selector, sequences
 
 
 def test_references_have_staged_bodies_as_long_as_they_may_be_needed() -> None:

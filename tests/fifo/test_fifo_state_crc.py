@@ -7,7 +7,7 @@ from fifo.commands import CreateQueue, QueueConfig
 from fifo.limits import SMALL
 from fifo.persistence import snapshot
 from fifo.persistence.state_crc import FEW_QUEUES, QUEUE_COST_BYTES, StateCrc
-from support.fifo_world import World, producer
+from support.fifo.world import World, producer
 
 MANY = 2 * FEW_QUEUES + 40
 

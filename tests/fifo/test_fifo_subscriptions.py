@@ -31,7 +31,7 @@ from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.queries.storage import scan_positions as positions
 from fifo.results import QueueInfo, ReservationPage
-from support.fifo_world import World, bodies_of, nth_number, selector, sequences
+from support.fifo.world import World, bodies_of, nth_number, selector, sequences
 
 COLOURS = [{"application-properties.colour": colour} for colour in ("red", "green")]
 FIRST, SECOND = nth_number(1), nth_number(2)

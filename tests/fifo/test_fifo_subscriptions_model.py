@@ -24,10 +24,10 @@ from fifo.results import BrowsePage
 from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
 from support.examples import examples
-from support.fifo_model import Message
-from support.fifo_model_subscriptions import ModelSubscription
-from support.fifo_world import World, bodies_of, producer, selector
-from support.replays import replay
+from support.fifo.model.group import Message
+from support.fifo.model.subscriptions import ModelSubscription
+from support.fifo.replays import replay
+from support.fifo.world import World, bodies_of, producer, selector
 
 TEXTS = ("", "", "colour = 'red'", "size > 2", "colour <> 'red' OR size < 2")
 QUEUES = st.sampled_from((1, 1, 2))

@@ -32,7 +32,7 @@ from fifo.producers import Producer
 from fifo.queries import group as queries
 from fifo.targets import without
 from quorum_selectors.columns import BatchColumns, decode
-from support.fifo_world import World, bodies, plain_reply, selector, sequences
+from support.fifo.world import World, bodies, plain_reply, selector, sequences
 
 SHARED = replace(PRODUCTION, max_ranges=14)
 RED = {"application-properties.colour": "red"}

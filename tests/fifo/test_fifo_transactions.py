@@ -13,7 +13,7 @@ from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
-from support.fifo_world import World, in_transaction, nth_number, producer, sequences
+from support.fifo.world import World, in_transaction, nth_number, producer, sequences
 
 
 def world_of(limits: Limits = PRODUCTION, **arguments: Any) -> tuple[World, bytes]:

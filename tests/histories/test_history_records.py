@@ -10,7 +10,7 @@ import pytest
 from quorum.histories.files import check
 from quorum.histories.recorder import Recorder, Run, runs
 from quorum.histories.records import FORMS, HistoryError, Record, problem
-from support.history_records import BAD, BAD_IN_JSON, DELIVER, GOOD, PUBLISH, SETTLE
+from support.histories.records import BAD, BAD_IN_JSON, DELIVER, GOOD, PUBLISH, SETTLE
 
 
 @pytest.mark.parametrize("record", GOOD)

@@ -17,8 +17,8 @@ from quorum.histories.order import Placed, misplaced
 from quorum.histories.pieces import alike, one_by_one
 from quorum.histories.records import Record, problem
 from quorum.histories.report import KINDS, Report
-from support.history_cases import CASES, broken, done, got, in_order, in_queue, left, sent
-from support.random_histories import some_history
+from support.histories.cases import CASES, broken, done, got, in_order, in_queue, left, sent
+from support.histories.generated import some_history
 
 
 def judged(name: str) -> Report:

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from simulator.broken.canaries import CANARIES
-from support.raft_ablations import RULES
+from support.raft.ablations import RULES
 from support.repository import ROOT
 
 NAMED = re.compile(r"`(tests/[a-z_/]+\.py)(?:::(test_[a-z0-9_]+))?`")

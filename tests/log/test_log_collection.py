@@ -18,10 +18,10 @@ from quorum.log import Collection, EntryMissing, Log, LogDamaged, LogFailed, Log
 from quorum.log.index import Columns, Sealed
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK, segment_path
-from support.disk import Crashed, SimDisk
-from support.disk_log_model import DIRECTORY, Script, segment_of
 from support.examples import examples
-from support.log_usage import usage
+from support.log.disk import Crashed, SimDisk
+from support.log.model import DIRECTORY, Script, segment_of
+from support.log.usage import usage
 
 EVERY = 16
 """Crash points that are tried: one of so many, so that the test takes seconds."""

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quorum.log import Log
-from support.disk import Crashed, SimDisk
-from support.disk_log_model import DIRECTORY, Script, observe, visible
 from support.examples import examples
+from support.log.disk import Crashed, SimDisk
+from support.log.model import DIRECTORY, Script, observe, visible
 
 
 def run_until_crash(seed: int, crash_at: int | None, steps: int) -> Script:

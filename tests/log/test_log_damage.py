@@ -15,8 +15,8 @@ from quorum.log.manifest import MANIFEST
 from quorum.log.record import HEADER_BYTES, Stamp, crc32c
 from quorum.log.segments import HEADER_BLOCK, segment_path
 from quorum.log.table import OFFSET_MASK
-from support.disk import Inode, SimDisk
-from support.disk_log_model import DIRECTORY, Script, observe, segment_of, visible
+from support.log.disk import Inode, SimDisk
+from support.log.model import DIRECTORY, Script, observe, segment_of, visible
 
 ONE, TWO, THREE = (segment_path(DIRECTORY, number) for number in (1, 2, 3))
 

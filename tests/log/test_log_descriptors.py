@@ -13,8 +13,8 @@ import pytest
 
 from quorum.log import Log, LogFull, RealFiles
 from quorum.log.files import SpareDescriptors
-from support.disk import SimDisk
-from support.disk_log_model import DIRECTORY
+from support.log.disk import SimDisk
+from support.log.model import DIRECTORY
 
 LIMIT = 200
 

@@ -21,8 +21,8 @@ from quorum.log import (
     RecordKind,
 )
 from quorum.log.files import write_fully
-from support.disk import SimDisk
-from support.disk_log_model import DIRECTORY, Script, segment_of
+from support.log.disk import SimDisk
+from support.log.model import DIRECTORY, Script, segment_of
 
 
 def opened(disk: SimDisk, segment_bytes: int = 20_000, recent_bytes: int = 1 << 20) -> Log:

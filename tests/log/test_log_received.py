@@ -11,7 +11,7 @@ from quorum.log import Log, LogFailed, LogFull
 from quorum.log.received import SYNC_CHUNKS, ReceivedSnapshot
 from quorum.log.record import crc32c
 from quorum.log.snapshot_files import CHUNK_BYTES
-from support.disk import SimDisk, SimFile
+from support.log.disk import SimDisk, SimFile
 
 GROUP = 1
 PIECE = 256 << 10

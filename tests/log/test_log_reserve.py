@@ -10,8 +10,8 @@ import pytest
 from quorum.log import Log, LogFailed, LogFull
 from quorum.log.reserve import COLLECTOR_SEGMENTS, RESERVE_SEGMENTS, Reserve
 from quorum.log.segments import segment_path
-from support.disk import SimDisk
-from support.disk_log_model import DIRECTORY
+from support.log.disk import SimDisk
+from support.log.model import DIRECTORY
 
 SEGMENT = 20_000
 RESERVED = SEGMENT + SEGMENT // 4

@@ -16,8 +16,8 @@ from quorum.log.record import HEADER_BYTES, Stamp
 from quorum.log.scanner import Scanner, headers_from
 from quorum.log.scrubber import REMEMBER_BYTES, SCRUBBED
 from quorum.log.segments import HEADER_BLOCK, decode_header, segment_path
-from support.disk import SimDisk, SimFile
-from support.disk_log_model import DIRECTORY
+from support.log.disk import SimDisk, SimFile
+from support.log.model import DIRECTORY
 
 ENTRIES = 12
 

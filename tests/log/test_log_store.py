@@ -10,9 +10,9 @@ import pytest
 from quorum.log import EntryMissing, Journal, Log, LogDamaged, Retained, writer
 from quorum.log.segments import HEADER_BLOCK, segment_path
 from quorum.replication.storage import BESIDE_ENTRIES
-from support.disk import SimDisk
-from support.disk_log_model import DIRECTORY
-from support.log_usage import usage
+from support.log.disk import SimDisk
+from support.log.model import DIRECTORY
+from support.log.usage import usage
 
 
 def opened(disk: SimDisk, recent_bytes: int = 0, segment_bytes: int = 1 << 20) -> Log:

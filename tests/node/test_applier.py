@@ -13,7 +13,7 @@ from fifo.group_machine import GroupMachine
 from quorum.log import EntryMissing
 from quorum.node.replica import applier as applying
 from quorum_selectors import canonical, columns, jms
-from support.cluster import Cluster, Session, batch
+from support.members.cluster import Cluster, Session, batch
 
 
 def publish(session: Session, group: int, queue: int, count: int) -> None:

@@ -16,7 +16,7 @@ from quorum.errors import ConfigError, OperatorError
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
 from quorum.node.maintenance.backup import BackupError, create_backup, refuse_backup, verify_backup
-from support.data_directories import Data, tree
+from support.log.data_directories import Data, tree
 
 
 @pytest.fixture

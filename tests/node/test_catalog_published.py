@@ -13,7 +13,7 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.node import events as ev
 from quorum.node.errors import PageUnreadable
 from quorum.node.replica.replica import SYSTEM_GROUP
-from support.cluster import Cluster
+from support.members.cluster import Cluster
 
 TTL = (("x-message-ttl", 1_000),)
 

@@ -12,9 +12,9 @@ from fifo import commands as c
 from fifo.effects import AttachedReply, Deliver, Ok
 from fifo.queries import group as queries
 from fifo.results import QueueInfo
-from support.cluster import Cluster, Session, batch, enqueue
-from support.log_usage import usage
-from support.served_member import serving
+from support.log.usage import usage
+from support.members.cluster import Cluster, Session, batch, enqueue
+from support.members.served import serving
 
 LIMIT_S = 60.0
 

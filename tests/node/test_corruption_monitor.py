@@ -9,7 +9,7 @@ from fifo.persistence import checkpoint
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.replica.replica import TIME_BYTES
 from quorum.replication.configuration import unwrap_state
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 ALWAYS = Pace(piece_bytes=8 << 20, piece_ms=0, round_ms=0)
 VICTIM = "n3"

@@ -14,8 +14,8 @@ from quorum.node import events as ev
 from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2
-from support.cluster import Cluster, Session
-from support.services import Api, Context
+from support.members.cluster import Cluster, Session
+from support.members.services import Api, Context
 
 EXPIRES_MS = 3_000
 

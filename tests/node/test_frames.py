@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quorum.node.wire.frames import Frame, FrameTable
 from quorum.replication.network.handshake import LOWEST_WIRE_VERSION, WIRE_VERSION
-from support.cluster import Cluster
+from support.members.cluster import Cluster
 
 MARK_BYTES = 8
 """Any so many bytes are a right frame about a rolled-back disk, and end the member."""

@@ -12,7 +12,7 @@ from fifo import commands as c
 from fifo.effects import Confirmed
 from fifo.queries import group as queries
 from quorum.node.replica.group_clock import MAX_SLEWED_MS, SLEW_DIVISOR, GroupClock
-from support.cluster import Cluster, Session, batch
+from support.members.cluster import Cluster, Session, batch
 
 TERM = 3
 

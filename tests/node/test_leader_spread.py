@@ -14,8 +14,8 @@ from quorum.node.cluster.leader_spread import GROUP_PAUSE, find_move
 from quorum.node.cluster.membership import MAX_LAG
 from quorum.node.member_config import SPREAD_AFTER_MS as SETTLED_MS
 from quorum.node.replica.replica import MAX_BEHIND, SYSTEM_GROUP, Replica
-from support.cluster import STEP_MS, Cluster, Session
 from support.examples import examples
+from support.members.cluster import STEP_MS, Cluster, Session
 
 ALL = ("a", "b", "c")
 RETRY_MS = 100

@@ -8,7 +8,7 @@ from typing import ClassVar
 from fifo.effects import Confirmed
 from quorum.catalog.commands import DeclareQueue
 from quorum.node.replica.replica import SYSTEM_GROUP
-from support.cluster import Cluster, Session, batch, enqueue
+from support.members.cluster import Cluster, Session, batch, enqueue
 
 QUEUES = 1_000
 LEADERS_MS = 10_000

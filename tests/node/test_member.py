@@ -15,7 +15,7 @@ from quorum.node.queries import CheckHealth
 from quorum.node.replica import state_hashes
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.replication.group_config import GroupConfig
-from support.cluster import Cluster, Session, batch, enqueue
+from support.members.cluster import Cluster, Session, batch, enqueue
 
 
 @pytest.fixture

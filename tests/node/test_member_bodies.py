@@ -25,7 +25,7 @@ from quorum.node.replica.replica import state_of
 from quorum.node.wire.frames import Frame, Send
 from quorum.replication.group_config import GroupConfig
 from quorum_selectors import canonical, columns, jms
-from support.cluster import Cluster, Session, batch
+from support.members.cluster import Cluster, Session, batch
 
 FAR = GroupConfig(keep_entries=5)
 """A member that misses more than a few entries is sent a snapshot."""

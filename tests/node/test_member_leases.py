@@ -13,7 +13,7 @@ from quorum.node import events as ev
 from quorum.node.cluster.lease_times import LeaseTimesKeeper
 from quorum.node.leases.leases import HEARTBEAT_MS
 from quorum.node.replica.replica import SYSTEM_GROUP
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 LEASE_MS = 4_000
 

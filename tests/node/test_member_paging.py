@@ -16,8 +16,8 @@ from quorum.node.replica.replica import TIME_BYTES
 from quorum.replication.configuration import unwrap_state
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.snapshots import WINDOW_CHUNKS
-from support.cluster import Cluster, Session
-from support.log_usage import usage
+from support.log.usage import usage
+from support.members.cluster import Cluster, Session
 
 
 def publish(cluster: Cluster, session: Session, group: int, queue: int, count: int, batches: int) -> None:

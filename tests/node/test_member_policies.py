@@ -11,7 +11,7 @@ from quorum.catalog.commands import DeclareQueue, RemovePolicy, SetPolicy
 from quorum.node.replica import policy_reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.operations import Command
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 GROUPS = (1, 2, 3)
 

@@ -20,8 +20,8 @@ from quorum.replication.errors import WireError
 from quorum.replication.group import Group
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.quarantine import Quarantine, RecoveryRequest, RecoveryResponse
-from support.cluster import Cluster, Session
-from support.disk import SimDisk
+from support.log.disk import SimDisk
+from support.members.cluster import Cluster, Session
 
 GROUPS = 4
 

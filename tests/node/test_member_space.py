@@ -13,7 +13,7 @@ from quorum.catalog.members import AddMember
 from quorum.log import RESERVE_SEGMENTS
 from quorum.node.leases import disk_state as disks_module
 from quorum.node.leases.disk_state import DiskState, SyncTimes
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 SEGMENT = 100_000
 LIMIT = 400_000

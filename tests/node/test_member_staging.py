@@ -10,8 +10,8 @@ from fifo.effects import Ok, Published, Refused
 from quorum.log import EntryMissing
 from quorum.replication.group_config import GroupConfig
 from quorum_selectors import columns
-from support.cluster import Cluster, Session, batch
-from support.member_traffic import received, traffic
+from support.members.cluster import Cluster, Session, batch
+from support.members.traffic import received, traffic
 
 SEGMENT = 100_000
 PARTS = (b"a" * 16, b"b" * 16)

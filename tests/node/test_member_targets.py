@@ -9,8 +9,8 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Deliver
 from quorum_selectors import columns
-from support.cluster import Cluster, Session, batch
-from support.fifo_world import selector
+from support.fifo.world import selector
+from support.members.cluster import Cluster, Session, batch
 
 BODIES = [b"%d" % number for number in range(6)]
 

@@ -12,8 +12,8 @@ from fifo.effects import AttachedReply, Ok
 from quorum.log import EntryMissing
 from quorum.replication.group_config import GroupConfig
 from quorum_selectors import columns
-from support.cluster import Cluster, Session, batch
-from support.member_traffic import received, traffic
+from support.members.cluster import Cluster, Session, batch
+from support.members.traffic import received, traffic
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from quorum.node.replica import applier
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.forwarding import GROUP
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 
 def add(cluster: Cluster, member: str, name: str | None = None, *, replaces: bool = False) -> None:

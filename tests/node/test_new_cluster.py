@@ -32,8 +32,8 @@ from quorum.node.replica.bootstrap import quarantine
 from quorum.node.wire.operations import Command
 from quorum.replication.codec import COMMAND
 from quorum.replication.configuration import Configuration
-from support.cluster import Cluster, Session
-from support.data_directories import NAMES, SEGMENT, Data, catalog_of, configurations, tree
+from support.log.data_directories import NAMES, SEGMENT, Data, catalog_of, configurations, tree
+from support.members.cluster import Cluster, Session
 
 CONFIG = c.QueueConfig("q")
 

@@ -13,7 +13,7 @@ from quorum.node.cluster import rollback_marks as marks_module
 from quorum.node.cluster.rollback_marks import RollbackMarks, RolledBack
 from quorum.node.errors import PageUnreadable
 from quorum.node.identity.identity import NodeState
-from support.cluster import Cluster, copied
+from support.members.cluster import Cluster, copied
 
 NO_ROOM = [errno.ENOSPC, errno.EDQUOT, errno.EMFILE]
 

@@ -26,7 +26,7 @@ from quorum.log.table import Cut
 from quorum.node.identity.identity import Founding, record_start
 from quorum.node.identity.log_owner import claim_log
 from quorum.node.maintenance.offline_check import CannotCheck, Finding, Report, check
-from support.cluster import Cluster, Session, batch, enqueue
+from support.members.cluster import Cluster, Session, batch, enqueue
 
 SEGMENT = 60_000
 BODY = b"b" * 2_000

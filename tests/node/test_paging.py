@@ -11,7 +11,7 @@ from fifo.persistence import snapshot
 from quorum.log import LogFull
 from quorum.node.maintenance import paging
 from quorum.node.maintenance.paging import Pager
-from support.fifo_world import World
+from support.fifo.world import World
 
 TURN_MS = 100
 

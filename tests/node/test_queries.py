@@ -12,7 +12,7 @@ from fifo import frozen_dataclasses
 from quorum.node import queries
 from quorum.node.queries import Query
 from quorum.node.reads.query_table import QueryTable
-from support.cluster import Cluster
+from support.members.cluster import Cluster
 
 BASES = (queries.Query, queries.GroupQuery, queries.QueueQuery)
 

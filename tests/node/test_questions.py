@@ -16,7 +16,7 @@ from quorum.node.reads.read_indexes import KIND_READ, KIND_READ_INDEX, ReadIndex
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.frames import Frame
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 BARRIER = ReadBarrier((SYSTEM_GROUP,))
 

@@ -11,7 +11,7 @@ import pytest
 from fifo.queries import group as queries
 from quorum.node.cluster import rollback_marks as marks_module
 from quorum.node.cluster.rollback_marks import RollbackMarks, RolledBack
-from support.cluster import Cluster, Session, copied
+from support.members.cluster import Cluster, Session, copied
 
 MARK_MS, GIVEN_MS = 2_000, 1_000
 

@@ -14,7 +14,7 @@ from quorum.node.identity.identity import NodeState
 from quorum.node.maintenance.garbage_collection import Background, Inline, Threaded
 from quorum.node.maintenance.scrubbing import Pace, Scrubbing
 from quorum.node.replica.replica import state_of
-from support.cluster import Cluster, Session, batch
+from support.members.cluster import Cluster, Session, batch
 
 PACE = Pace()
 SCRUB_BYTES, SCRUB_MS, ROUND_MS = PACE.piece_bytes, PACE.piece_ms, PACE.round_ms

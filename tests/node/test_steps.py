@@ -17,8 +17,8 @@ from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.frames import Frame
 from quorum.replication.engine import SLOWER, RaftEngine
-from support.cluster import Session, batch
-from support.step_counts import Counts, Load, Stepped
+from support.members.cluster import Session, batch
+from support.members.step_counts import Counts, Load, Stepped
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from quorum.node.cluster.version_switch import VersionSwitch
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.operations import Command
 from simulator.broken.parts import known_by_a_majority
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 NEW = BASE + 1
 NAMES = ("n1", "n2", "n3")

@@ -14,7 +14,7 @@ from quorum.node.wire.batches import BatchError, BatchLimits
 from quorum.node.wire.wire_scan import DEFAULT_COUNT, Limit, ScanError, read_number, scan, shape_of
 from quorum.v1 import bulk_pb2
 from quorum.v1 import queue_pb2 as pb
-from support.wire import field
+from support.hostile.protobuf import field
 
 MIB = 1 << 20
 LIMITS = BatchLimits(16_384, 16 * MIB, 18 * MIB)

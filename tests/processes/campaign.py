@@ -30,19 +30,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from quorum.cli.local_cluster import LocalCluster
-from support import processes_damage as damage
-from support import processes_disks as disks
-from support import processes_features as features
-from support import processes_links as links
-from support import processes_losses as losses
-from support import processes_membership as membership
-from support import processes_scenarios as scenarios
-from support import processes_unlike as unlike
-from support import spark_kills as flows
-from support.processes_cluster import FaultyCluster
-from support.processes_hostile import hostile_connections
-from support.processes_load import FULL
-from support.secured_member import SecuredMember
+from support.processes import damage, disks, features, links, losses, membership, scenarios, unlike
+from support.processes.cluster import FaultyCluster
+from support.processes.hostile import hostile_connections
+from support.processes.load import FULL
+from support.processes.secured_member import SecuredMember
+from support.spark import kills as flows
 
 ROUNDS_A_CLUSTER = 5
 """Rounds under one history: more would only make the check's memory grow."""

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from quorum.cli.local_cluster import LocalCluster
-from support.processes_cluster import FaultyCluster
+from support.processes.cluster import FaultyCluster
 
 C = TypeVar("C", bound=LocalCluster)
 HAS_FAILED = pytest.StashKey[bool]()

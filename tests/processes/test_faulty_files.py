@@ -1,4 +1,4 @@
-"""The disk with faults that member processes run on in these tests (support/faulty_files.py)."""
+"""The disk with faults that member processes run on in these tests (support/log/faulty_files.py)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorum.log.files import commit_file, prepare_file, read_file
-from support.disk import SECTOR
-from support.faulty_files import SIDE, Faults, FaultyFiles, PowerCut
+from support.log.disk import SECTOR
+from support.log.faulty_files import SIDE, Faults, FaultyFiles, PowerCut
 
 OLD, NEW = b"o" * SECTOR, b"n" * SECTOR
 LOSES_ALL, KEEPS_SOME = 6, 4

@@ -19,7 +19,7 @@ from quorum.bulk import BulkClient, StagedPart
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message
 from quorum.client.errors import NotFound, RefusedError, UsageError
-from support.processes_load import CONNECT_LIMIT_MS
+from support.processes.load import CONNECT_LIMIT_MS
 from support.repository import ROOT
 
 FIELDS = {"colour": "text", "n": "integer"}

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 
 from quorum.cli.local_cluster import LocalCluster
-from support import processes_features as features
-from support import processes_links as links
-from support import processes_scenarios as scenarios
-from support.processes_cluster import FaultyCluster
+from support.processes import features, links, scenarios
+from support.processes.cluster import FaultyCluster
 
 ROUNDS = 2
 

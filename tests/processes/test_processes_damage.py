@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from support import processes_damage as damage
-from support import processes_losses as losses
-from support.processes_cluster import FaultyCluster
+from support.processes import damage, losses
+from support.processes.cluster import FaultyCluster
 
 WHILE_STOPPED = 3
 """Each costs a start; the campaign takes every kind many times."""

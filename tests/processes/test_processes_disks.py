@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support import processes_disks as disks
-from support.processes_cluster import FaultyCluster
+from support.processes import disks
+from support.processes.cluster import FaultyCluster
 
 ROUNDS = 2
 

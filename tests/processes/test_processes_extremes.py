@@ -16,8 +16,8 @@ from google.protobuf.descriptor import MethodDescriptor
 import quorum
 from quorum.cli.local_cluster import LocalCluster
 from quorum.v1 import queue_pb2
-from support import extremes
-from support.processes_load import CONNECT_LIMIT_MS
+from support.hostile import extremes
+from support.processes.load import CONNECT_LIMIT_MS
 
 CALL_LIMIT_S = 1.0
 """A call may wait longer for what does not come; then it has been looked at."""

@@ -13,7 +13,7 @@ import pytest
 
 import quorum
 from quorum.cli.local_cluster import LocalCluster
-from support.processes_load import CONNECT_LIMIT_MS
+from support.processes.load import CONNECT_LIMIT_MS
 
 SPARE_FOR_CLIENTS = 60
 """Descriptors that the member may open beside what it has."""

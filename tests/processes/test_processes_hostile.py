@@ -27,10 +27,10 @@ from quorum.api.http.calls import CALLS, PREFIX
 from quorum.api.security.rights import BY_METHOD
 from quorum.cli.local_cluster import HOST
 from quorum.client.errors import RefusedError, UsageError
-from support.hostile_connections import PREFACE, call, headers_of
-from support.http2 import END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
-from support.processes_hostile import hostile_connections
-from support.secured_member import HEALTHY, PASSWORD, SecuredMember
+from support.hostile.connections import PREFACE, call, headers_of
+from support.hostile.http2 import END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
+from support.processes.hostile import hostile_connections
+from support.processes.secured_member import HEALTHY, PASSWORD, SecuredMember
 
 CONNECTIONS = 2_000
 LIMIT_S = 60.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from support import processes_links as links
-from support.processes_cluster import FaultyCluster
+from support.processes import links
+from support.processes.cluster import FaultyCluster
 
 FLAPS = 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from quorum.cli.local_cluster import LocalCluster
-from support import processes_membership as membership
+from support.processes import membership
 
 
 def test_nothing_confirmed_is_lost_while_members_come_and_go(cluster: LocalCluster) -> None:

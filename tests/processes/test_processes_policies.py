@@ -10,7 +10,7 @@ import quorum
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message
 from quorum.client.errors import RefusedError
-from support.processes_load import CONNECT_LIMIT_MS
+from support.processes.load import CONNECT_LIMIT_MS
 
 QUEUES = 60
 RED = Message(b"x", application_properties={"colour": "red", "size": 3})

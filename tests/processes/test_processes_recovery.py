@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from quorum.cli.local_cluster import LocalCluster
-from support import processes_recovery as recovery
-from support.data_directories import tree
-from support.processes_recovery import ACCEPT, SETTLED, SYNCED, body, run
+from support.log.data_directories import tree
+from support.processes import recovery
+from support.processes.recovery import ACCEPT, SETTLED, SYNCED, body, run
 
 
 @pytest.fixture

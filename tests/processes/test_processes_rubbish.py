@@ -21,8 +21,8 @@ from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message, encode_batch
 from quorum.client.values import arguments
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
-from support.processes_load import CONNECT_LIMIT_MS
-from support.processes_raw import FRAME_BYTES, RawSession, reason_of, status_of
+from support.processes.load import CONNECT_LIMIT_MS
+from support.processes.raw_client import FRAME_BYTES, RawSession, reason_of, status_of
 
 PLAIN, FILTERED = "plain", "filtered"
 MAX_FIELD_BYTES = 1_000

@@ -20,9 +20,9 @@ import quorum
 from quorum.cli.local_cluster import LocalCluster, LocalMember
 from quorum.cli.processes import MemberProcess
 from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError
-from support.faulty_files import Faults
-from support.processes_cluster import FaultyCluster, all_equal
-from support.processes_load import CONNECT_LIMIT_MS, leader_of
+from support.log.faulty_files import Faults
+from support.processes.cluster import FaultyCluster, all_equal
+from support.processes.load import CONNECT_LIMIT_MS, leader_of
 from support.repository import ROOT
 
 MIB = 1 << 20

@@ -27,9 +27,9 @@ from quorum.cli.certificate_files import write_certificates
 from quorum.cli.local_cluster import HOST, LocalCluster
 from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import PermissionRefused, UnavailableError
-from support import checkers
-from support import processes_scenarios as scenarios
-from support.processes_load import CONNECT_LIMIT_MS, Recorder
+from support.histories import checkers
+from support.processes import scenarios
+from support.processes.load import CONNECT_LIMIT_MS, Recorder
 
 LIMIT_S = 60.0
 POLL_S = 0.05

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from support import processes_unlike as unlike
-from support.processes_cluster import FaultyCluster
+from support.processes import unlike
+from support.processes.cluster import FaultyCluster
 
 ROUNDS = 30
 

@@ -20,10 +20,11 @@ import pytest
 
 import quorum.sync
 from fifo.versions import CURRENT
-from support import checkers
-from support.processes_cluster import all_equal
-from support.processes_load import CONNECT_LIMIT_MS, Load, Recorder
-from support.releases import (
+from support.histories import checkers
+from support.processes.cluster import all_equal
+from support.processes.load import CONNECT_LIMIT_MS, Load, Recorder
+from support.repository import ROOT
+from support.versions.releases import (
     BEFORE_0_2_0,
     RELEASE_0_1_0,
     RELEASE_0_2_0,
@@ -33,7 +34,6 @@ from support.releases import (
     source_of,
     with_a_newer_machine,
 )
-from support.repository import ROOT
 
 LIMIT_S = 60.0
 POLL_S = 0.05

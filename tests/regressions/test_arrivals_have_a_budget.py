@@ -12,7 +12,7 @@ from typing import Any
 from fifo.commands import Meta, Operation, Wake
 from fifo.limits import PRODUCTION
 from fifo.persistence import snapshot
-from support.fifo_world import World, sequences
+from support.fifo.world import World, sequences
 
 SIZE = "application-properties.size"
 COLOUR = "application-properties.colour"

@@ -10,7 +10,7 @@ from fifo.commands import Attach, Get, Wake
 from fifo.effects import Applied, Deliver, Ok
 from fifo.limits import PRODUCTION
 from fifo.persistence import snapshot
-from support.fifo_world import World, sequences
+from support.fifo.world import World, sequences
 
 SIZE = "application-properties.size"
 

@@ -13,8 +13,8 @@ from quorum.node import events as ev
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire import forwarding
 from quorum.v1 import bulk_pb2
-from support.cluster import Cluster, Session, batch
-from support.services import Api, Context
+from support.members.cluster import Cluster, Session, batch
+from support.members.services import Api, Context
 
 LATE_MS = 1_500
 

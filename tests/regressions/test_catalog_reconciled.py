@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fifo.commands import CreateQueue, QueueConfig
-from support.cluster import Cluster
+from support.members.cluster import Cluster
 
 
 def test_a_queue_that_the_catalog_no_longer_has_is_deleted_when_its_creation_arrives_late() -> None:

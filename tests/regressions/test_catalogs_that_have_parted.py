@@ -12,7 +12,7 @@ from quorum.node.cluster import state_requests as rebuilding
 from quorum.node.queries import CheckHealth
 from quorum.node.replica import state_hashes
 from quorum.node.replica.replica import SYSTEM_GROUP
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 MESSAGES = 10
 

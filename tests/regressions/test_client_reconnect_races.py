@@ -11,7 +11,7 @@ import pytest
 import quorum
 from quorum.client.errors import ConnectionLost, TimedOut
 from quorum.client.messages.requests import Requests, within
-from support.fake_server_harness import World, eventually, on_cluster
+from support.fake_server.harness import World, eventually, on_cluster
 
 
 async def attached_elsewhere(world: World, client: quorum.Client) -> None:

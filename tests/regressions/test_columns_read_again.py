@@ -36,7 +36,7 @@ from quorum.node.wire.operations import Command, command_parts, encode
 from quorum_selectors import canonical, columns, jms
 from quorum_selectors.predicates import PredicateIndex
 from support.counted_lines import count_lines
-from support.fifo_world import World
+from support.fifo.world import World
 
 PRODUCER = b"P" * 16
 

@@ -8,7 +8,7 @@ import pytest
 from quorum.catalog.members import AddMember
 from quorum.node.replica import proposals
 from quorum.replication.configuration import CONFIGURATION_BYTES
-from support.cluster import Cluster, Session, batch, enqueue
+from support.members.cluster import Cluster, Session, batch, enqueue
 
 AROUND = 6
 

@@ -18,7 +18,7 @@ from quorum.log.files import RealFiles
 from quorum.node.identity.identity import Founding, NodeState, read_identity, record_start
 from quorum.node.queries import DescribeCluster
 from quorum.replication.network.handshake import HandshakeError, Identity
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 NOBODY = AddMember("n1~nobody", "n1", "192.0.2.1:1", "192.0.2.1:2", "ab" * 16, replaces=True)
 JOINING = AddMember("n9~joining", "n9", "192.0.2.1:1", "192.0.2.1:2", "ab" * 16)

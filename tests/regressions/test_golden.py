@@ -1,4 +1,4 @@
-"""What released versions have written is read, replayed and served by this one (tests/golden, support/golden.py)."""
+"""What released versions have written is read, replayed and served by this one (support/versions/golden.py)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.node.replica.replica import state_of
 from quorum.node.wire import operations
 from quorum.node.wire.operations import Command
-from support.cluster import Cluster, Session
-from support.golden import MEMBERS, Golden
+from support.members.cluster import Cluster, Session
+from support.versions.golden import MEMBERS, Golden
 
 ARCHIVES = sorted((Path(__file__).parents[1] / "golden").glob("*.tar.xz"))
 

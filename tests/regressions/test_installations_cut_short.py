@@ -9,8 +9,8 @@ from fifo.persistence import checkpoint
 from quorum.log import EntryMissing
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.journal_view import JournalView
-from support.cluster import Cluster, Session
-from support.disk import Crashed
+from support.log.disk import Crashed
+from support.members.cluster import Cluster, Session
 
 
 def lacking(cluster: Cluster, name: str, group: int) -> list[int]:

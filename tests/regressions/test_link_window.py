@@ -13,7 +13,7 @@ from fifo.effects import Ok
 from fifo.queries import group as queries
 from quorum.node import events as ev
 from quorum.node.sessions.session_table import LINK_BYTES, SessionTable
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 BODY = bytes(3 << 20)
 SESSIONS = 12

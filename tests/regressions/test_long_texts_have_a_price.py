@@ -18,7 +18,7 @@ from fifo.messages.pages import decode_block, encode_block
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage
-from support.fifo_world import World, nth_number, selector, sequences
+from support.fifo.world import World, nth_number, selector, sequences
 
 TEXT = "application-properties.text"
 COLOUR = "application-properties.colour"

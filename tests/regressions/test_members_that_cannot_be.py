@@ -21,7 +21,7 @@ from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import NOBODY, MemberDirectory
 from quorum.replication.network.connection import PeerNetwork
 from quorum.v1 import admin_pb2 as pb
-from support.cluster import Cluster
+from support.members.cluster import Cluster
 
 HEX = "ab" * 16
 WRONG = {

@@ -16,10 +16,10 @@ from fifo.persistence import snapshot
 from fifo.versions import UNIQUE_NUMBERS
 from quorum.client.errors import RefusedError
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
-from support.cluster import Cluster
-from support.fifo_world import World, nth_number
-from support.served_member import served
-from support.services import Aborted, Api, Context, collected
+from support.fifo.world import World, nth_number
+from support.members.cluster import Cluster
+from support.members.served import served
+from support.members.services import Aborted, Api, Context, collected
 
 QUEUE = "orders"
 SUBSCRIPTION = "archive"

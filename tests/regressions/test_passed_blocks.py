@@ -14,7 +14,7 @@ from fifo.messages.blocks import Stored
 from fifo.messages.pages import MemoryPages
 from fifo.persistence import checkpoint, snapshot
 from fifo.versions import CURRENT, FIRST
-from support.fifo_world import World, selector
+from support.fifo.world import World, selector
 
 SIZE, NAME = "application-properties.size", "application-properties.name"
 

@@ -14,8 +14,8 @@ from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
-from support.cluster import Cluster, Session, batch
-from support.services import Aborted, Api, Context, collected
+from support.members.cluster import Cluster, Session, batch
+from support.members.services import Aborted, Api, Context, collected
 
 QUEUE_GROUP = 1
 

@@ -9,7 +9,7 @@ import pytest
 
 from quorum.log import Log
 from quorum.log.table import Body, GroupTable
-from support.disk import SimDisk
+from support.log.disk import SimDisk
 
 
 def test_an_entry_that_comes_between_two_looks_is_read_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:

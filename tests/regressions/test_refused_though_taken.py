@@ -19,8 +19,8 @@ from quorum.api.status import StatusError
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
-from support.cluster import Cluster, Session, batch
-from support.services import Api
+from support.members.cluster import Cluster, Session, batch
+from support.members.services import Api
 
 PRODUCER = b"p" * 16
 LONG = b"longer than the limit"

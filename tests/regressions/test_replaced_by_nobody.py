@@ -9,7 +9,7 @@ from fifo.effects import Ok, Refused
 from fifo.queries import group as queries
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember, RemoveMember
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 HEX = "ab" * 16
 

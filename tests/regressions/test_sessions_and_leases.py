@@ -20,7 +20,7 @@ from quorum.node.wire.forwarding import KIND_PROPOSE
 from quorum.node.wire.frames import Frame
 from quorum.node.wire.operations import MAX_OPERATION_BYTES
 from quorum.replication.group_config import GroupConfig
-from support.cluster import Cluster, Session, batch, enqueue
+from support.members.cluster import Cluster, Session, batch, enqueue
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fifo.limits import SMALL
-from support.fifo_world import World
+from support.fifo.world import World
 
 
 def test_a_checkout_at_the_end_of_its_messages_does_not_depend_on_who_sleeps() -> None:

@@ -7,7 +7,7 @@ from fifo import commands as c
 from fifo.effects import AttachedReply
 from quorum.node.queries import BrowseReady
 from quorum.replication.group_config import GroupConfig
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 BATCHES, BATCH = 70, 1_000
 """More than one block of a queue."""

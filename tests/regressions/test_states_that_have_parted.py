@@ -13,7 +13,7 @@ from quorum.node import events as ev
 from quorum.node.cluster import state_requests as rebuilding
 from quorum.node.queries import QueueCounts
 from quorum.node.replica import state_hashes
-from support.cluster import Cluster, Session
+from support.members.cluster import Cluster, Session
 
 HEARTBEAT_MS = 150
 WITHIN_MS = 5_000

@@ -38,8 +38,8 @@ from quorum.replication.network.handshake import (
 )
 from quorum.replication.network.tls import TlsChannel, TlsSecurity, end_of
 from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, Security, SendQueue, frame_header
+from support.hostile.certificates import issue
 from support.repository import ROOT
-from support.wrong_certificates import issue
 
 DEADLINE_S = 60.0
 SECRET = b"0123456789abcdef0123456789abcdef"

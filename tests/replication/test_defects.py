@@ -1,7 +1,7 @@
 """Every place where PySyncObj 0.3.17 departs from Raft: what happens without our rule, and that it does not with it.
 
 The numbers D1..D14 are those of docs/replication.md. Each scenario runs twice: with a rule taken away in a subclass
-(here or in support.raft_ablations), where it must go wrong, and as the product is, where it must not.
+(here or in support.raft.ablations), where it must go wrong, and as the product is, where it must not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from quorum.replication.group import Group
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
 from quorum.replication.library import LibraryNode
-from support.disk import SimDisk
-from support.raft_ablations import (
+from support.log.disk import SimDisk
+from support.raft.ablations import (
     AnswersOfAnyTerm,
     AnyAnswerConfirmsReads,
     AnySnapshotIsTaken,
@@ -44,9 +44,9 @@ from support.raft_ablations import (
     stock,
     unfit,
 )
-from support.raft_checks import Violation
-from support.raft_log import ModelDisk, ModelLog
-from support.raft_world import GROUP, QUICK, World, as_kept
+from support.raft.checks import Violation
+from support.raft.log import ModelDisk, ModelLog
+from support.raft.world import GROUP, QUICK, World, as_kept
 
 HASTY = replace(QUICK, keep_entries=0)
 """Compaction waits for nobody."""

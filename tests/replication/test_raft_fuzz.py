@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from quorum.replication.group import Group
-from support import raft_fuzz
-from support.raft_ablations import RULES, Rule
-from support.raft_fuzz import MOST_SEEDS, catch, run, run_without
-from support.raft_world import RealLogWorld
+from support.raft import fuzz as raft_fuzz
+from support.raft.ablations import RULES, Rule
+from support.raft.fuzz import MOST_SEEDS, catch, run, run_without
+from support.raft.world import RealLogWorld
 
 CAMPAIGN = bool(os.environ.get("QUORUM_CAMPAIGN"))
 SEEDS = 1500 if CAMPAIGN else 30
@@ -78,7 +78,7 @@ def test_the_search_for_missing_rules_prints_their_seeds_and_the_median(
 def test_a_seed_is_the_same_run_under_any_hash_seed() -> None:
     root = Path(__file__).parents[2]
     program = (
-        "from support.raft_fuzz import run\n"
+        "from support.raft.fuzz import run\n"
         "checks = run(5, 1500).world.checks\n"
         "print(sorted(checks.committed.items()), sorted(checks.leaders.items()))"
     )

@@ -23,11 +23,11 @@ from quorum.replication.group import Group
 from quorum.replication.group_members import GroupMembers
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import QUARANTINED
-from support.raft_ablations import guarded_by
-from support.raft_checks import Violation
-from support.raft_fuzz import run
-from support.raft_log import ModelDisk, ModelLog
-from support.raft_world import GROUP, QUICK, RealLogWorld, World
+from support.raft.ablations import guarded_by
+from support.raft.checks import Violation
+from support.raft.fuzz import run
+from support.raft.log import ModelDisk, ModelLog
+from support.raft.world import GROUP, QUICK, RealLogWorld, World
 
 THREE = Configuration(("n1", "n2", "n3"))
 

@@ -29,8 +29,8 @@ from quorum.replication.errors import ReentryError, ReplicationFailed, Unsupport
 from quorum.replication.group import Group
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.messages import Messages
-from support.raft_log import ModelDisk, ModelLog
-from support.raft_world import GROUP, QUICK, Node, RealLogWorld, World, as_kept, pack, unpack
+from support.raft.log import ModelDisk, ModelLog
+from support.raft.world import GROUP, QUICK, Node, RealLogWorld, World, as_kept, pack, unpack
 
 
 def frame(message: codec.Message) -> bytes:

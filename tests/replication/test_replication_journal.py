@@ -12,8 +12,8 @@ from quorum.log import Log
 from quorum.replication.configuration import Configuration
 from quorum.replication.errors import ReplicationFailed
 from quorum.replication.journal_view import JournalView, NodeLog
-from support.disk import SimDisk
-from support.raft_log import ModelDisk, ModelLog
+from support.log.disk import SimDisk
+from support.raft.log import ModelDisk, ModelLog
 
 GROUP = 3
 MEMBERS = Configuration(("n1", "n2", "n3"))

@@ -9,7 +9,7 @@ from cases.clauses import FilterCase, X
 from quorum_selectors import canonical, evaluate, properties
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.errors import FilterError
-from support.specification import fields_of
+from support.selectors.specification import fields_of
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))

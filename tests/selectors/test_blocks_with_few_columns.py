@@ -20,7 +20,7 @@ from quorum_selectors.like import parse_pattern
 from quorum_selectors.single_columns import decode_singles
 from quorum_selectors.vectorised import Messages, select
 from support.examples import examples
-from support.expressions import EXPRESSIONS, MESSAGES
+from support.selectors.expressions import EXPRESSIONS, MESSAGES
 
 Fields = dict[str, Any]
 

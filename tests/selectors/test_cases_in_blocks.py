@@ -15,8 +15,8 @@ from quorum_selectors.expression import Expression, Truth
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.summaries import decode, may_match, summarise
 from quorum_selectors.vectorised import Messages, truths
-from support.expressions import block_of
-from support.specification import Question, questions
+from support.selectors.expressions import block_of
+from support.selectors.specification import Question, questions
 
 Row = dict[str, Any]
 FIRST, SIZE, BATCH = 3, 1024, 90

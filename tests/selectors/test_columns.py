@@ -18,7 +18,7 @@ from quorum_selectors.expression import Expression
 from quorum_selectors.vectorised import Messages, select
 from support.counted_lines import count_lines
 from support.examples import examples
-from support.expressions import EXPRESSIONS, FIELD_VALUES, KEYS, MESSAGES
+from support.selectors.expressions import EXPRESSIONS, FIELD_VALUES, KEYS, MESSAGES
 
 Fields = dict[str, Any]
 

@@ -15,8 +15,8 @@ from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import And, Comparison, Expression, Field, Literal, Not, Or, field_names
 from quorum_selectors.like import compile_pattern, is_pattern, parse_pattern
 from support.examples import examples
-from support.expressions import EXPRESSIONS, HOSTILE_MESSAGES, MESSAGES, TEXTS
-from support.selector_oracle import PER_BLOCK, ROWS, compare
+from support.selectors.expressions import EXPRESSIONS, HOSTILE_MESSAGES, MESSAGES, TEXTS
+from support.selectors.oracle import PER_BLOCK, ROWS, compare
 
 A = Field("application-properties.a")
 

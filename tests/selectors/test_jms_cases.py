@@ -9,7 +9,7 @@ from cases.jms_cases import CASES
 from quorum_selectors import canonical, evaluate, jms
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.errors import SelectorError
-from support.specification import message_of
+from support.selectors.specification import message_of
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))

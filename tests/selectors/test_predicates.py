@@ -15,7 +15,7 @@ from quorum_selectors.jms import parse
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.vectorised import Messages
 from support.examples import examples
-from support.expressions import EXPRESSIONS, MESSAGES, block_of
+from support.selectors.expressions import EXPRESSIONS, MESSAGES, block_of
 
 Fields = dict[str, FieldValue]
 

@@ -21,7 +21,7 @@ from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression, FieldValue
 from quorum_selectors.vectorised import Messages, select
 from support.counted_lines import count_lines
-from support.expressions import block_of
+from support.selectors.expressions import block_of
 
 FEW, MANY = 512, 4096
 

@@ -15,7 +15,7 @@ from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression, FieldValue
 from quorum_selectors.vectorised import Messages, truths
 from support.examples import examples
-from support.expressions import block_of
+from support.selectors.expressions import block_of
 
 NAMES = ("a", "b", "JMSPriority", "JMSDeliveryMode", "JMSType", "größe", "$x_1")
 WORDS = (*jms.KEYWORDS, *(word.lower() for word in jms.KEYWORDS), *NAMES, "JMSXDeliveryCount", "order", "a.b")

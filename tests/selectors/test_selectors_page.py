@@ -14,9 +14,9 @@ from quorum_selectors.errors import SelectorError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import FieldValue
 from quorum_selectors.known_fields import JMS_HEADERS, PROPERTIES, WELL_KNOWN
-from support.expressions import block_of
 from support.repository import ROOT
-from support.specification import message_of
+from support.selectors.expressions import block_of
+from support.selectors.specification import message_of
 
 PAGE = (ROOT / "docs" / "selectors.md").read_text(encoding="utf-8")
 

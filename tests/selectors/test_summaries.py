@@ -14,7 +14,7 @@ from quorum_selectors.block_columns import BLOCK_SIZE
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression, Not
 from support.examples import examples
-from support.expressions import EXPRESSIONS, MESSAGES
+from support.selectors.expressions import EXPRESSIONS, MESSAGES
 
 Fields = dict[str, Any]
 

@@ -23,7 +23,7 @@ from quorum_selectors.expression import (
     Sign,
 )
 from support.examples import examples
-from support.expressions import COMPARATORS, EXPRESSIONS
+from support.selectors.expressions import COMPARATORS, EXPRESSIONS
 
 TEXTS = st.text(alphabet="ab%_\\'é\n&\U0001f600", max_size=6)
 FIELDS = st.sampled_from(

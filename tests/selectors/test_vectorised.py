@@ -23,7 +23,7 @@ from quorum_selectors.expression import (
 )
 from quorum_selectors.vectorised import Messages, truths
 from support.examples import examples
-from support.expressions import EXPRESSIONS, MESSAGES, block_of
+from support.selectors.expressions import EXPRESSIONS, MESSAGES, block_of
 
 Fields = dict[str, FieldValue]
 KEY = "application-properties.a"

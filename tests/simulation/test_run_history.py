@@ -13,7 +13,7 @@ from quorum.histories.records import OK
 from quorum.v1 import queue_pb2 as wire
 from simulator.rules.history import History
 from simulator.rules.rules import Rules
-from support.checkers import Violation
+from support.histories.checkers import Violation
 
 
 def history() -> History:

@@ -7,8 +7,8 @@ import sys
 
 from simulator.broken.canaries import CANARIES, LIMIT
 from simulator.runner import catch, cores, simulate
-from support import raft_fuzz
-from support.raft_ablations import RULES
+from support.raft import fuzz as raft_fuzz
+from support.raft.ablations import RULES
 
 
 def main(arguments: list[str]) -> int:

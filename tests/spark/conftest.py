@@ -13,8 +13,8 @@ import pytest
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
-from support import spark_environment
-from support.spark_jvm import Jvm
+from support.spark import environment
+from support.spark.jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ JVM = pytest.StashKey[Jvm]()
 @pytest.fixture(scope="session")
 def without_java(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of the tests here."""
-    return spark_environment.without_java(tmp_path_factory.mktemp("environment"))
+    return environment.without_java(tmp_path_factory.mktemp("environment"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,8 +66,8 @@ def spark(
         started = session(
             "quorum-tests",
             **{
-                **spark_environment.SMALL_DATA,
-                "spark.driver.extraJavaOptions": f"{spark_environment.FAST_START} {jvm.options}",
+                **environment.SMALL_DATA,
+                "spark.driver.extraJavaOptions": f"{environment.FAST_START} {jvm.options}",
                 "spark.driver.memory": "1g",
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
                 "spark.local.dir": str(folder / "local"),

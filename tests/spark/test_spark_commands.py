@@ -14,7 +14,7 @@ import pytest
 from quorum import sync
 from quorum.cli.local_cluster import LocalCluster
 from support.repository import ROOT
-from support.spark_environment import FAST_START, PATHS
+from support.spark.environment import FAST_START, PATHS
 
 LIMIT_S = 300.0
 """For a JVM's start, on a machine with other work."""

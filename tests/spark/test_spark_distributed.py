@@ -26,7 +26,7 @@ from quorum.cli.local_cluster import LocalCluster
 from quorum.histories import Recorder, Run
 from quorum.sync import Message
 from support.repository import ROOT
-from support.spark_cluster import LIMIT_S, POLL_S, Events, SparkCluster, settings
+from support.spark.cluster import LIMIT_S, POLL_S, Events, SparkCluster, settings
 
 QUEUES = ("far-orders", "far-bills")
 MESSAGES = 1_200
@@ -157,7 +157,7 @@ def test_jobs_run_in_the_workers_executors(
         **settings(),
     }
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "support.spark_remote", json.dumps(arguments), str(result)],
+        [sys.executable, "-P", "-m", "support.spark.remote", json.dumps(arguments), str(result)],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

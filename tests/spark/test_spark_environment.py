@@ -14,8 +14,9 @@ import pytest
 
 from quorum.spark.java import packaged_runtime
 from quorum.spark.session import DEFAULTS, LOCAL_DEFAULTS, PUSH_DOWN, WORKER_TIMEOUT
-from support import spark_environment, spark_kills
-from support.spark_jvm import Jvm
+from support.spark import environment as spark_environment
+from support.spark import kills as spark_kills
+from support.spark.jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

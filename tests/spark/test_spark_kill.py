@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quorum.cli.local_cluster import LocalCluster
-from support.spark_kills import queue_to_queue
+from support.spark.kills import queue_to_queue
 
 LIMIT_S = 900
 """Two lives of a JVM, on a machine with other work."""

@@ -7,7 +7,7 @@ import pytest
 from quorum.client.bulk.records import Reservation, SubscriptionState
 from quorum.client.errors import QuorumError, RefusedError
 from quorum.spark import DataLoss, stream
-from support.spark_streams import Driver, Offset
+from support.spark.streams import Driver, Offset
 
 
 class Service:

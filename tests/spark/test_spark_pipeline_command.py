@@ -14,7 +14,7 @@ from quorum.cli.console import CliError
 from quorum.cli.spark_options import heap
 from quorum.histories import Recorder, Run
 from support.repository import ROOT
-from support.spark_environment import FAST_START
+from support.spark.environment import FAST_START
 
 LIMIT_S = 600.0
 """A JVM starts, on a machine that may be busy."""

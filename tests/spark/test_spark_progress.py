@@ -16,7 +16,7 @@ from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
 from quorum.spark import lag, start_time
 from quorum.spark.start_time import first_since
-from support.spark_streams import Driver
+from support.spark.streams import Driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

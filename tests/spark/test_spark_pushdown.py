@@ -14,7 +14,7 @@ from quorum.spark.pushdown import Pushed, push
 from quorum.spark.schema import parse_fields
 from quorum.spark.session import PUSH_DOWN
 from quorum_selectors import jms
-from support.spark_probe import ProbeSource
+from support.spark.probe import ProbeSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,7 @@ from quorum_selectors.expression import Expression
 from quorum_selectors.known_fields import APPLICATION, DEFAULT_FIELD_NAMES
 from quorum_selectors.vectorised import Messages, select
 from support.examples import examples
-from support.expressions import EXPRESSIONS
+from support.selectors.expressions import EXPRESSIONS
 
 A, B, C = (APPLICATION + name for name in "abc")
 WHOLE = st.one_of(st.integers(-3, 10), st.sampled_from([127, 128, 2**31, 2**53 + 1, 2**63 - 1, -(2**63)]))

@@ -20,7 +20,7 @@ from quorum.spark import QueryFailed, open_views, plain_failures
 from quorum.spark.session import PUSH_DOWN
 from quorum.spark.source import open_view
 from quorum.sync import Message
-from support.spark_crash import CrashingSource
+from support.spark.crash import CrashingSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

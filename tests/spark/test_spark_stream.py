@@ -17,7 +17,7 @@ from quorum.spark import DataLoss, tail
 from quorum.spark.partitions import Range
 from quorum.spark.stream import Slice
 from quorum.sync import Message
-from support.spark_streams import ALL, Driver
+from support.spark.streams import ALL, Driver
 
 TIMEOUT_MS = 4_000
 """Of a subscription that is kept alive: so long this process may stand still, on a machine with other work."""

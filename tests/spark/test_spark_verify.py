@@ -17,9 +17,9 @@ from quorum.histories.report import KINDS, Report
 from quorum.spark.history_input import TYPES, condition
 from quorum.spark.verify import verify
 from support.examples import examples
-from support.history_cases import CASES, broken, done, in_queue, sent
-from support.history_records import BAD, GOOD
-from support.random_histories import some_history
+from support.histories.cases import CASES, broken, done, in_queue, sent
+from support.histories.generated import some_history
+from support.histories.records import BAD, GOOD
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

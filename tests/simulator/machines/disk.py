@@ -1,5 +1,5 @@
-"""The simulated disk (support/disk.py) as a node of the simulation sees it: slow at times, and able to say what it is
-doing when a fault strikes."""
+"""The simulated disk (support/log/disk.py) as a node of the simulation sees it: slow at times, and able to say what
+it is doing when a fault strikes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import SNAPSHOTS
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT
-from support.disk import SECTOR, Do, Inode, SimDisk, SimFile
+from support.log.disk import SECTOR, Do, Inode, SimDisk, SimFile
 
 if TYPE_CHECKING:
     from simulator.machines.node import Node

@@ -33,7 +33,7 @@ from simulator.machines.machine import CLUSTER, SECRET, Machine
 from simulator.machines.process import Process
 from simulator.machines.room import Works
 from simulator.machines.wire import Connection, ServedCall, SimServer
-from support.disk import Crashed
+from support.log.disk import Crashed
 
 if TYPE_CHECKING:
     from simulator.rules.ledger import Note

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from quorum.client.messages.delivery import DeliveredMessage
 from quorum.histories import MemoryRecorder, Run, judge
 from quorum.histories.records import CONFIRMED, OK, REJECTED, UNKNOWN, Record
-from support import checkers
+from support.histories import checkers
 
 
 class History:

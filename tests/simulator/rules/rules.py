@@ -22,7 +22,7 @@ from quorum.histories.records import Record
 from quorum.node.replica.replica import SYSTEM_GROUP, state_of
 from simulator.rules.hand_outs import HandOuts, Held
 from simulator.rules.history import History, attachment
-from support.checkers import Violation
+from support.histories.checkers import Violation
 
 if TYPE_CHECKING:
     from quorum.replication.group import Group

@@ -1,0 +1,66 @@
+"""Runs a test as a coroutine on an in-memory cluster, with a bound on its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from support.fake_server.server import FakeCluster, FakeNode
+
+TEST_TIMEOUT_S = 120.0
+EVENTUALLY_S = 60.0
+SHORT_MS = 1_000
+"""A time that a test waits for to be over, and that is long enough for what must come before, on a busy machine."""
+
+
+@dataclass
+class World:
+    cluster: FakeCluster
+    nodes: list[FakeNode]
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def url(self) -> str:
+        return "quorum://" + ",".join(node.address for node in self.nodes)
+
+    @property
+    def url_elsewhere(self) -> str:
+        """The same nodes, the second one first."""
+        return "quorum://" + ",".join(node.address for node in [*self.nodes[1:], self.nodes[0]])
+
+
+def on_cluster(nodes: int = 2) -> Callable[[Callable[[World], Awaitable[None]]], Callable[[], None]]:
+    """A test on so many nodes of one cluster, which has the queue 'q'."""
+
+    def decorate(scenario: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+        def test() -> None:
+            asyncio.run(_run(scenario, nodes))
+
+        test.__name__ = scenario.__name__  # type: ignore[attr-defined]
+        test.__doc__ = scenario.__doc__
+        test.__module__ = scenario.__module__
+        return test
+
+    return decorate
+
+
+async def _run(scenario: Callable[[World], Awaitable[None]], count: int) -> None:
+    cluster = FakeCluster()
+    cluster.declare("q")
+    nodes = [await FakeNode(cluster, f"n{number}").start() for number in range(1, count + 1)]
+    try:
+        async with asyncio.timeout(TEST_TIMEOUT_S):
+            await scenario(World(cluster, nodes, asyncio.get_running_loop()))
+    finally:
+        for node in nodes:
+            await node.stop()
+
+
+async def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Waits until it holds; fails with `what` if it never does."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + EVENTUALLY_S
+    while not condition():
+        assert loop.time() < deadline, f"never happened: {what}"
+        await asyncio.sleep(0.002)
