@@ -1,6 +1,6 @@
 """Golden data: what a released version has written, kept so that every later one is seen to read it.
 
-`support/versions/golden_recording.py` writes one archive:
+`golden_recording.py` writes one archive:
 
     about.json                   the machine version, the kinds of commands, the queues, what is in them
     groups/N/entries             each entry of a group: index, term, the machine's running hash after it, body
