@@ -154,8 +154,8 @@ class NodeConfig(BaseSettings):
     )
     allow_without_users: bool = Field(
         False,
-        description="while the cluster has no users, clients of other machines may do everything, too; without it, "
-        "only clients of the member's own machine",
+        description="while the cluster has no users, all clients may do everything; without it, only those that "
+        "connect from a loopback address",
     )
     peers_certificate_file: Path | None = Field(
         None,
