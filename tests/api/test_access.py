@@ -455,6 +455,28 @@ def test_the_last_administrator_stays() -> None:
     with_users(body)
 
 
+def test_one_administrator_has_to_be_able_to_log_in() -> None:
+    """Before, the first administrator could be one without a password, whom no member let in."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(LIMIT_S), serving() as (url, [api]):
+            async with quorum.connect(url) as client:
+                with pytest.raises(QuorumError, match="no administrator could log in afterwards") as found:
+                    await client.set_user("me", administers=True)
+                assert found.value.reason == "LAST_ADMINISTRATOR"
+                assert await client.users() == []
+                await client.set_user("admin", PASSWORD, administers=True)
+            async with quorum.connect(as_user(url, "admin")) as client:
+                await client.set_user("me", administers=True)
+                for change in (client.delete_user("admin"), client.set_user("admin", administers=False)):
+                    with pytest.raises(QuorumError, match=r"give a password to an administrator \('me'\)"):
+                        await change
+                api.hub.access.takes_certificates = True
+                await client.set_user("admin", administers=False)
+
+    asyncio.run(scenario())
+
+
 # ---- admission
 
 

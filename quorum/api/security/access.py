@@ -69,13 +69,15 @@ class Access:
         tokens: CheckToken | None = None,
         *,
         is_open_without_users: bool = False,
+        takes_certificates: bool = False,
         audit: Audit | None = None,
     ) -> None:
         """tokens: returns the user and the expiry (seconds since the epoch) of a token; ValueError says why it is not
-        accepted. None: tokens are not configured."""
+        accepted. None: tokens are not configured. takes_certificates: whether clients show certificates."""
         self._first = first
         self._tokens = tokens
         self._is_open_without_users = is_open_without_users
+        self.takes_certificates = takes_certificates
         self.audit = audit or Audit()
         self._users = Users()
         self._is_told = False
@@ -119,6 +121,23 @@ class Access:
         if self._users or self._first is None:
             return self._users.by_name.get(user.name)
         return _administrator(self._first)
+
+    def check_administrators(self, users: Users) -> None:
+        """StatusError if these users, of whom one administers, would leave no administrator who can log in."""
+        if not users or self.takes_certificates or self._tokens is not None:
+            return
+        names = [user.name for user in users.by_name.values() if user.administers]
+        if not any(users.by_name[name].secret for name in names):
+            shown = ", ".join(map(repr, names[:3])) + (" and others" if len(names) > 3 else "")
+            raise status.StatusError(
+                status.make(
+                    status.Code.FAILED_PRECONDITION,
+                    "last_administrator",
+                    f"no administrator could log in afterwards: without a password, a user needs a certificate or a "
+                    f"token, and this member accepts neither (tls_client_ca_file, token_keys_file); give a password "
+                    f"to an administrator ({shown})",
+                )
+            )
 
     # ---- a call
 
