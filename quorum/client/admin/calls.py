@@ -33,9 +33,9 @@ DOING = {
     "ImportDefinitions": "importing definitions",
     "SetPolicy": "setting a policy",
     "DeletePolicy": "deleting a policy",
-    "SetUser": "setting a user",
-    "SetPermissions": "setting permissions",
-    "DeleteUser": "deleting a user",
+    "SetUser": "setting user",
+    "SetPermissions": "setting permissions of user",
+    "DeleteUser": "deleting user",
     "ListUsers": "listing users",
     "ListPolicies": "listing policies",
     "ListTransactions": "listing transactions",
@@ -87,7 +87,8 @@ class AdminCalls:
     ) -> Any:
         """Make one unary call. doing: replaces the method's words in error texts."""
         doing = doing or DOING[method]
-        named = getattr(request, "queue", "") or getattr(request, "exchange", "")
+        fields = ("queue", "exchange", "user")
+        named = next((found for each in fields if (found := getattr(request, each, ""))), "")
         doing += f" {named!r}" if named else ""
 
         async def call(stub: Any, timeout_s: float, attempt: int) -> Any:
