@@ -115,7 +115,7 @@ def test_an_empty_password_changes_nothing(url: str) -> None:
 
 def test_a_missing_user_names_the_variables(url: str) -> None:
     quorum(url, "users", "add", "admin", "--administer", "--password-stdin", stdin=f"{PASSWORD}\n")
-    wanted = ": a user and a password are needed (docs/security.md): in the URL, or in "
+    wanted = ": a user and a password are needed: in the URL, or in "
     for variables, words in (
         ({}, "QUORUM_USER and QUORUM_PASSWORD"),
         (

@@ -167,7 +167,7 @@ class Access:
         if not authorization:
             if not self._users and (self._is_open_without_users or is_loopback(peer)):
                 return None
-            raise _unauthenticated("log_in_needed", "a user and a password are needed (docs/security.md)")
+            raise _unauthenticated("log_in_needed", "a user and a password are needed")
         if authorization[: len(BEARER)].lower() == BEARER:
             return self._of_token(authorization, peer)
         name, password = _credentials(authorization)
