@@ -235,11 +235,13 @@ def down(
     killed = cluster.stop()
     elsewhere = cluster.started_elsewhere()
     purge_now = purge and not elsewhere
+    told = [f"stopped {counted(running, 'member')}"]
     if purge_now:
+        kept = cluster.data_elsewhere()
         cluster.remove()
-    print(
-        f"stopped {counted(running, 'member')}" + (f"; removed {directory}" if purge_now else ""), flush=True
-    )
+        told += [f"removed {directory}"]
+        told += [f"kept {data}, the data of {name}" for name, data in kept.items()]
+    print("; ".join(told), flush=True)
     if elsewhere:
         raise CliError(_not_ours(elsewhere) + (f"; {directory} is kept" if purge else ""), 1)
     if killed:

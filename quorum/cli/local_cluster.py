@@ -27,6 +27,7 @@ import shutil
 import signal
 import socket
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -85,7 +86,11 @@ class LocalMember:
 
     @property
     def data(self) -> Path:
-        return self.folder / "data"
+        """The data directory that its configuration names. After a recovery, that may be outside of the folder."""
+        try:
+            return Path(str(tomllib.loads(self.config.read_text(encoding="utf-8"))["data_dir"]))
+        except (OSError, ValueError, KeyError):  # no configuration yet, or not one that can be read
+            return self.folder / "data"
 
     @property
     def log(self) -> Path:
@@ -484,8 +489,17 @@ class LocalCluster:
     def resume(self, name: str) -> None:
         self._signal(name, signal.SIGCONT)
 
+    def data_elsewhere(self) -> dict[str, Path]:
+        """The data directories of members that are outside of this directory, by name."""
+        found = {name: each.data.absolute() for name, each in self._members.items()}
+        return {
+            name: data
+            for name, data in found.items()
+            if not data.is_relative_to(self.directory) and data.exists()
+        }
+
     def remove(self) -> None:
-        """Delete the whole directory. ClusterError if a member runs."""
+        """Delete the whole directory, and nothing outside of it. ClusterError if a member runs."""
         if not (self.directory / STATE_FILE).exists():
             raise ClusterError(f"{self.directory} holds no cluster; it is not deleted")
         with self._unused(*self._members):

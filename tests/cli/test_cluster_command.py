@@ -223,6 +223,27 @@ def test_data_of_a_member_that_was_started_by_hand_is_not_purged(quorum: Quorum,
     assert list(folder.iterdir()) == []
 
 
+def test_recovered_data_elsewhere_is_used_and_is_named_when_it_is_not_purged(
+    quorum: Quorum, folder: Path
+) -> None:
+    quorum("cluster", "up", "--members", "1", "--detach", cwd=folder)
+    quorum("cluster", "down", cwd=folder)
+    member = LocalCluster.open(folder / "quorum-data").member("node-1")
+    accept = "--i-accept-that-confirmed-messages-may-be-lost"
+    said = quorum("cluster", "recover", str(member.data), "recovered", accept, "--json", cwd=folder)
+    made = json.loads(said[said.index("{") :])
+    text = member.config.read_text(encoding="utf-8")
+    text = text.replace(str(member.data), made["directory"]).replace('"local"', f'"{made["cluster"]}"')
+    member.config.write_text(text, encoding="utf-8")
+    try:
+        assert "node-1 serves" in quorum("cluster", "start", "node-1", cwd=folder)
+    finally:
+        said = quorum("cluster", "down", "--purge", cwd=folder)
+    kept = f"kept {folder / 'recovered'}, the data of node-1"
+    assert said == f"stopped 1 member; removed quorum-data; {kept}\n"
+    assert [each.name for each in folder.iterdir()] == ["recovered"]
+
+
 def test_a_cluster_on_ports_of_another_one_says_that_it_does_not_serve(quorum: Quorum, folder: Path) -> None:
     [port] = free_ports(1)
     LocalCluster(folder / "late", 1, client_ports=[port])
