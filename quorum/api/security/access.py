@@ -123,7 +123,7 @@ class Access:
         return _administrator(self._first)
 
     def check_administrators(self, users: Users) -> None:
-        """StatusError if these users, of whom one administers, would leave no administrator who can log in."""
+        """StatusError if no administrator among these users could log in. Without users, everything is right."""
         if not users or self.takes_certificates or self._tokens is not None:
             return
         names = [user.name for user in users.by_name.values() if user.administers]
@@ -156,7 +156,7 @@ class Access:
             raise denied(
                 "no_users",
                 "this cluster has no users, so this member serves only connections from a loopback address "
-                "(127.0.0.1 or ::1); make an administrator over one (quorum users add NAME --administer), or log in "
+                "(127.0.0.1 or ::1); make an administrator from there (quorum users add NAME --administer), or log in "
                 "to a member that has first_administrator_file in its configuration",
             )
         if not authorization and certificate and self._users:
