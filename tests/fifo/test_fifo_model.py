@@ -43,9 +43,10 @@ from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage
 from fifo.transactions import Transactions
 from support.examples import examples
+from support.fifo.local_parts import drop_columns, drop_matches, drop_summaries
 from support.fifo.model.group import ModelConsumer
 from support.fifo.replays import replay
-from support.fifo.world import World, part_name, producer, selector
+from support.fifo.world import World, exported, part_name, producer, selector
 
 TEXTS = ("", "colour = 'red'", "size > 2", "colour IS NULL", "colour <> 'red' OR size < 2", "JMSPriority = 7")
 TAGS = ("a", "b", "c")
@@ -411,11 +412,11 @@ class FifoAgainstModel(RuleBasedStateMachine):
         twin = self.world.twin
         assert twin is not None
         if what in ("columns", "both"):
-            twin.drop_columns()
+            drop_columns(twin)
         if what in ("matches", "both"):
-            twin.drop_matches()
+            drop_matches(twin)
         if what == "summaries":
-            twin.drop_summaries()
+            drop_summaries(twin)
         if what == "all":
             self.world.twin = self.world.restored(snapshot.encode(twin))
 
@@ -445,7 +446,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         assert twin is not None
         pages = twin.memory.pages
         found = self.world.checkpointer(twin).take()
-        assert b"".join(checkpoint.export_snapshot(found.state, pages)) == snapshot.encode(self.world.machine)
+        assert exported(found.state, pages) == snapshot.encode(self.world.machine)
         assert checkpoint.contents(found.state) == (found.entries, found.pages)
         stores = [queue.messages.blocks for queue in self.world.machine.queues.values()]
         blocks = [store.get(number) for store in stores for number in store.numbers()]

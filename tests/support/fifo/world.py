@@ -51,6 +51,13 @@ def selector(text: str) -> bytes:
     return canonical.encode(jms.parse(text)) if text else b""
 
 
+def exported(state: bytes, pages: Pages) -> bytes:
+    """The snapshot of a checkpoint, as a follower gets it."""
+    export = checkpoint.Export(state, pages)
+    export.look_through()
+    return b"".join(export.piece(number) for number in range(len(export)))
+
+
 def producer(number: int) -> bytes:
     return b"producer" + number.to_bytes(8, "big")
 
