@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fifo import commands, effects
+from fifo import effects
 from fifo.commands import (
     UNKNOWN,
     Address,
@@ -415,13 +415,3 @@ def sequences(applied: Applied, tag: str | None = None) -> list[int]:
         if isinstance(effect, Deliver) and tag in (None, effect.consumer_tag)
         for body in bodies(effect)
     ]
-
-
-__all__ = [
-    "World",
-    "bodies",
-    "commands",
-    "part_name",
-    "selector",
-    "sequences",
-]
