@@ -1,6 +1,6 @@
 """Durable subscriptions and pins against lists of messages, beside consumers, expiry, limits and purges.
 
-Like test_fifo_model.py: small blocks and budgets, and a twin that forgets what is local.
+Like support/fifo/against_model.py: small blocks and budgets, and a twin that forgets what is local.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
 from support.examples import examples
 from support.fifo.local_parts import drop_columns, drop_matches
-from support.fifo.model.group import Message
+from support.fifo.model.records import Message
 from support.fifo.model.subscriptions import ModelSubscription
 from support.fifo.replays import replay
 from support.fifo.world import World, bodies_of, producer, selector
