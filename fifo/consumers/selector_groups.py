@@ -595,20 +595,6 @@ class SelectorGroups:
         if group.selector in self.service_queue:
             self._active[group.selector] = group
 
-    # ---- local parts
-
-    def forget_matches(self) -> None:
-        """Drops all match sets."""
-        for group in self.by_selector.values():
-            self._forget(group)
-
-    def forget_columns(self) -> None:
-        """Drops the columns of every block."""
-        self.fields.forget_laid()
-        for block in self.messages.blocks.warm():
-            block.columns = None
-            self.messages.blocks.measure(block)
-
 
 class _Matches:
     """The matches of a selector group, for `take_heads`."""

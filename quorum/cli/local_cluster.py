@@ -27,7 +27,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +67,6 @@ OUTSIDE = ("waiting", "removed")
 """Standings of a node that is not a member of the cluster."""
 OUTSIDE_S = 2.0
 """Seconds for which a starting node may report such a standing, until it has read its log."""
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,7 +578,6 @@ class LocalCluster:
         self,
         names: Sequence[str] | None = None,
         limit_s: float = START_LIMIT_S,
-        progress: Progress | None = None,
         *,
         new_nodes: Sequence[str] = (),
     ) -> dict[str, str]:
@@ -602,8 +599,6 @@ class LocalCluster:
             for name in tuple(waiting):
                 if self._is_ready(name):
                     waiting.remove(name)
-                    if progress is not None:
-                        progress(name)
                 elif name in new_nodes and self._waits_to_be_added(name):
                     waiting.remove(name)
                     new[name] = "waiting"
@@ -617,9 +612,9 @@ class LocalCluster:
                 )
             time.sleep(POLL_S)
 
-    def wait_standing(self, name: str, standing: str, limit_s: float = START_LIMIT_S) -> None:
+    def wait_standing(self, name: str, standing: str) -> None:
         """Wait until this node reports this standing. Raises ClusterError as wait_ready does."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + START_LIMIT_S
         while (seen := self.status(name)) is None or seen.standing != standing:
             if name in self.ended() or time.monotonic() > deadline:
                 raise ClusterError(f"member {name} is not {standing}:\n{self.last_output(name)}")

@@ -571,10 +571,6 @@ class Member:
         return self._table.boot
 
     @property
-    def malformed_frames(self) -> int:
-        return self._frames.malformed
-
-    @property
     def catalog(self) -> CatalogMachine:
         return self.replicas.catalog
 

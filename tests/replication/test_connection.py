@@ -956,7 +956,7 @@ def test_both_ends_speak_the_highest_wire_version_that_both_know(cluster: Cluste
     one = cluster.add("a", versions=Versions(1, 4, 7))
     other = cluster.add("b", versions=Versions(2, 3, 5))
     cluster.until(lambda: cluster.connected("a", "b"))
-    assert (one.wire_version_of("b"), other.wire_version_of("a")) == (3, 3)
+    assert (one._up["b"].wire_version, other._up["a"].wire_version) == (3, 3)
     assert (one.version_of("b"), other.version_of("a")) == (5, 7)
 
 

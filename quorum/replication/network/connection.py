@@ -267,10 +267,6 @@ class PeerNetwork:
         """The highest machine version that a connected peer knows."""
         return self._up[peer].versions.machine
 
-    def wire_version_of(self, peer: str) -> int:
-        """The wire version of the frames to and from a connected peer: the highest that both ends know."""
-        return self._up[peer].wire_version
-
     def require_version(self, version: int) -> None:
         """From now on only peers that know this machine version may connect; connections to others are closed."""
         self._identity.needed_version = version
