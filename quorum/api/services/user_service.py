@@ -34,7 +34,7 @@ class UserService:
             raise status.invalid(
                 "bad_argument",
                 "the first user needs a password: this member takes neither certificates of clients "
-                "(tls_client_ca_file) nor tokens (token_keys_file), so nobody could log in any more",
+                "(tls_client_ca_file) nor tokens (token_keys_file), so no client could log in any more",
             )
         if request.password:
             try:
