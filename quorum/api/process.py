@@ -169,6 +169,7 @@ async def _serve(
         named.administrator,
         None if named.tokens is None else named.tokens.check,
         is_open_without_users=config.allow_without_users,
+        takes_certificates=config.tls_client_ca_file is not None,
         audit=Audit(None if config.audit_file is None else AuditFile(config.audit_file, config.name)),
     )
     hub = Hub(start.id, log, limits, config.session_window_bytes, config.node_window_bytes, access)

@@ -253,6 +253,7 @@ class Member:
             self.config.skip_entries,
             self.versions,
             self.log,
+            self._network,
         ).take_queries(table)
         return table
 

@@ -52,7 +52,8 @@ async def secured(made: Path, *, with_clients: bool = False) -> AsyncIterator[st
     found = Certificates(
         made / "127.0.0.1.pem", made / "127.0.0.1.key", made / "ca.pem" if with_clients else None
     )
-    async with serving(credentials=found.credentials()) as (url, _):
+    async with serving(credentials=found.credentials()) as (url, [api]):
+        api.hub.access.takes_certificates = with_clients
         yield url.removeprefix("quorum://")
 
 

@@ -67,13 +67,15 @@ class Access:
         tokens: CheckToken | None = None,
         *,
         is_open_without_users: bool = False,
+        takes_certificates: bool = False,
         audit: Audit | None = None,
     ) -> None:
         """tokens: returns the user and the expiry (seconds since the epoch) of a token; ValueError says why it is not
-        accepted. None: tokens are not configured."""
+        accepted. None: tokens are not configured. takes_certificates: whether clients may log in with certificates."""
         self._first = first
         self._tokens = tokens
         self._is_open_without_users = is_open_without_users
+        self.takes_certificates = takes_certificates
         self.audit = audit or Audit()
         self._users = Users()
         self._is_told = False
@@ -86,6 +88,11 @@ class Access:
         """keyed hash of a name and a password -> the user's secret, for which it was right"""
         self._waiting = Shares(MAX_LOG_INS)
         self._turns = Turns()
+
+    @property
+    def first_user_needs_password(self) -> bool:
+        """Whether there are no users, and a first one without a password could not log in at this member."""
+        return not self._users and self._tokens is None and not self.takes_certificates
 
     def reconfigure(self, tokens: CheckToken | None, *, is_open_without_users: bool) -> None:
         """Take a new configuration, as the constructor does. Calls go on until their tokens expire. Those of clients

@@ -10,7 +10,7 @@ from quorum.api import status
 from quorum.api.grpc.handlers import Context, unary_once
 from quorum.api.hub.hub import Hub
 from quorum.api.security.passwords import check_password, secret_of
-from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserCommand, check
+from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserCommand, check, check_new_user_name
 from quorum.v1 import admin_pb2 as pb
 
 HASHED_AT_ONCE = 1
@@ -27,7 +27,15 @@ class UserService:
 
     @unary_once
     async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.SetUserResponse:
+        check_new_user_name(request.user)
         secret = ""
+        is_without = request.administers and not request.password
+        if is_without and self._hub.access.first_user_needs_password:
+            raise status.invalid(
+                "bad_argument",
+                "the first user needs a password: this member takes neither certificates of clients "
+                "(tls_client_ca_file) nor tokens (token_keys_file), so no client could log in any more",
+            )
         if request.password:
             try:
                 check_password(request.password)
@@ -51,6 +59,7 @@ class UserService:
         return pb.DeleteUserResponse()
 
     async def _change_user(self, command: UserCommand) -> bool:
+        check_new_user_name(command.name)
         check(command)
         reply = await self._hub.own_session.change(lambda catalog: replace(command, seen=catalog.changes))
         await self._hub.requests.current_catalog()

@@ -343,10 +343,11 @@ class MemberInfo:
 @dataclass(frozen=True, slots=True)
 class MemberProgress:
     """How far a member has come in a group. match_index: it has every entry up to this one, as the leader knows; 0 if
-    the leader has not heard that yet."""
+    the leader has not heard that yet. reachable: whether the answering node, which is the leader, reaches it."""
 
     name: str
     match_index: int
+    reachable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +406,8 @@ class ClusterStatus:
 
     @classmethod
     def of(cls, wire: Any) -> ClusterStatus:
+        # a group names a member by its id while that replaces another one of its name
+        lost = {each.id if each.replaces else each.name for each in wire.members if not each.reachable}
         return cls(
             answering_node=wire.answering_node,
             members=tuple(map(MemberInfo.of, wire.members)),
@@ -425,7 +428,12 @@ class ClusterStatus:
                     g.disputed,
                     g.version,
                     g.last_index,
-                    tuple([MemberProgress(each.name, each.match_index) for each in g.progress]),
+                    tuple(
+                        [
+                            MemberProgress(each.name, each.match_index, each.name not in lost)
+                            for each in g.progress
+                        ]
+                    ),
                 )
                 for g in wire.groups
             ),
