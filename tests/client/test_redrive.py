@@ -60,6 +60,7 @@ class Grave:
     end: int = 0
     moved: list[tuple[str, int]] = field(default_factory=list)
     settled: set[int] = field(default_factory=set)
+    queue_id: int = 1
     rounds: list[list[Letter]] = field(default_factory=list)
     open_consumers: int = 0
     most_consumers: int = 0
@@ -68,7 +69,7 @@ class Grave:
         self.end = self.next = max((each.sequence for each in self.ready), default=0) + 1
 
     async def describe(self, name: str) -> Any:
-        info = SimpleNamespace(next_sequence=self.end, ready=len(self.ready), arguments={})
+        info = SimpleNamespace(id=self.queue_id, next_sequence=self.end, ready=len(self.ready), arguments={})
         return SimpleNamespace(queue=info)
 
     def consume(self, queue: str, selector: str | None = None, *, prefetch: int = 1000) -> Any:
@@ -210,6 +211,21 @@ def test_a_message_whose_settlement_fails_is_not_moved_twice(failing: int) -> No
     grave = Grave([Letter(1, failing_settles=failing), Letter(2)])
     assert redriven(grave) == Redriven({"orders": 2}, {})
     assert sorted(grave.moved) == [("orders", 1), ("orders", 2)]
+
+
+def test_a_queue_that_is_declared_again_meanwhile_loses_no_message() -> None:
+    """Its messages have the sequences of those that the redrive has published and could not settle."""
+
+    class Anew(Grave):
+        async def settle(self, target: Any, *, wait: bool = False) -> None:
+            if self.queue_id == 1:
+                self.queue_id, self.ready = 2, letters(3)
+                raise VoidDelivery("the queue is gone")
+            await super().settle(target)
+
+    grave = Anew(letters(1))
+    assert redriven(grave) == Redriven({}, {}, {"orders": 1}, is_complete=False)
+    assert (grave.moved, grave.settled) == ([("orders", 1)], set())
 
 
 def test_a_message_that_is_in_both_queues_is_reported_as_that() -> None:

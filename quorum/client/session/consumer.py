@@ -301,9 +301,11 @@ class Consumer(Holder):
         self._begun = None
         self._given_to = 0
 
-    def timed_out(self) -> None:
+    def timed_out(self, last_tag: int) -> None:
         """The caller has held messages for longer than the queue's x-consumer-timeout: all held messages are void. The
-        consumer is attached again when the caller asks for a delivery, because that shows that it has not stopped."""
+        consumer is attached again when the caller asks for a delivery, because that shows that it has not stopped.
+        last_tag: disposals of tags up to it that are not answered yet have come too late."""
+        self.too_late_to(last_tag)
         self.void()
         self._state.is_timed_out = True
         self._signal.set()
