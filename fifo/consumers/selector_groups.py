@@ -279,12 +279,13 @@ class SelectorGroups:
         """Makes the groups active that match requeued messages. It has a step for each group with matches in the block,
         so it is done once for all commands of an entry."""
         for number, members in self._returned.items():
-            for selector in self.match_cache.selectors(number):
-                group = self.service_queue.get(selector)
-                if group is None or selector in self._active:
-                    continue
-                if self.match_cache.get(selector, number) & members:
-                    self._active[selector] = group
+            idle = [
+                selector
+                for selector in self.match_cache.selectors(number)
+                if selector in self.service_queue and selector not in self._active
+            ]
+            for selector in self.match_cache.that_match(number, members, idle):
+                self._active[selector] = self.service_queue[selector]
         self._returned.clear()
 
     def _emptied(self, number: int) -> None:
