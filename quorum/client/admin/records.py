@@ -90,7 +90,8 @@ class Redriven:
     """What became of the messages of a dead-letter queue. moved: by the queue that has them now. left: those that are
     still where they were, by the reason. doubtful: by the queue that they were published to, those that are or may be
     in both queues, because the publish or the settlement was not answered. is_complete: False if the command ended
-    early, because it held as many messages that stay as it may, or because the queue had too many consumers."""
+    early, because it held as many messages that stay as it may, because the queue had too many consumers, or because
+    it was deleted meanwhile."""
 
     moved: dict[str, int]
     left: dict[str, int]

@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from quorum.client.admin.records import QueueDescription, Redriven
-from quorum.client.errors import NotFound, OutcomeUnknown, PublishUnknown, QuorumError, RefusedError
+from quorum.client.errors import (
+    ClosedError,
+    NotFound,
+    PublishRejected,
+    PublishUnknown,
+    QuorumError,
+    RefusedError,
+    TimedOut,
+    UsageError,
+)
 from quorum.client.messages.delivery import DeliveredMessage
 from quorum.client.session.consumer import Consumer
 from quorum.client.values import FieldValue, Properties
@@ -347,10 +356,12 @@ class _OneConsumer:
             own[HISTORY] = history
         try:
             await self._client.publish(target, letter.body, letter.properties, own)
-        except (PublishUnknown, OutcomeUnknown) as error:
+        except (PublishUnknown, ClosedError) as error:
             raise InDoubt from error
-        except QuorumError as error:
+        except (PublishRejected, TimedOut, UsageError) as error:
             raise Refused(str(error)) from error
+        except QuorumError as error:  # the session was lost after the message was sent
+            raise InDoubt from error
 
     async def settle(self, letter: DeliveredMessage) -> None:
         try:
