@@ -57,7 +57,7 @@ class MatchCache:
 
     def that_match(self, number: int, members: int, selectors: Iterable[bytes]) -> Iterator[bytes]:
         """Those of these selectors that match some of these messages of a block, or may: their set was evicted. All
-        have matches there. Sets of slots are looked at together, because there may be thousands."""
+        have matches there. Sets of slots are compared together, because there may be thousands."""
         found = [(selector, self._of[selector][number]) for selector in selectors]
         slots = b"".join([packed for _, packed in found if isinstance(packed, bytes)])
         flags = bitsets.as_flags(members, self._limits.block_size)

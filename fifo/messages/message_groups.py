@@ -219,10 +219,10 @@ class MessageGroups:
             group = self.groups[key]
             if group.numbers[0] == number:
                 moves.gone(group.holder, number, lowest_slot(packed))
-                self._take_out(key, group, number, slots)
+                self._unfile_members(key, group, number, slots)
                 self._next_head(moves, key, group)
             else:
-                self._take_out(key, group, number, slots)
+                self._unfile_members(key, group, number, slots)
         self._carry_out(moves)
 
     def _unfile_all(self, number: int) -> None:
@@ -357,7 +357,7 @@ class MessageGroups:
         self._carry_out(moves)
         self.on_visible(number)
 
-    def _take_out(self, key: int, group: Group, number: int, slots: bytes) -> None:
+    def _unfile_members(self, key: int, group: Group, number: int, slots: bytes) -> None:
         """Messages of a group in a block are not filed any more. Some need not have been."""
         here = self.filed[number]
         rest = without(here[key], slots, self._limits.sparse_matches)
@@ -484,7 +484,7 @@ class MessageGroups:
             self.held_count += group.holder == NOBODY
             group.holder = attach
             group.held += len(slots) // SLOT_BYTES
-            self._take_out(key, group, number, slots)
+            self._unfile_members(key, group, number, slots)
             self._next_head(moves, key, group)
         self._move(moves)
         self._tidy(attach)
