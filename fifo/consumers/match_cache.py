@@ -11,7 +11,7 @@ unsettled messages all over a long queue therefore skips those blocks without re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -55,22 +55,34 @@ class MatchCache:
         """The selectors with matches in a block, in the order of their first match."""
         return self._by_block.get(number, ())
 
-    def that_match(self, number: int, members: int, selectors: Iterable[bytes]) -> Iterator[bytes]:
-        """Those of these selectors that match some of these messages of a block, or may: their set was evicted. All
-        have matches there. Sets of slots are looked at together, because there may be thousands."""
-        found = [(selector, self._of[selector][number]) for selector in selectors]
-        slots = b"".join([packed for _, packed in found if isinstance(packed, bytes)])
+    def that_match(
+        self, number: int, members: int, selectors: Iterable[bytes]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Those of these selectors that match some of these messages of a block, and those whose set there was evicted.
+        All have matches there. Sets of slots are compared together, because there may be thousands."""
+        known = [(selector, self._of[selector][number]) for selector in selectors]
+        slots = b"".join([packed for _, packed in known if isinstance(packed, bytes)])
         flags = bitsets.as_flags(members, self._limits.block_size)
         hits = flags[np.frombuffer(slots, "<u2")].tobytes()
+        found: list[bytes] = []
+        evicted: list[bytes] = []
         place = 0
-        for selector, packed in found:
+        for selector, packed in known:
+            if packed == EVICTED:
+                evicted.append(selector)
+                continue
             if isinstance(packed, int):
                 is_hit = bool(packed & members)
             else:
                 end = place + len(packed) // SLOT_BYTES
                 is_hit, place = b"\x01" in hits[place:end], end
             if is_hit:
-                yield selector
+                found.append(selector)
+        return found, evicted
+
+    def is_evicted(self, selector: bytes, number: int) -> bool:
+        """Whether the matches of a selector in a block have to be computed again."""
+        return self._of.get(selector, {}).get(number) == EVICTED
 
     def is_exhausted(self, selector: bytes, number: int) -> bool:
         """Whether the block is known to be exhausted: none of the selector's matches there is ready."""

@@ -28,6 +28,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from sortedcontainers import SortedDict
 
 from fifo.budgets import Left
@@ -52,6 +53,8 @@ NO_GROUP = 0
 NOBODY = 0
 """The holder of a free group: attach numbers begin at 1."""
 KEY_BYTES = 8
+FEW_MESSAGES = 8
+"""Messages up to which their groups are found one by one; above, numpy finds all at once."""
 
 Place = tuple[int, int]
 """(rank, block), the lowest first. The rank is the negative priority; 0 without priorities."""
@@ -216,10 +219,10 @@ class MessageGroups:
             group = self.groups[key]
             if group.numbers[0] == number:
                 moves.gone(group.holder, number, lowest_slot(packed))
-                self._take_out(key, group, number, slots)
+                self._unfile_members(key, group, number, slots)
                 self._next_head(moves, key, group)
             else:
-                self._take_out(key, group, number, slots)
+                self._unfile_members(key, group, number, slots)
         self._carry_out(moves)
 
     def _unfile_all(self, number: int) -> None:
@@ -354,7 +357,7 @@ class MessageGroups:
         self._carry_out(moves)
         self.on_visible(number)
 
-    def _take_out(self, key: int, group: Group, number: int, slots: bytes) -> None:
+    def _unfile_members(self, key: int, group: Group, number: int, slots: bytes) -> None:
         """Messages of a group in a block are not filed any more. Some need not have been."""
         here = self.filed[number]
         rest = without(here[key], slots, self._limits.sparse_matches)
@@ -410,8 +413,11 @@ class MessageGroups:
             self._tidy(holder)
 
     def _as_set(self, slots: list[int]) -> int:
-        if len(slots) == 1:
-            return 1 << slots[0]
+        if len(slots) <= FEW_MESSAGES:
+            members = 0
+            for slot in slots:
+                members |= 1 << slot
+            return members
         return bitsets.from_positions(np.array(slots, dtype=np.intp), self._limits.block_size)
 
     def _add(self, heads: Heads, number: int, members: int) -> None:
@@ -478,7 +484,7 @@ class MessageGroups:
             self.held_count += group.holder == NOBODY
             group.holder = attach
             group.held += len(slots) // SLOT_BYTES
-            self._take_out(key, group, number, slots)
+            self._unfile_members(key, group, number, slots)
             self._next_head(moves, key, group)
         self._move(moves)
         self._tidy(attach)
@@ -511,11 +517,11 @@ def split(block: Block, members: int) -> tuple[int, Sequence[tuple[int, bytes]]]
     keys = block.group_keys
     if keys is None or not members:
         return members, ()
-    if not members & (members - 1):
-        slot = members.bit_length() - 1
-        key = int(keys[slot])
-        return (members, ()) if key == NO_GROUP else (0, [(key, slot.to_bytes(SLOT_BYTES, "little"))])
-    slots = np.flatnonzero(bitsets.as_flags(members, block.size))
+    if members.bit_count() <= FEW_MESSAGES:
+        return _split_few(keys, members)
+    low = bitsets.first(members)
+    head = members >> low  # messages that are near each other cost little wherever they are
+    slots = np.flatnonzero(bitsets.as_flags(head, head.bit_length()).view(np.bool_)) + low
     found = keys[slots]
     order = np.argsort(found, kind="stable")
     found, slots = found[order], slots[order]
@@ -529,6 +535,17 @@ def split(block: Block, members: int) -> tuple[int, Sequence[tuple[int, bytes]]]
     if parts[0][0] != NO_GROUP:
         return 0, parts
     return bitsets.from_positions(slots[: ends[0]], block.size), parts[1:]
+
+
+def _split_few(keys: NDArray[np.uint64], members: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
+    free, parts = 0, dict[int, bytes]()
+    for slot in bitsets.members(members):
+        key = int(keys[slot])
+        if key == NO_GROUP:
+            free |= 1 << slot
+        else:
+            parts[key] = parts.get(key, b"") + slot.to_bytes(SLOT_BYTES, "little")
+    return free, sorted(parts.items())
 
 
 def refuse_keys(keys: bytes | memoryview, count: int) -> Refused | None:

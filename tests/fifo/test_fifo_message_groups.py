@@ -619,6 +619,23 @@ def test_a_message_that_is_handed_out_leaves_the_rest_of_its_group_alone(
     assert world.machine.queues[1].consumers[name, "a"].held_count == 1_000
 
 
+def test_the_end_of_a_session_takes_no_block_apart_for_each_of_its_consumers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.checks = False
+    world.queue(message_groups=True)
+    publisher, name, count, each = world.session(), world.session(2), 100, 5
+    for number in range(count):
+        world.attach(name, f"c{number}", each)
+    numbers = [(1 + place).to_bytes(8, "little") for place in range(count * each)]
+    world.publish(publisher, len(numbers), group_keys=b"".join(numbers))
+    held = [consumer.held_count for consumer in world.machine.consumers(1)]
+    assert sum(held) == count * each
+    assert count_conversions(monkeypatch, world, world.op(name, CloseSession())) < len(held) // 4
+    assert (groups_of(world).held_count, groups_of(world).filed_count) == (0, count * each)
+
+
 BROKEN: dict[str, tuple[str, Any]] = {
     "no holders": ("_heads", without_holders),
     "never given on": ("released", for_ever),

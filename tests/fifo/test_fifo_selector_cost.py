@@ -230,6 +230,32 @@ def test_a_return_among_many_selectors_puts_no_set_together_for_each_of_them(
     assert made < 10
 
 
+@pytest.mark.parametrize("arguments", [{}, {"max_priority": 3}, {"message_groups": True}], ids=str)
+def test_a_return_evaluates_only_what_is_returned_although_no_match_is_remembered(
+    arguments: dict[str, Any],
+) -> None:
+    """The matches of 8,192 selectors in 64 blocks are more than the limit: a return of a message in each block would
+    evaluate all of their messages again."""
+    world = World(replace(PRODUCTION, matched_bytes=0))
+    world.checks = False
+    world.queue(filter_enabled=True, **arguments)
+    name, other, count = world.session(), world.session(2), 400
+    world.publish(name, count, [{COLOUR: "red"} if row > 10 else {} for row in range(count)])
+    holder, _ = world.attach(name, "holder", count)
+    world.publish(name, 1, [{}])  # stays ready
+    for place in range(20):
+        world.attach(other, f"c{place}", 5, f"colour <> '{place}'")
+    for _ in range(5):
+        world.wake()
+    before = evaluated(world)
+    assert before >= 20 * count  # each group has passed all messages
+    assert not sequences(world.apply([world.op(name, Return(1, "holder", holder, ((1, 1),)))]))
+    assert evaluated(world) - before <= 2 * 20
+    before = evaluated(world)
+    assert sequences(world.apply([world.op(name, Return(1, "holder", holder, ((50, 50),)))])) == [50]
+    assert evaluated(world) - before < 3 * count
+
+
 @pytest.mark.parametrize("kind", SELECTORS)
 def test_dispatch_costs_the_same_with_ten_selectors_and_with_two_thousand(kind: str) -> None:
     few, many = dispatch(kind, 10), dispatch(kind, 2_000)
