@@ -21,7 +21,7 @@ def create(
     directory: Annotated[Path, typer.Option("--dir", help="where the files are written")] = Path(
         "certificates"
     ),
-    days: Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="how long they are valid")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="days that they are valid")] = 365,
 ) -> None:
     """Create certificates for hosts and clients, and an authority (ca.pem, ca.key) if the directory has none.
 
