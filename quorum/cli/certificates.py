@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from quorum.cli.certificate_files import AUTHORITY_DAYS, write_certificates
+from quorum.cli.console import naming
 
 app = typer.Typer(help="Certificates for development and tests.", no_args_is_help=True)
 
@@ -26,5 +27,7 @@ def create(
     """Create certificates for hosts and clients, and an authority (ca.pem, ca.key) if the directory has none.
 
     With ca.key, anybody can make more of them. For production, use the authority of your organisation."""
-    for line in write_certificates(directory, names, days):
+    with naming(directory):
+        lines = list(write_certificates(directory, names, days))
+    for line in lines:
         print(line)

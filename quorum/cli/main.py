@@ -231,7 +231,7 @@ def _open_closed_files() -> None:
 
 
 def _is_of_output(error: Exception) -> bool:
-    """Whether standard output cannot be written. Errors of other files name them."""
+    """Whether standard output could not be written. Commands that write other files name them (console.naming)."""
     if not isinstance(error, OSError) or error.filename:
         return False
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EBADF)

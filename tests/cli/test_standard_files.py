@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
 import quorum.sync
+from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
 from support.repository import ROOT
 from support.served_member import served_in_a_thread
@@ -161,3 +165,45 @@ def test_every_argument_and_option_is_explained() -> None:
             assert each.help, f"{path}: {each.name}"
             if each.param_type_name == "argument":
                 assert re.fullmatch(r"[A-Z_:]+(\.\.\.)?", each.metavar or ""), f"{path}: {each.metavar}"
+
+
+def small_file_system(folder: Path) -> bool:
+    """Mount a full file system; False if that is not permitted."""
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=False)
+    return done.returncode == 0
+
+
+def test_a_full_disk_is_named_by_its_directory_and_leaves_no_half_cluster(tmp_path: Path) -> None:
+    """Not as if the output could not be written."""
+    folder = tmp_path / "full"
+    if not small_file_system(folder):
+        pytest.skip("mounting is not permitted")
+    try:
+        fill = folder / "fill"
+        with fill.open("wb") as file, contextlib.suppress(OSError):
+            file.write(bytes(1 << 20))
+        for command, named in (
+            (f"certificates create a --dir {folder}/pki", folder / "pki"),
+            (f"cluster up --members 1 --detach --dir {folder}/c", folder / "c"),
+        ):
+            for _ in range(2):
+                done = run("", "2>&1", command)
+                assert (done.returncode, done.stdout) == (1, f"error: {named}: No space left on device\n")
+        assert list((folder / "c").iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_cluster_that_cannot_be_made_leaves_its_directory_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: LocalCluster) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalCluster, "_write", full)
+        with pytest.raises(OSError, match="No space left"):
+            LocalCluster(tmp_path / "c", 3)
+    assert list((tmp_path / "c").iterdir()) == []
+    assert len(LocalCluster(tmp_path / "c", 3).members) == 3
