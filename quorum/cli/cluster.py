@@ -27,6 +27,7 @@ from quorum.cli.console import (
     closing,
     connect,
     default_url,
+    naming,
     note,
     output,
     print_json,
@@ -117,14 +118,15 @@ def up(
     ports, http_ports = (
         None if first is None else [first + number for number in range(count)] for first in (port, http_port)
     )
-    cluster = LocalCluster(
-        directory,
-        count,
-        client_ports=ports,
-        http_ports=http_ports,
-        sink=None if detach else sink,
-        secured=secured,
-    )
+    with naming(directory):
+        cluster = LocalCluster(
+            directory,
+            count,
+            client_ports=ports,
+            http_ports=http_ports,
+            sink=None if detach else sink,
+            secured=secured,
+        )
     if cluster.running():
         raise ClusterError(
             f"members of {directory} are running already ({', '.join(cluster.running())}); "
@@ -298,7 +300,8 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
-    new = cluster.prepare()
+    with naming(directory):
+        new = cluster.prepare()
     try:
         cluster.start([new.name])
         cluster.wait_standing(new.name, "waiting")

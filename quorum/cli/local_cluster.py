@@ -177,6 +177,15 @@ class LocalCluster:
             for number, name in enumerate(f"node-{n}" for n in range(1, count + 1))
         }
         self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._fill(settings, secured)
+        except BaseException:  # what is half made would keep another attempt from the directory
+            for made in self.directory.iterdir():
+                shutil.rmtree(made) if made.is_dir() else made.unlink()
+            raise
+
+    def _fill(self, settings: Mapping[str, str | int], secured: bool) -> None:
+        """Write the files of a new cluster."""
         self._write_secret("secret", secrets.token_hex(32))
         self._settings = {**(self._secure() if secured else {}), **settings}
         for member in self._members.values():

@@ -219,7 +219,9 @@ def undrain(name: NameArgument, url: UrlOption = None, timeout: TimeoutOption = 
 
 
 def transfer(
-    group: Annotated[int, typer.Argument(min=0, help="a group's number; 0 is the system group")],
+    group: Annotated[
+        int, typer.Argument(metavar="GROUP", min=0, help="a group's number; 0 is the system group")
+    ],
     name: NameArgument,
     url: UrlOption = None,
     timeout: TimeoutOption = None,

@@ -34,7 +34,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's 
 
 @app.command("list")
 def list_(
-    prefix: Annotated[str, typer.Argument(help="only names that begin with this")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="only names that begin with this")] = "",
     url: UrlOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
