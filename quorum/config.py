@@ -154,8 +154,8 @@ class NodeConfig(BaseSettings):
     )
     allow_without_users: bool = Field(
         False,
-        description="while the cluster has no users, clients of other machines may do everything, too; without it, "
-        "only clients of the member's own machine",
+        description="while the cluster has no users, all clients may do everything; without it, only those that "
+        "connect from a loopback address",
     )
     peers_certificate_file: Path | None = Field(
         None,
@@ -462,7 +462,11 @@ def _not_json(error: SettingsError) -> str:
 def _finding(each: ErrorDetails) -> str:
     key = ".".join(str(part) for part in each["loc"])
     if each["type"] == "extra_forbidden":
-        known = MemberAddresses.model_fields if len(each["loc"]) > 1 else NodeConfig.model_fields
+        is_of_member = len(each["loc"]) > 1
+        if is_of_member and each["loc"][-1] in NodeConfig.model_fields:
+            place = "write it above the first table, [members.NAME]"
+            return f"unknown key {key}; {each['loc'][-1]} is a key of the node: {place}"
+        known = MemberAddresses.model_fields if is_of_member else NodeConfig.model_fields
         close = difflib.get_close_matches(str(each["loc"][-1]), list(known), n=1)
         return f"unknown key {key}" + (f"; did you mean {close[0]}?" if close else "")
     if each["type"] == "missing":

@@ -67,7 +67,7 @@ def archive(
     url: UrlOption = None,
     timeout: TimeoutOption = None,
 ) -> None:
-    """Write queues to Parquet files, each message once (docs/spark.md). Runs until Ctrl-C, or with --once to the
+    """Write queues to Parquet files, each message once. Runs until Ctrl-C, or with --once to the
     end."""
     from quorum.spark.archive import Archive
     from quorum.spark.errors import OptionError

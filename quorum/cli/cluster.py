@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -169,12 +169,13 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         raise
     for name, standing in outside.items():
         print(_no_member(cluster, name, standing), flush=True)
-    count = len(cluster.members) - len(outside)
+    names = [name for name in cluster.names if name not in outside]
+    count = len(names)
     if count == 2:
         note("with 2 members, the cluster works only while both run; 3 members survive the loss of one")
-    url = cluster.url_of(*cluster.names, logs_in=False)
+    url = cluster.url_of(*names, logs_in=False)
     serving = f"{counted(count, 'member')} {'serves' if count == 1 else 'serve'}: {url}"
-    for line in _how_to_connect(cluster, url):
+    for line in _how_to_connect(cluster, names):
         print(line, flush=True)
     if detach:
         print(serving, flush=True)
@@ -198,14 +199,14 @@ def _no_member(cluster: LocalCluster, name: str, standing: str) -> str:
     return f"{name} is no member of the cluster ({standing}) and was stopped; its files are in {folder}"
 
 
-def _how_to_connect(cluster: LocalCluster, url: str) -> Iterator[str]:
-    """Lines for a person: the pages of the members, and what a client of a secured cluster sets in its shell."""
+def _how_to_connect(cluster: LocalCluster, names: Sequence[str]) -> Iterator[str]:
+    """Lines for a person: the pages of these members, and what a client of a secured cluster sets in its shell."""
     scheme = "https" if cluster.is_secured else "http"
-    if pages := [f"{scheme}://{member.http}/" for member in cluster.members if member.http]:
+    if pages := [f"{scheme}://{member.http}/" for member in map(cluster.member, names) if member.http]:
         yield f"pages of the members: {' '.join(pages)}"
     if cluster.is_secured:
         yield "to connect, paste into a shell:"
-        yield f"export QUORUM_URL={quote(url)}"
+        yield f"export QUORUM_URL={quote(cluster.url_of(*names, logs_in=False))}"
         yield f"export QUORUM_USER={quote(cluster.administrator[0])}"
         yield f'export QUORUM_PASSWORD="$(cut -d: -f2- {quote(str(cluster.administrator_file))})"'
 

@@ -103,10 +103,15 @@ def check(
     print(f"  snapshots  {report.snapshots:>12}")
     for note in report.notes:
         print(f"note: {note}")
+    for advice in dict.fromkeys(each.advice for each in report.causes):
+        for each in report.causes:
+            if each.advice == advice:
+                place = "" if each.offset is None else f" at byte {each.offset}"
+                print(f"DAMAGE: {each.file}{place}: {each.what}")
+                print(f"  means: {each.means}")
+        print(f"  do:    {advice}")
     for each in report.findings:
-        place = "" if each.offset is None else f" at byte {each.offset}"
-        print(f"DAMAGE: {each.file}{place}: {each.what}")
-        print(f"  means: {each.means}")
-        print(f"  do:    {each.advice}")
-    print("good" if report.is_good else counted(len(report.findings), "finding"))
+        if each.follows:
+            print(f"follows from this damage: {each.what}")
+    print("good" if report.is_good else counted(len(report.causes), "finding"))
     raise typer.Exit(0 if report.is_good else DAMAGED)

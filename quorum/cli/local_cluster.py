@@ -63,10 +63,8 @@ START_LIMIT_S = 60.0
 STOP_GRACE_S = 10.0
 POLL_S = 0.05
 CALL_LIMIT_S = 2.0
-OUTSIDE = ("waiting", "removed")
-"""Standings of a node that is not a member of the cluster."""
 OUTSIDE_S = 2.0
-"""Seconds for which a starting node may report such a standing, until it has read its log."""
+"""Seconds for which a starting node may report that it is no member, until it has read its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -637,7 +635,8 @@ class LocalCluster:
             seen = self.status(name)
             if seen is None or seen.standing == "meeting":
                 return {}
-            found[name] = seen.standing if seen.standing in OUTSIDE else "removed"
+            is_new = seen.standing == "waiting" and not self.was_member(name)
+            found[name] = "waiting" if is_new else "removed"
         for name in self._members if found else ():
             if name not in found and self._is_ready(name) and (known := self.status(name)) is not None:
                 return {} if any(each.name in found for each in known.members) else found
@@ -669,13 +668,10 @@ class LocalCluster:
         return process is not None and process.pid in [each.pid for each in listeners(port)]
 
     def was_member(self, name: str) -> bool:
-        """Whether the node has ever been a member, as its data directory says. Until a member has read its log, it may
-        say that it waits to be added."""
+        """Whether the node has ever been a member, as its data directory says: it knows the members of a cluster. Until
+        a member has read its log, it may say that it waits to be added; so does a removed node that was restarted."""
         found = self._identity(name)
-        return found is not None and (
-            len(found.founding.members) > 0
-            or found.node_state.incarnation in {each.incarnation for each in found.node_state.members}
-        )
+        return found is not None and (len(found.founding.members) > 0 or len(found.node_state.members) > 0)
 
     def _waits_to_be_added(self, name: str) -> bool:
         seen = self.status(name)

@@ -116,7 +116,7 @@ def _root(
 @app.command()
 def node(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="TOML file (docs/configuration.md)")
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="TOML file with the member's keys")
     ] = None,
     name: Annotated[str | None, typer.Option(help="this member's name")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="directory of the log")] = None,
@@ -127,8 +127,8 @@ def node(
         typer.Option(
             "--skip-entry",
             metavar="GROUP:INDEX",
-            help="skip this entry's commands about members and policies; set it on all members "
-            "(docs/recovery.md); may be repeated",
+            help="skip this entry's commands about members and policies, if it ends every member; set it on all "
+            "members; may be repeated",
         ),
     ] = None,
 ) -> None:

@@ -43,7 +43,7 @@ ScratchOption = Annotated[
 
 @app.callback()
 def _root() -> None:
-    """Run jobs on Spark. They need the extra `spark` of the distribution (docs/spark.md)."""
+    """Run jobs on Spark. They need the extra `spark` of the distribution."""
 
 
 @app.command()
@@ -58,7 +58,7 @@ def verify(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a recorded history (docs/histories.md) for messages that were lost, duplicated, reordered, held twice,
+    """Check a recorded history of operations for messages that were lost, duplicated, reordered, held twice,
     delivered after being settled, or never published. Spark checks a history of more than 200,000 operations, and every
     history with --master or --conf.
 

@@ -63,7 +63,7 @@ def set_(
     argument: Annotated[
         list[str] | None,
         typer.Option(
-            "--argument", "-a", metavar="NAME=VALUE", help="x-max-length=1000 and the like (docs/queues.md)"
+            "--argument", "-a", metavar="NAME=VALUE", help="x-max-length=1000 and the like; may be repeated"
         ),
     ] = None,
     priority: Annotated[int, typer.Option(help="the matching policy with the highest priority applies")] = 0,

@@ -127,7 +127,7 @@ def declare(
     argument: Annotated[
         list[str] | None,
         typer.Option(
-            "--argument", "-a", metavar="NAME=VALUE", help="x-max-length=1000 and the like (docs/queues.md)"
+            "--argument", "-a", metavar="NAME=VALUE", help="x-max-length=1000 and the like; may be repeated"
         ),
     ] = None,
     url: UrlOption = None,

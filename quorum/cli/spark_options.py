@@ -17,8 +17,8 @@ MasterOption = Annotated[
     str | None,
     typer.Option(
         metavar="MASTER",
-        help="Spark cluster for the tasks, spark://HOST:PORT (docs/spark.md lists what its machines need); "
-        "default: this machine",
+        help="Spark cluster for the tasks, spark://HOST:PORT, whose machines have the same Python, at the same path, "
+        "with this package; default: this machine",
     ),
 ]
 ConfOption = Annotated[

@@ -81,13 +81,20 @@ def add(
     """Make a user, or change its password and what it may do with the cluster. What is not named stays, and so do the
     permissions."""
     from quorum.client.admin.records import UserInfo
+    from quorum.client.errors import PermissionRefused
 
     if no_password and password_stdin:
         raise CliError("--no-password and --password-stdin exclude each other")
     password = "" if no_password else _password(user, is_from_stdin=password_stdin)
     with served(url, timeout) as client:
         unknown = UserInfo(user, False, False, "", "", "", False)
-        known = next((each for each in client.users() if each.name == user), unknown)
+        try:
+            users = client.users()
+        except PermissionRefused as error:
+            raise PermissionRefused(
+                f"setting user {user!r}: {error}", reason=error.reason, metadata=error.metadata
+            ) from error
+        known = next((each for each in users if each.name == user), unknown)
         made = replace(
             known,
             administers=known.administers if administer is None else administer,
@@ -123,7 +130,8 @@ def _tell(user: UserInfo, changed: bool) -> None:
     cluster = {"administers": user.administers, "monitors": user.monitors}
     rights = [word for word, has_it in cluster.items() if has_it]
     log_in = f"logs in with a {'password' if user.has_password else 'certificate'}"
-    told = ", ".join([*rights, log_in, _patterns(user.configure, user.write, user.read)])
+    patterns = _patterns(user.configure, user.write, user.read)
+    told = ", ".join([*rights, log_in, "may do everything" if user.administers else patterns])
     print(f"{'set' if changed else 'is so already:'} {user.name}: {told}")
 
 

@@ -495,6 +495,28 @@ def test_the_last_administrator_stays() -> None:
     with_users(body)
 
 
+def test_one_administrator_has_to_be_able_to_log_in() -> None:
+    """Before, the first administrator could be one without a password, whom no member let in."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(LIMIT_S), serving() as (url, [api]):
+            async with quorum.connect(url) as client:
+                with pytest.raises(QuorumError, match="no administrator could log in afterwards") as found:
+                    await client.set_user("me", administers=True)
+                assert found.value.reason == "LAST_ADMINISTRATOR"
+                assert await client.users() == []
+                await client.set_user("admin", PASSWORD, administers=True)
+            async with quorum.connect(as_user(url, "admin")) as client:
+                await client.set_user("me", administers=True)
+                for change in (client.delete_user("admin"), client.set_user("admin", administers=False)):
+                    with pytest.raises(QuorumError, match=r"give a password to an administrator \('me'\)"):
+                        await change
+                api.hub.access.takes_certificates = True
+                await client.set_user("admin", administers=False)
+
+    asyncio.run(scenario())
+
+
 # ---- admission
 
 
@@ -507,11 +529,13 @@ async def user_of(access: Access, peer: str, headers: dict[str, str], certificat
     return "anybody" if user is None else user.name
 
 
-def test_without_users_only_this_machine_is_served() -> None:
+def test_without_users_only_loopback_addresses_are_served() -> None:
     async def scenario() -> None:
         assert await user_of(Access(), HERE, {}) == "anybody"
         assert await user_of(Access(), "ipv6:[::1]:41000", {}) == "anybody"
         assert await user_of(Access(), AWAY, {}) == "no_users"
+        with pytest.raises(StatusError, match=r"loopback address.*first_administrator_file"):
+            await Access().admit("Queue/Session", AWAY, AWAY, {})
         assert await user_of(Access(), AWAY, header("admin", PASSWORD)) == "no_users"
         assert await user_of(Access(is_open_without_users=True), AWAY, {}) == "anybody"
 
@@ -633,7 +657,7 @@ def test_a_flood_of_wrong_passwords_leaves_others_their_share() -> None:
 
 
 def test_a_session_without_a_log_in_ends_when_the_configuration_demands_one() -> None:
-    """Before, it went on for ever. One on the member's own machine needs none until there are users."""
+    """Before, it went on for ever. One from a loopback address needs none until there are users."""
 
     @dataclass(eq=False)
     class Session:
@@ -743,7 +767,7 @@ def test_a_password_is_known_by_its_secret_alone() -> None:
     assert secret_of(PASSWORD) != secret_of(PASSWORD)
 
 
-def test_what_is_on_this_machine() -> None:
+def test_what_is_a_loopback_address() -> None:
     assert (
         is_loopback("ipv6:%5B::1%5D:7400") and is_loopback("unix:/run/q") and is_loopback("ipv4:127.9.9.9:1")
     )
@@ -805,4 +829,6 @@ def test_a_cluster_without_users_is_told_when_the_member_serves_and_not_before()
         assert lines == []
         fresh.serves()
         fresh.serves()
-    assert [line["event"] for line in lines] == ["no users yet: only clients on this machine are served"]
+    assert [line["event"] for line in lines] == [
+        "no users yet: only connections from a loopback address are served"
+    ]

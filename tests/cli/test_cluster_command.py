@@ -251,8 +251,28 @@ def test_a_node_that_was_removed_while_it_was_down_is_named_and_stopped(quorum: 
         quorum("cluster", "down", cwd=folder)
         said = quorum("cluster", "up", "--detach", cwd=folder)
         assert "node-3 is no member of the cluster (removed) and was stopped" in said
-        assert "2 members serve" in said
+        serving = f"2 members serve: {cluster.url_of('node-1', 'node-2')}\n"
+        assert serving in said
         assert list(cluster.running()) == ["node-1", "node-2"]
+    finally:
+        quorum("cluster", "down", "--purge", cwd=folder)
+
+
+def test_a_joined_node_that_was_removed_is_told_from_one_that_waits(quorum: Quorum, folder: Path) -> None:
+    """After a restart it says itself that it waits to be added."""
+    quorum("cluster", "up", "--members", "1", "--detach", cwd=folder)
+    try:
+        assert "node-2 serves" in quorum("cluster", "join", cwd=folder)
+        assert "node-2 has left every group" in quorum("cluster", "remove", "node-2", cwd=folder)
+        quorum("cluster", "stop", "node-2", cwd=folder)
+        quorum("cluster", "down", cwd=folder)
+        said = quorum("cluster", "up", "--detach", cwd=folder)
+        cluster = LocalCluster.open(folder / "quorum-data")
+        assert "node-2 is no member of the cluster (removed) and was stopped" in said
+        assert f"1 member serves: {cluster.url_of('node-1')}\n" in said
+        said = quorum("cluster", "start", "node-2", cwd=folder, status=1)
+        assert "node-2 is no member of the cluster (removed) and was stopped" in said
+        assert list(cluster.running()) == ["node-1"]
     finally:
         quorum("cluster", "down", "--purge", cwd=folder)
 

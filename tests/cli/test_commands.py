@@ -705,6 +705,19 @@ def test_every_command_of_a_cluster_has_a_time_limit() -> None:
     assert list(without(get_command(app), "quorum")) == []
 
 
+def test_no_help_names_a_page_that_an_installation_does_not_have() -> None:
+    def texts(command: Any) -> Iterator[str]:
+        for found in getattr(command, "commands", {}).values():
+            yield from texts(found)
+        yield command.help or ""
+        for each in command.params:
+            yield getattr(each, "help", None) or ""
+
+    found = [each for each in texts(get_command(app)) if each]
+    assert len(found) > 100
+    assert [each for each in found if "docs/" in each] == []
+
+
 def test_a_member_may_open_as_many_files_as_the_system_lets_it() -> None:
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(before, 512), most))

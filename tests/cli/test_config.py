@@ -88,6 +88,12 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(folder: Path) -> N
     refused(write(folder, members=bad), "members.c.klient", "did you mean client?")
 
 
+def test_a_key_of_the_node_below_a_table_is_told_its_place(folder: Path) -> None:
+    appended = MEMBERS + 'tls_certificate_file = "a.pem"\n'
+    place = "tls_certificate_file is a key of the node: write it above the first table, [members.NAME]"
+    refused(write(folder, members=appended), f".tls_certificate_file; {place}")
+
+
 def test_all_findings_are_told_at_once(folder: Path) -> None:
     file = folder / "node.toml"
     file.write_text('name = "a b"\nlease_ms = 1\n', encoding="utf-8")

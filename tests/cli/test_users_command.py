@@ -19,6 +19,7 @@ from support.repository import ROOT
 PASSWORD = "a long password"
 OTHER = "another password"
 NOTHING = "configure nothing, write nothing, read nothing"
+EVERYTHING = "may do everything"
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def refused(url: str, *arguments: str, stdin: str | None = None) -> str:
 def test_users_and_their_permissions(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     typed = f"{PASSWORD}\n{PASSWORD}\n"
     told = quorum(url, "users", "add", "admin", "--administer", stdin=typed)
-    assert told.endswith(f"set admin: administers, logs in with a password, {NOTHING}\n")
+    assert told.endswith(f"set admin: administers, logs in with a password, {EVERYTHING}\n")
     assert "a user and a password are needed" in refused(url, "queues", "list")
     monkeypatch.setenv("QUORUM_USER", "admin")
     monkeypatch.setenv("QUORUM_PASSWORD", PASSWORD)
@@ -76,17 +77,31 @@ def test_what_a_change_of_a_user_does_not_name_stays(url: str, monkeypatch: pyte
     told = quorum(url, "users", "add", "ann", "--password-stdin", stdin=f"{PASSWORD}\n")
     assert told == f"set ann: monitors, logs in with a password, {kept}"
     told = quorum(url, "users", "add", "ann", "--no-password", "--administer", "--no-monitor")
-    assert told == f"set ann: administers, logs in with a password, {kept}"
+    assert told == f"set ann: administers, logs in with a password, {EVERYTHING}\n"
     assert quorum(url, "users", "add", "ann", "--no-password") == (
-        f"is so already: ann: administers, logs in with a password, {kept}"
+        f"is so already: ann: administers, logs in with a password, {EVERYTHING}\n"
     )
     told = quorum(url, "users", "add", "ann", "--no-password", "--no-administer")
     assert told == f"set ann: logs in with a password, {kept}"
     told = quorum(url, "users", "add", "admin", "--password-stdin", stdin=f"{OTHER}\n")
-    assert told == f"set admin: administers, logs in with a password, {NOTHING}\n"
+    assert told == f"set admin: administers, logs in with a password, {EVERYTHING}\n"
     assert "wrong user or password" in refused(url, "users", "list")
     monkeypatch.setenv("QUORUM_PASSWORD", OTHER)
     assert "only administrator" in refused(url, "users", "add", "admin", "--no-password", "--no-administer")
+
+
+def test_a_refusal_names_the_user_that_was_asked_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quorum(url, "users", "add", "admin", "--administer", "--password-stdin", stdin=f"{PASSWORD}\n")
+    monkeypatch.setenv("QUORUM_USER", "admin")
+    monkeypatch.setenv("QUORUM_PASSWORD", PASSWORD)
+    quorum(url, "users", "add", "ann", "--password-stdin", stdin=f"{PASSWORD}\n")
+    monkeypatch.setenv("QUORUM_USER", "ann")
+    why = "user 'ann' has no permission: administer"
+    said = refused(url, "users", "add", "eve", "--password-stdin", stdin=f"{PASSWORD}\n")
+    assert said == f"setting user 'eve': listing users: {why}"
+    assert refused(url, "users", "delete", "eve", "--yes") == f"deleting user 'eve': {why}"
+    said = refused(url, "permissions", "set", "eve", "--read", "*")
+    assert said == f"setting permissions of user 'eve': {why}"
 
 
 def test_an_empty_password_changes_nothing(url: str) -> None:
@@ -100,7 +115,7 @@ def test_an_empty_password_changes_nothing(url: str) -> None:
 
 def test_a_missing_user_names_the_variables(url: str) -> None:
     quorum(url, "users", "add", "admin", "--administer", "--password-stdin", stdin=f"{PASSWORD}\n")
-    wanted = ": a user and a password are needed (docs/security.md): in the URL, or in "
+    wanted = ": a user and a password are needed: in the URL, or in "
     for variables, words in (
         ({}, "QUORUM_USER and QUORUM_PASSWORD"),
         (

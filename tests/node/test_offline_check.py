@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +24,19 @@ from quorum.log.manifest import decode_manifest, encode_manifest
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
 from quorum.log.table import Cut
-from quorum.node.identity.identity import Founding, record_start
+from quorum.node.identity.identity import Founding, IdentityError, read_identity, record_start
 from quorum.node.identity.log_owner import claim_log
-from quorum.node.maintenance.offline_check import CannotCheck, Finding, Report, check
+from quorum.node.maintenance.lost_log import open_log
+from quorum.node.maintenance.offline_check import (
+    FETCH,
+    REPLACE,
+    SNAPSHOT,
+    START,
+    CannotCheck,
+    Finding,
+    Report,
+    check,
+)
 from support.members.cluster import Cluster, Session, batch, enqueue
 
 SEGMENT = 60_000
@@ -188,6 +199,45 @@ def test_what_is_gone_or_wrong_is_told_with_what_to_do(directory: Path, do: obje
     assert said in found[0].what
     assert found[0].means
     assert found[0].advice
+
+
+@pytest.mark.parametrize(
+    ("do", "advice", "is_set_aside"),
+    [
+        (lambda d: segments(d)[0].unlink(), START, True),
+        (lambda d: flip(segments(d)[0], 20), START, True),
+        (lambda d: (d / "log" / "MANIFEST").unlink(), START, True),
+        (lambda d: flip(d / "log" / "MANIFEST", 100), START, True),
+        (lambda d: flip(segments(d)[0], entries(segments(d)[0])[-1][0] + HEADER_BYTES), FETCH, False),
+        (lambda d: flip(sorted(d.glob("log/snapshots/*"))[-1], 60), SNAPSHOT, False),
+        (lambda d: flip(d / "node.json", 12), REPLACE, False),
+    ],
+)
+def test_the_advice_is_to_start_the_member_if_it_can_start(
+    directory: Path, do: Callable[[Path], None], advice: str, is_set_aside: bool
+) -> None:
+    """Before, it was not to start it, although the member repairs all of this by itself."""
+    do(directory)
+    assert [each.advice for each in check(directory).causes] == [advice]
+    if advice == REPLACE:
+        with pytest.raises(IdentityError):
+            read_identity(directory, RealFiles())
+        return
+    assert read_identity(directory, RealFiles()) is not None
+    log = open_log(directory, groups=2, has_begun=True, has_others=True, segment_bytes=SEGMENT)
+    log.close()
+    assert (directory / "log.damaged-1").exists() == is_set_aside
+
+
+def test_one_cause_has_one_advice_and_what_follows_from_it_has_none(directory: Path) -> None:
+    segments(directory)[0].unlink()
+    report = check(directory)
+    assert len(report.findings) > 2
+    assert len(report.causes) == 1
+    told = run("check", str(directory)).stdout
+    assert (told.count("DAMAGE: "), told.count("  do: ")) == (1, 1)
+    assert told.count("follows from this damage: group ") == len(report.findings) - 1
+    assert told.endswith("\n1 finding\n")
 
 
 def test_without_any_snapshot_what_the_journal_needs_is_missed(directory: Path) -> None:

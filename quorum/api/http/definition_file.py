@@ -12,7 +12,7 @@ from quorum.v1 import admin_pb2
 RPC = "Admin/ImportDefinitions"
 FILE = {
     "type": "object",
-    "description": "a file of `quorum definitions export` (docs/definitions.md)",
+    "description": "a file of `quorum definitions export`",
     "properties": {FORMAT_KEY: {"const": definition_files.FORMAT}, "dry_run": {"type": "boolean"}},
     "required": [FORMAT_KEY],
 }

@@ -78,7 +78,7 @@ def openapi() -> dict[str, Any]:
     }
 
 
-_ERRORS = "an error; docs/errors.md has the reasons"
+_ERRORS = "an error, with its reason and a text"
 ERROR = {
     "type": "object",
     "properties": {

@@ -5,8 +5,10 @@ with a signed token (`authorization: Bearer`, tokens.py), or by the common name 
 then judged by the table in rights.py, before its service sees it; those of a session are judged by the session's
 adapter, which refuses single messages.
 
-- While there are no users, everybody on this machine may do everything, and others nothing, unless the configuration
-  says otherwise. A configured administrator may then log in from anywhere, to make the first user.
+- While there are no users, everybody who connects from a loopback address may do everything, and others nothing, unless
+  the configuration says otherwise. A configured administrator may then log in from anywhere, to make the first user.
+  The other addresses of this machine do not count: a proxy, or a port that a container engine forwards, connects from
+  them for clients that may be anywhere.
 - When a user changes, its sessions and other streams end. The client begins them again, with what the user may do now.
   A single call whose request arrives after the change is refused. One that has begun ends by itself.
 - A wrong password costs as much as a right one. One is checked at a time. Addresses take turns, and each may wait with
@@ -109,7 +111,7 @@ class Access:
         is_limited = not self._users and self._first is None and not self._is_open_without_users
         if is_limited and not self._is_told:
             self._is_told = True
-            structlog.get_logger().info("no users yet: only clients on this machine are served")
+            structlog.get_logger().info("no users yet: only connections from a loopback address are served")
 
     def users_changed(self, users: Users) -> None:
         self._users = users
@@ -124,6 +126,23 @@ class Access:
         if self._users or self._first is None:
             return self._users.by_name.get(user.name)
         return _administrator(self._first)
+
+    def check_administrators(self, users: Users) -> None:
+        """StatusError if these users, of whom one administers, would leave no administrator who can log in."""
+        if not users or self.takes_certificates or self._tokens is not None:
+            return
+        names = [user.name for user in users.by_name.values() if user.administers]
+        if not any(users.by_name[name].secret for name in names):
+            shown = ", ".join(map(repr, names[:3])) + (" and others" if len(names) > 3 else "")
+            raise status.StatusError(
+                status.make(
+                    status.Code.FAILED_PRECONDITION,
+                    "last_administrator",
+                    f"no administrator could log in afterwards: without a password, a user needs a certificate or a "
+                    f"token, and this member accepts neither (tls_client_ca_file, token_keys_file); give a password "
+                    f"to an administrator ({shown})",
+                )
+            )
 
     # ---- a call
 
@@ -141,8 +160,9 @@ class Access:
                 return None
             raise denied(
                 "no_users",
-                "this cluster has no users, so only clients on the member's own machine are served; make an "
-                "administrator there (quorum users add), or configure first_administrator_file",
+                "this cluster has no users, so this member serves only connections from a loopback address "
+                "(127.0.0.1 or ::1); make an administrator over one (quorum users add NAME --administer), or log in "
+                "to a member that has first_administrator_file in its configuration",
             )
         if not authorization and certificate and self._users:
             user = self._users.by_name.get(certificate)
@@ -152,7 +172,7 @@ class Access:
         if not authorization:
             if not self._users and (self._is_open_without_users or is_loopback(peer)):
                 return None
-            raise _unauthenticated("log_in_needed", "a user and a password are needed (docs/security.md)")
+            raise _unauthenticated("log_in_needed", "a user and a password are needed")
         if authorization[: len(BEARER)].lower() == BEARER:
             return self._of_token(authorization, peer)
         name, password = _credentials(authorization)
@@ -263,7 +283,7 @@ def refusal(needs: Iterable[Need], user: User | None) -> status.StatusError | No
 
 
 def is_loopback(peer: str) -> bool:
-    """Whether gRPC's name of a peer is one on this machine."""
+    """Whether gRPC's name of a peer has a loopback address, or is a socket file."""
     scheme, _, rest = peer.partition(":")
     if scheme == "unix":
         return True

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.grpc.handlers import Context, unary_once
+from quorum.api.hub.catalog_view import CatalogView
 from quorum.api.hub.hub import Hub
 from quorum.api.security.passwords import check_password, secret_of
 from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserCommand, check, check_new_user_name
@@ -61,7 +62,14 @@ class UserService:
     async def _change_user(self, command: UserCommand) -> bool:
         check_new_user_name(command.name)
         check(command)
-        reply = await self._hub.own_session.change(lambda catalog: replace(command, seen=catalog.changes))
+
+        def checked(catalog: CatalogView) -> UserCommand:
+            users, reply = catalog.users.changed(command)
+            if isinstance(reply, Ok):
+                self._hub.access.check_administrators(users)
+            return replace(command, seen=catalog.changes)
+
+        reply = await self._hub.own_session.change(checked)
         await self._hub.requests.current_catalog()
         assert isinstance(reply, Ok)
         return bool(reply.count)

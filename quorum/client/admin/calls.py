@@ -34,9 +34,9 @@ DOING = {
     "ImportDefinitions": "importing definitions",
     "SetPolicy": "setting a policy",
     "DeletePolicy": "deleting a policy",
-    "SetUser": "setting a user",
-    "SetPermissions": "setting permissions",
-    "DeleteUser": "deleting a user",
+    "SetUser": "setting user",
+    "SetPermissions": "setting permissions of user",
+    "DeleteUser": "deleting user",
     "ListUsers": "listing users",
     "ListPolicies": "listing policies",
     "ListTransactions": "listing transactions",
@@ -91,7 +91,8 @@ class AdminCalls:
     ) -> Any:
         """Make one unary call. doing: replaces the method's words in error texts."""
         doing = doing or DOING[method]
-        named = getattr(request, "queue", "") or getattr(request, "exchange", "")
+        fields = ("queue", "exchange", "user")
+        named = next((found for each in fields if (found := getattr(request, each, ""))), "")
         doing = f"{doing} {named!r}" if named else doing.removesuffix(" of")
 
         async def call(stub: Any, timeout_s: float, attempt: int) -> Any:

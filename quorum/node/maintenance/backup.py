@@ -153,8 +153,8 @@ def refuse_backup(data_dir: Path) -> None:
 def refuse_damage(report: Report) -> None:
     """BackupError if a check has found damage."""
     if not report.is_good:
-        first = report.findings[0]
-        count = f"{len(report.findings)} findings" if len(report.findings) > 1 else "1 finding"
+        first = report.causes[0]
+        count = f"{len(report.causes)} findings" if len(report.causes) > 1 else "1 finding"
         raise BackupError(
             f"{report.directory} is damaged ({count}; the first: {first.file}: {first.what}); "
             f"`quorum check {report.directory}` shows all"

@@ -52,8 +52,16 @@ from quorum.replication.errors import WireError
 MAX_LISTED = 5
 """Maximum number of ranges of missing entries that a report names."""
 
-REPLACE = "do not start this member again: replace it while the others are well (docs/operations.md, A damaged member)"
-KEEP = "nothing: the member uses the older snapshot, and removes this one when it takes the next"
+REPLACE = "do not start this member: replace it while the others are well (quorum cluster replace)"
+FETCH = "start it while the other members run: it takes what is damaged from them"
+START = (
+    "start it while all other members run and are well: it sets aside what it cannot use, takes everything from the "
+    "others, and votes again when it has it; a cluster's only member cannot, and needs a backup"
+)
+EXAMINE = "examine the disk first; if it is good, start the member, else replace it (quorum cluster replace)"
+SNAPSHOT = (
+    "start it while all other members run: it uses another snapshot, or takes the state from another member"
+)
 NO_MANIFEST = "the list of segments cannot be read: it is unknown which records are valid"
 LOST_PROMISE = "this member may have voted for or acknowledged what it no longer knows"
 NOT_SERVED = "these messages cannot be read from this member"
@@ -65,13 +73,15 @@ class CannotCheck(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem: where, what, what it means, and what to do about it."""
+    """One problem: where, what, what it means, and what to do about it. follows: it follows from
+    damage that the report names before it."""
 
     file: str
     offset: int | None
     what: str
     means: str
     advice: str
+    follows: bool = False
 
 
 @dataclass(slots=True)
@@ -94,6 +104,11 @@ class Report:
     @property
     def is_good(self) -> bool:
         return not self.findings
+
+    @property
+    def causes(self) -> list[Finding]:
+        """The findings without those that follow from others."""
+        return [each for each in self.findings if not each.follows]
 
 
 @dataclass(slots=True)
@@ -207,14 +222,16 @@ class _Checker:
         self._report.last_entries = {number: each.last_index for number, each in sorted(self._groups.items())}
         return self._report
 
-    def _find(self, path: Path, offset: int | None, what: str, means: str, advice: str = REPLACE) -> None:
-        self._report.findings.append(Finding(str(path), offset, what, means, advice))
+    def _find(
+        self, path: Path, offset: int | None, what: str, means: str, advice: str, *, follows: bool = False
+    ) -> None:
+        self._report.findings.append(Finding(str(path), offset, what, means, advice, follows))
 
     def _damaged(self, error: LogDamaged | LogUnknown, means: str) -> None:
         if isinstance(error, LogUnknown):
             raise CannotCheck(str(error)) from error
         for damage in error.damages:
-            self._find(Path(damage.path), damage.offset, damage.reason, means)
+            self._find(Path(damage.path), damage.offset, damage.reason, means, START)
 
     # ---- one file each
 
@@ -226,7 +243,7 @@ class _Checker:
             means = (
                 "whose data this is, and how often it was started, cannot be read; the member will not start"
             )
-            self._find(path, 0, str(error), means)
+            self._find(path, 0, str(error), means, REPLACE)
             return
         if known is None:
             self._find(path, None, "it is gone", "the owner of this data is unknown", REPLACE)
@@ -245,7 +262,7 @@ class _Checker:
             self._damaged(error, NO_MANIFEST)
             return None
         if manifest is None:
-            self._find(self._log / MANIFEST, None, "it is gone", NO_MANIFEST)
+            self._find(self._log / MANIFEST, None, "it is gone", NO_MANIFEST, START)
             return None
         self._groups = {
             number: _Group.of(state, manifest.stated) for number, state in manifest.groups.items()
@@ -280,7 +297,7 @@ class _Checker:
             self._damaged(error, LOST_PROMISE)
             return
         except OSError as error:
-            self._find(path, None, f"cannot be read: {error.strerror}", LOST_PROMISE)
+            self._find(path, None, f"cannot be read: {error.strerror}", LOST_PROMISE, EXAMINE)
             return
         self._check_end(path, item, last_lsn, end, stated, bad)
         if item.end is not None:
@@ -301,7 +318,7 @@ class _Checker:
         is_body = record.kind in ("ENTRY", "COPY", "PAGE") and "body" in problem
         what = f"{problem} (LSN {record.lsn}, {record.kind} of group {record.group}, term {record.term}, "
         what += f"index {record.index})"
-        self._find(path, record.offset, what, NOT_SERVED if is_body else LOST_PROMISE)
+        self._find(path, record.offset, what, *((NOT_SERVED, FETCH) if is_body else (LOST_PROMISE, START)))
 
     def _check_end(
         self,
@@ -318,10 +335,10 @@ class _Checker:
             ):  # of a collected segment the last may be gone
                 what = f"it ends at byte {end} with LSN {last_lsn}, "
                 what += f"the manifest says byte {item.end}, LSN {item.last_lsn}"
-                self._find(path, end, what, LOST_PROMISE)
+                self._find(path, end, what, LOST_PROMISE, START)
         elif stated > last_lsn:
             what = f"bad record, and LSN {stated} was synced"
-            self._find(path, end, what if bad is None else f"{what}: {bad[1]}", LOST_PROMISE)
+            self._find(path, end, what if bad is None else f"{what}: {bad[1]}", LOST_PROMISE, START)
         elif bad is not None:
             self._report.notes.append(
                 f"{path}: the bytes after byte {end} were never synced; the next start cuts them"
@@ -355,7 +372,8 @@ class _Checker:
                 self._report.notes.append(f"{path}: empty and not in use; the next start removes it")
             else:
                 means = "the manifest is not the newest: " + LOST_PROMISE
-                self._find(path, first.offset, "a record in a segment that the manifest does not list", means)
+                what = "a record in a segment that the manifest does not list"
+                self._find(path, first.offset, what, means, START)
         names = self._files.list_directory(self._log)
         for name in names:
             if name.endswith(TEMPORARY):
@@ -383,29 +401,30 @@ class _Checker:
             try:
                 decode_snapshot(read_file(self._files, path), group)
             except (SnapshotDamaged, OSError) as error:
-                self._find(path, None, str(error), "this snapshot cannot be used", KEEP)
+                self._find(path, None, str(error), "this snapshot cannot be used", SNAPSHOT)
                 continue
             self._groups.setdefault(group, _Group()).snapshots.append((index, path))
 
     def _check_groups(self) -> None:
+        has_cause = not self._report.is_good
         for number, group in sorted(self._groups.items()):
             group.snapshots.sort()
             for _, path in group.snapshots:
-                self._check_references(number, group, path)
+                self._check_references(number, group, path, has_cause)
             newest = group.snapshots[-1][0] if group.snapshots else 0
             gaps = group.missing(range(newest + 1, group.last_index + 1))
             if gaps:
                 what = f"group {number} ends at entry {group.last_index}, and lacks {_ranges(gaps)} "
                 what += f"behind its newest good snapshot, {newest}"
-                self._find(self._log, None, what, LOST_PROMISE)
+                self._find(self._log, None, what, LOST_PROMISE, START, follows=has_cause)
             begins = newest + 1 if group.first_index is None else group.first_index
             gaps = group.missing(range(begins, min(newest, group.last_index) + 1))
             if gaps:
                 what = f"group {number} has a journal from entry {begins} to {group.last_index}, "
                 what += f"and lacks {_ranges(gaps)}"
-                self._find(self._log, None, what, LOST_PROMISE)
+                self._find(self._log, None, what, LOST_PROMISE, START, follows=has_cause)
 
-    def _check_references(self, number: int, group: _Group, path: Path) -> None:
+    def _check_references(self, number: int, group: _Group, path: Path, has_cause: bool) -> None:
         """Checks the bodies of a snapshot's messages, and the pages of its blocks."""
         try:
             index, _, data = decode_snapshot(read_file(self._files, path), number)
@@ -414,17 +433,18 @@ class _Checker:
                 CatalogMachine.restore(state)
             entries, pages = contents(state)
         except (WireError, ValueError, LookupError, SnapshotDamaged, OSError) as error:
-            self._find(path, None, f"its state cannot be read: {error}", "this snapshot cannot be used")
+            what = f"its state cannot be read: {error}"
+            self._find(path, None, what, "this snapshot cannot be used", REPLACE)
             return
         missing = group.missing(entries)
         if missing:
             what = f"group {number}: the log lacks {_ranges(missing)}, "
             what += f"which messages in the snapshot at {index} refer to"
-            self._find(path, None, what, NOT_SERVED)
+            self._find(path, None, what, NOT_SERVED, FETCH, follows=has_cause)
         lost = [page for page in pages if page not in group.pages]
         if lost:
             what = f"group {number}: the log lacks {len(lost)} pages of the snapshot at {index}, LSN {lost[0]} first"
-            self._find(path, None, what, "this snapshot cannot be used")
+            self._find(path, None, what, "this snapshot cannot be used", SNAPSHOT, follows=has_cause)
 
 
 def _ranges(ranges: list[tuple[int, int]]) -> str:
