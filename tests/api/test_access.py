@@ -456,9 +456,9 @@ def test_the_first_user_can_log_in(takes: str) -> None:
                 api.hub.access.reconfigure(lambda _: ("admin", 0.0), is_open_without_users=False)
             made = client.set_user("admin", administers=True)
             if takes == "nothing":
-                with pytest.raises(RefusedError, match="the first user needs a password: ") as refused:
+                with pytest.raises(RefusedError, match="no administrator could log in afterwards") as refused:
                     await made
-                assert refused.value.reason == "BAD_ARGUMENT"
+                assert refused.value.reason == "LAST_ADMINISTRATOR"
                 assert await client.users() == []
             else:
                 assert await made

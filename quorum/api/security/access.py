@@ -91,11 +91,6 @@ class Access:
         self._waiting = Shares(MAX_LOG_INS)
         self._turns = Turns()
 
-    @property
-    def first_user_needs_password(self) -> bool:
-        """Whether there are no users, and a first one without a password could not log in at this member."""
-        return not self._users and self._tokens is None and not self.takes_certificates
-
     def reconfigure(self, tokens: CheckToken | None, *, is_open_without_users: bool) -> None:
         """Take a new configuration, as the constructor does. Calls go on until their tokens expire. Those of clients
         elsewhere that needed no log-in end when they need one."""

@@ -30,13 +30,6 @@ class UserService:
     async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.SetUserResponse:
         check_new_user_name(request.user)
         secret = ""
-        is_without = request.administers and not request.password
-        if is_without and self._hub.access.first_user_needs_password:
-            raise status.invalid(
-                "bad_argument",
-                "the first user needs a password: this member takes neither certificates of clients "
-                "(tls_client_ca_file) nor tokens (token_keys_file), so no client could log in any more",
-            )
         if request.password:
             try:
                 check_password(request.password)
