@@ -123,7 +123,7 @@ class Access:
         return _administrator(self._first)
 
     def check_administrators(self, users: Users) -> None:
-        """StatusError if these users, of whom one administers, would leave no administrator who can log in."""
+        """StatusError if none of these users would be an administrator who can log in. One of them administers."""
         if not users or self.takes_certificates or self._tokens is not None:
             return
         names = [user.name for user in users.by_name.values() if user.administers]
