@@ -77,7 +77,7 @@ class AdminCalls:
     def _limit(self, timeout_ms: int | None) -> int:
         if timeout_ms is None:
             return self._default_ms()
-        require_timeout("timeout_ms", timeout_ms)
+        require_timeout("timeout_ms", timeout_ms, may_be_over=True)
         return timeout_ms
 
     def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:

@@ -146,7 +146,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
 
     async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Wait for open publishes, up to timeout_ms, and end the session; checked-out messages are returned."""
-        require_timeout("timeout_ms", timeout_ms)
+        require_timeout("timeout_ms", timeout_ms, may_be_over=True)
         self._is_closed = True
         session, self._session = self._session, None
         if session is not None:

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
 from quorum.client.errors import ClosedError, QuorumError, UsageError
 from quorum.client.routes import check_name
-from quorum.client.values import require_flag, require_selector, require_whole
+from quorum.client.values import require_flag, require_selector, require_timeout, require_whole
 from quorum.v1 import queue_pb2
 
 T = TypeVar("T", bound=DeliveredMessage | Delivery)
@@ -141,6 +141,8 @@ class Consumer(Holder):
     async def cancel(self, *, requeue: bool = True, timeout_ms: int | None = None) -> None:
         """End deliveries. Held messages are returned to the queue; if not requeue, they may still be settled."""
         require_flag("requeue", requeue)
+        if timeout_ms is not None:
+            require_timeout("timeout_ms", timeout_ms, may_be_over=True)
         if self._state.is_ended or not self._state.was_started:
             self.end(None)
             return

@@ -111,10 +111,12 @@ def require_texts(**values: object) -> None:
         require_text(name, value)
 
 
-def require_timeout(name: str, value: object) -> None:
-    """UsageError unless the value is a time in milliseconds that a call can wait."""
+def require_timeout(name: str, value: object, *, may_be_over: bool = False) -> None:
+    """UsageError unless the value is a time in milliseconds that a call can wait. may_be_over: a program that counts
+    down the time to its own deadline may give a negative one."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= MAX_TIMEOUT_MS:  # type: ignore[operator]
+    least = -MAX_TIMEOUT_MS if may_be_over else 0
+    if not is_number or not least <= value <= MAX_TIMEOUT_MS:  # type: ignore[operator]
         raise UsageError(f"{name} {_shown(value)}; allowed: milliseconds from 0 to {MAX_TIMEOUT_MS}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import quorum
 import quorum.sync
-from quorum.client.errors import QuorumError, UsageError
+from quorum.client.errors import QuorumError, TimedOut, UsageError
 from quorum.client.values import arguments, property_filter, require_whole
 from support.fake_server_harness import World, on_cluster
 
@@ -175,7 +176,12 @@ async def test_other_arguments_say_what_is_allowed(world: World) -> None:
         ("redrive", "only", 7, "only is text, not int"),
         ("redrive", "limit", "7", "limit '7'; allowed: a whole number from 0 to 18446744073709551615"),
         ("describe", "timeout_ms", "5", "timeout_ms '5'; allowed: milliseconds from 0 to 1000000000000"),
-        ("publish", "timeout_ms", -1, "timeout_ms -1; allowed: milliseconds from 0 to 1000000000000"),
+        (
+            "publish",
+            "timeout_ms",
+            float("nan"),
+            "timeout_ms nan; allowed: milliseconds from 0 to 1000000000000",
+        ),
         (
             "publish_batch",
             "queue",
@@ -255,6 +261,35 @@ async def test_batches_of_a_transaction_say_what_their_queues_may_be(world: Worl
             for names in (7, None, b"q"):
                 with pytest.raises(UsageError, match="a list with a text for each message; not "):
                     await publish(client.transaction(), names)
+
+
+@on_cluster(1)
+async def test_a_time_that_is_over_is_no_wrong_one(world: World) -> None:
+    """A program may count down the time to its own deadline. The call may still succeed, as with a short time."""
+    async with quorum.connect(world.url) as client:
+        for made in (client.describe("q", timeout_ms=-5), client.get("q", timeout_ms=-5)):
+            with contextlib.suppress(TimedOut):
+                await made
+
+
+@on_cluster(1)
+async def test_times_of_a_consumer_are_milliseconds(world: World) -> None:
+    said = r"^timeout_ms '1'; allowed: milliseconds from 0 to 1000000000000$"
+
+    def blocking() -> None:
+        with quorum.sync.connect(world.url) as client, client.consume("q") as consumer:
+            with pytest.raises(UsageError, match=said):
+                consumer.next_delivery(timeout_ms="1")  # type: ignore[arg-type]
+            with pytest.raises(UsageError, match=said):
+                consumer.cancel(timeout_ms="1")  # type: ignore[arg-type]
+
+    await asyncio.to_thread(blocking)
+
+
+@pytest.mark.parametrize("batch", [None, 5, object()])
+def test_what_is_no_batch_is_not_encoded(batch: Any) -> None:
+    with pytest.raises(UsageError, match=r"^a batch is messages, a PreparedBatch or bytes, not "):
+        quorum.encode_batch(batch)
 
 
 @pytest.mark.parametrize("connect", [quorum.connect, quorum.sync.connect])
