@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -267,7 +268,7 @@ async def test_a_time_that_is_over_is_no_wrong_one(world: World) -> None:
     """A program may count down the time to its own deadline. The call may still succeed, as with a short time."""
     async with quorum.connect(world.url) as client:
         for made in (client.describe("q", timeout_ms=-5), client.get("q", timeout_ms=-5)):
-            with pytest.raises(TimedOut):
+            with contextlib.suppress(TimedOut):
                 await made
 
 
