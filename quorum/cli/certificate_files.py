@@ -23,16 +23,16 @@ LOOPBACK, LOCALHOST = "127.0.0.1", "localhost"
 def write_certificates(directory: Path, names: Sequence[str], days: int = 365) -> Iterator[str]:
     """Write ca.pem and ca.key if the directory has none, and NAME.pem and NAME.key for each name; yield a line about
     each file of certificates. OperatorError if a name is no host, or the authority's files cannot be used."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     bad = [name for name in names if name == AUTHORITY or "/" in name or not name.strip(".")]
     if bad:
         raise OperatorError(f"{bad[0]!r} is no host; wanted: a name such as node-1.example, or an IP address")
+    keys = [_new_key() for _ in names]  # without the package for this, no directory is made
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (directory / f"{AUTHORITY}.pem").exists() or not (directory / f"{AUTHORITY}.key").exists():
         write_authority(directory)
         yield f"{directory / AUTHORITY}.pem, a new authority"
     authority, secret = _authority(directory)
-    for name in names:
-        key = _new_key()
+    for name, key in zip(names, keys, strict=True):
         certificate = _issue(name, key, authority.subject, secret, days)
         _write(directory / f"{name}.key", _pem_of_key(key), is_secret=True)
         _write(directory / f"{name}.pem", _pem(certificate))

@@ -63,6 +63,12 @@ def test_the_bulk_client_says_which_extra_it_needs() -> None:
     assert "ModuleNotFoundError: quorum.bulk needs pyarrow: pip install 'FILE.whl[bulk]'" in done.stderr
 
 
+def test_certificates_that_cannot_be_made_leave_no_directory(tmp_path: Path) -> None:
+    done = command("certificates", "create", "node-1", "--dir", str(tmp_path / "made"))
+    assert (done.returncode, "this command needs cryptography" in done.stderr) == (1, True), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("words", [("queues", "list"), ("publish", "orders", "x"), ("cluster", "status")])
 def test_a_client_s_command_looks_for_the_default_member(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
