@@ -37,7 +37,7 @@ PROTOS := $(patsubst proto/%,%,$(sort $(wildcard proto/quorum/v1/*.proto)))
 
 help:
 	@echo "make install   the command quorum in .venv, with all that members and clients need"
-	@echo "make check     style, types, layout of the rooms, generated code up to date"
+	@echo "make check     style, types, the order of packages and modules, generated code up to date"
 	@echo "make test      all other tests, a few rounds of each crash and damage test"
 	@echo "make simulate  the whole cluster in one thread, from seeds, with everything failing (SEEDS=1000 FIRST_SEED=1);"
 	@echo "               CANARIES=1: the broken builds that it must notice"

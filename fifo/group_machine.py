@@ -747,22 +747,6 @@ class GroupMachine(GroupState):
         machine.changes += 1  # its record may have a summary now
         machine.groups.fields.forget_laid()
 
-    def drop_columns(self) -> None:
-        """Drops all filter fields; they are read again where they are needed."""
-        for machine in self.queues.values():
-            machine.groups.forget_columns()
-
-    def drop_summaries(self) -> None:
-        """Drops the summaries of all blocks; a cold block must be read to make its summary again."""
-        for machine in self.queues.values():
-            machine.messages.blocks.forget_summaries()
-            machine.changes += 1
-
-    def drop_matches(self) -> None:
-        """Drops all match sets."""
-        for machine in self.queues.values():
-            machine.groups.forget_matches()
-
 
 def _refuse_enqueue(command: Enqueue, floor: int, window: int) -> Refused | None:
     count = command.count

@@ -40,7 +40,7 @@ from quorum.client.messages.delivery import DeliveredMessage, Delivery, Target
 from quorum.client.messages.routes import Through
 from quorum.client.session.consumer import Consumer as AioConsumer
 from quorum.client.session.transaction import Transaction as AioTransaction
-from quorum.client.values import FieldValue, Properties, with_delay
+from quorum.client.values import FieldValue, Properties, require_timeout, with_delay
 
 __all__ = [
     "Client",
@@ -241,6 +241,8 @@ class Consumer(_Settling):
 
     def next_delivery(self, timeout_ms: int | None = None) -> Delivery | None:
         """The next batch; None when the consumer has ended, or if no batch arrives within timeout_ms."""
+        if timeout_ms is not None:
+            require_timeout("timeout_ms", timeout_ms, may_be_over=True)
         found = self._next(timeout_ms)
         if found is None:
             return None

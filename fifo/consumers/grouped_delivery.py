@@ -30,6 +30,10 @@ class Matches(Protocol):
         """The matches in a block."""
         ...
 
+    def are_among(self, block: Block, members: int) -> bool:
+        """Whether some of these messages of a block match."""
+        ...
+
     def none_free(self, number: int) -> None:
         """No match in the block is a head that any consumer may get. `numbers` leaves the block out until that has
         changed."""
@@ -94,6 +98,6 @@ def _first_match(messages: Messages, heads: Heads, places: Iterable[Place], matc
     """The first of these places, which ascend, where a head matches."""
     for place in places:
         here = heads.at(place)
-        if here and here & matches.of(messages.blocks.get(place[1])):
+        if here and matches.are_among(messages.blocks.get(place[1]), here):
             return place
     return None

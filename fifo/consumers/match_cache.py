@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from fifo.limits import Limits
-from fifo.messages.packed_sets import Packed, pack, unpack
+from fifo.messages import bitsets
+from fifo.messages.packed_sets import SLOT_BYTES, Packed, pack, unpack
 
 EVICTED = -1
 """Marks a match set that is not kept. It is no set of messages."""
@@ -51,6 +54,35 @@ class MatchCache:
     def selectors(self, number: int) -> Iterable[bytes]:
         """The selectors with matches in a block, in the order of their first match."""
         return self._by_block.get(number, ())
+
+    def that_match(
+        self, number: int, members: int, selectors: Iterable[bytes]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Those of these selectors that match some of these messages of a block, and those whose set there was evicted.
+        All have matches there. Sets of slots are compared together, because there may be thousands."""
+        known = [(selector, self._of[selector][number]) for selector in selectors]
+        slots = b"".join([packed for _, packed in known if isinstance(packed, bytes)])
+        flags = bitsets.as_flags(members, self._limits.block_size)
+        hits = flags[np.frombuffer(slots, "<u2")].tobytes()
+        found: list[bytes] = []
+        evicted: list[bytes] = []
+        place = 0
+        for selector, packed in known:
+            if packed == EVICTED:
+                evicted.append(selector)
+                continue
+            if isinstance(packed, int):
+                is_hit = bool(packed & members)
+            else:
+                end = place + len(packed) // SLOT_BYTES
+                is_hit, place = b"\x01" in hits[place:end], end
+            if is_hit:
+                found.append(selector)
+        return found, evicted
+
+    def is_evicted(self, selector: bytes, number: int) -> bool:
+        """Whether the matches of a selector in a block have to be computed again."""
+        return self._of.get(selector, {}).get(number) == EVICTED
 
     def is_exhausted(self, selector: bytes, number: int) -> bool:
         """Whether the block is known to be exhausted: none of the selector's matches there is ready."""

@@ -279,13 +279,24 @@ class SelectorGroups:
         """Makes the groups active that match requeued messages. It has a step for each group with matches in the block,
         so it is done once for all commands of an entry."""
         for number, members in self._returned.items():
-            for selector in self.match_cache.selectors(number):
-                group = self.service_queue.get(selector)
-                if group is None or selector in self._active:
-                    continue
-                if self.match_cache.get(selector, number) & members:
-                    self._active[selector] = group
+            idle = [
+                selector
+                for selector in self.match_cache.selectors(number)
+                if selector in self.service_queue and selector not in self._active
+            ]
+            found, evicted = self.match_cache.that_match(number, members, idle)
+            for selector in (*found, *self._look_up_evicted(number, members, evicted)):
+                self._active[selector] = self.service_queue[selector]
         self._returned.clear()
+
+    def _look_up_evicted(self, number: int, members: int, selectors: Iterable[bytes]) -> list[bytes]:
+        """Those of these idle groups that match some of these messages of a block. Their matches there were evicted."""
+        groups = {selector: self.service_queue[selector] for selector in selectors}
+        block = self.messages.blocks.find(number) if groups else None
+        if block is None or not members & block.present:
+            return []
+        found = self.fields.look_up(block, self._filed, groups, members & block.present)
+        return list(dict.fromkeys([selector for selector, _ in found]))
 
     def _emptied(self, number: int) -> None:
         """No message of a block is left."""
@@ -351,6 +362,9 @@ class SelectorGroups:
             if found_here.live and not found_here.ready_count:
                 continue  # all of it is checked out or delayed: needs neither its page nor evicted matches
             block = blocks.get(number)
+            if self._none_of_few_ready(group, block):
+                self.match_cache.mark_exhausted(group.selector, number)
+                continue
             members = self._matches(group, block)
             if not members & block.present:
                 self.match_cache.drop(group.selector, number)
@@ -406,6 +420,9 @@ class SelectorGroups:
             block = self.messages.blocks.find(number)
             if block is None:
                 continue  # all of it has expired
+            if self._none_of_few_ready(group, block):
+                self.match_cache.mark_exhausted(group.selector, number)
+                continue
             matched = self._matches(group, block)
             level = matched & block.levels.get(priority, 0)
             found = self._take_from(entry, budget, delivery, block, level, wanted - taken)
@@ -507,10 +524,30 @@ class SelectorGroups:
         """The group's matches in a block, computed again if they were evicted."""
         found = self.match_cache.get(group.selector, block.number)
         if found == EVICTED:
-            seen = bitsets.span(0, min(self.evaluated_by(group) - block.base, block.size))
-            found = self.fields.select(block, group.decoded, block.present & seen)
+            found = self._select_known(group, block, block.present)
             self.match_cache.put(group.selector, block.number, found)
         return found
+
+    def _none_of_few_ready(self, group: SelectorGroup, block: Block) -> bool:
+        """Whether the group's matches in a block were evicted, and none of the few ready messages there is one. Then
+        the other messages need not be evaluated again."""
+        few = self.messages.limits.few_messages
+        if not self.match_cache.is_evicted(group.selector, block.number) or block.ready_count > few:
+            return False
+        return not self._select_known(group, block, block.ready)
+
+    def some_match(self, group: SelectorGroup, block: Block, members: int) -> bool:
+        """Whether a group's matches in a block are among these messages. If they were evicted, and these are few, only
+        these are evaluated."""
+        few = self.messages.limits.few_messages
+        if self.match_cache.is_evicted(group.selector, block.number) and members.bit_count() <= few:
+            return bool(self._select_known(group, block, members))
+        return bool(self._matches(group, block) & members)
+
+    def _select_known(self, group: SelectorGroup, block: Block, members: int) -> int:
+        """Those of these messages below the group's scan position that match."""
+        seen = bitsets.span(0, min(self.evaluated_by(group) - block.base, block.size))
+        return self.fields.select(block, group.decoded, members & seen)
 
     def _is_at_end(self, group: SelectorGroup, entry: Entry) -> bool:
         """Whether no message is ahead of the group's scan position. If so, the group joins the shared scan if it
@@ -595,20 +632,6 @@ class SelectorGroups:
         if group.selector in self.service_queue:
             self._active[group.selector] = group
 
-    # ---- local parts
-
-    def forget_matches(self) -> None:
-        """Drops all match sets."""
-        for group in self.by_selector.values():
-            self._forget(group)
-
-    def forget_columns(self) -> None:
-        """Drops the columns of every block."""
-        self.fields.forget_laid()
-        for block in self.messages.blocks.warm():
-            block.columns = None
-            self.messages.blocks.measure(block)
-
 
 class _Matches:
     """The matches of a selector group, for `take_heads`."""
@@ -625,6 +648,9 @@ class _Matches:
 
     def of(self, block: Block) -> int:
         return self._groups._matches(self._group, block)
+
+    def are_among(self, block: Block, members: int) -> bool:
+        return self._groups.some_match(self._group, block, members)
 
     def none_free(self, number: int) -> None:
         self._groups.match_cache.mark_exhausted(self._group.selector, number)

@@ -126,8 +126,8 @@ class Counts:
 
     __slots__ = ("planes",)
 
-    def __init__(self, planes: list[int] | None = None) -> None:
-        self.planes: list[int] = planes if planes is not None else []
+    def __init__(self) -> None:
+        self.planes: list[int] = []
 
     def add(self, bits: int) -> None:
         """Adds one to the number of each member."""

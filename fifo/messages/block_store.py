@@ -172,13 +172,3 @@ class BlockStore:
         block.summary = summarise(columns, bitsets.as_flags(block.selectable, columns.size).astype(bool))
         if block.stored is not None:
             block.stored = block.stored.with_summary(block.summary)
-
-    def forget_summaries(self) -> None:
-        """Drops the summaries of all blocks."""
-        for number, block in self._blocks.items():
-            if type(block) is Block:
-                block.summary = b""
-                if block.stored is not None:
-                    block.stored = block.stored.with_summary(b"")
-            else:
-                self._blocks[number] = block.with_summary(b"")

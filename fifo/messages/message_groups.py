@@ -28,6 +28,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from sortedcontainers import SortedDict
 
 from fifo.budgets import Left
@@ -35,14 +36,25 @@ from fifo.effects import Refused
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockStore
 from fifo.messages.blocks import Block, Stored
-from fifo.messages.packed_sets import Packed, pack, unpack
-from fifo.messages.ready_order import ReadyOrder, SequenceOrder
+from fifo.messages.packed_sets import (
+    SLOT_BYTES,
+    Packed,
+    is_single,
+    lowest_slot,
+    pack_slots,
+    united,
+    unpack,
+    without,
+)
+from fifo.messages.ready_order import ReadyOrder, SequenceOrder, levels_of
 
 NO_GROUP = 0
 """The key of a message without a group."""
 NOBODY = 0
 """The holder of a free group: attach numbers begin at 1."""
 KEY_BYTES = 8
+FEW_MESSAGES = 8
+"""Messages up to which their groups are found one by one; above, numpy finds all at once."""
 
 Place = tuple[int, int]
 """(rank, block), the lowest first. The rank is the negative priority; 0 without priorities."""
@@ -100,6 +112,23 @@ class Group:
         self.holder = NOBODY
         self.held = 0
         self.numbers: list[int] = []
+
+
+class Moves:
+    """Heads that leave sets and appear in sets, by the holder and the block, as slots. What many groups have in common
+    is done once for all of them."""
+
+    __slots__ = ("appeared", "left")
+
+    def __init__(self) -> None:
+        self.left: dict[tuple[int, int], list[int]] = {}
+        self.appeared: dict[tuple[int, int], list[int]] = {}
+
+    def gone(self, holder: int, number: int, slot: int) -> None:
+        self.left.setdefault((holder, number), []).append(slot)
+
+    def new(self, holder: int, number: int, slot: int) -> None:
+        self.appeared.setdefault((holder, number), []).append(slot)
 
 
 class MessageGroups:
@@ -175,24 +204,32 @@ class MessageGroups:
         if not block.ready & self._below(number):
             self._unfile_all(number)
         else:
-            self._unfile_some(block, members)
+            self._unfile_some(block, members & ~block.checked_out)
         self.on_visible(number)
 
     def _unfile_some(self, block: Block, members: int) -> None:
         number = block.number
-        for key, some in split(block, members):
-            if key == NO_GROUP:
-                self._remove(self.free, number, some)
+        free, parts = split(block, members)
+        self._remove(self.free, number, free)
+        here, moves = self.filed.get(number, {}), Moves()
+        for key, slots in parts:
+            packed = here.get(key)
+            if packed is None:
                 continue
-            before = self._filed_at(number, key)
-            if before & some:
-                self._refile(key, number, before, before & ~some)
+            group = self.groups[key]
+            if group.numbers[0] == number:
+                moves.gone(group.holder, number, lowest_slot(packed))
+                self._unfile_members(key, group, number, slots)
+                self._next_head(moves, key, group)
+            else:
+                self._unfile_members(key, group, number, slots)
+        self._carry_out(moves)
 
     def _unfile_all(self, number: int) -> None:
         """No message of a block is filed any more. It has a few steps for each group of the block."""
         for rank in self._ranks:
             self.free.remove((rank, number), self.free.at((rank, number)))
-        found = self.filed.pop(number, {})
+        found, moves = self.filed.pop(number, {}), Moves()
         self.filed_count -= len(found)
         for key, packed in found.items():
             group = self.groups[key]
@@ -201,14 +238,9 @@ class MessageGroups:
             if place:
                 continue  # its head is in another block
             if group.holder != NOBODY:
-                self._remove(self._heads(group.holder), number, bitsets.lowest(unpack(packed), 1))
-            head = self._head(key, group)
-            if head is not None:
-                self._heads(group.holder).add(self._place(*head), head[1])
-                self.on_visible(head[0])
-            self._tidy(group.holder)
-            if head is None and not group.held:
-                del self.groups[key]
+                moves.gone(group.holder, number, lowest_slot(packed))
+            self._next_head(moves, key, group)
+        self._carry_out(moves)
 
     def block_left(self, block: Stored) -> None:
         self.base.block_left(block)
@@ -278,12 +310,11 @@ class MessageGroups:
         self._clear()
         for attach, parts in checked_out:
             for block, members in parts:
-                for key, some in split(block, members):
-                    if key != NO_GROUP:
-                        group = self.groups.setdefault(key, Group())
-                        self.held_count += group.holder == NOBODY
-                        group.holder = attach
-                        group.held += some.bit_count()
+                for key, slots in split(block, members)[1]:
+                    group = self.groups.setdefault(key, Group())
+                    self.held_count += group.holder == NOBODY
+                    group.holder = attach
+                    group.held += len(slots) // SLOT_BYTES
         for number in list(self.by_sequence.numbers):
             if number << self._limits.block_bits >= self.filed_to:
                 break
@@ -297,46 +328,43 @@ class MessageGroups:
 
     def _file(self, block: Block, members: int) -> None:
         """Files ready messages of a block."""
-        number = block.number
-        for key, some in split(block, members):
-            if key == NO_GROUP:
-                for rank, level in self._levels(block, some):
-                    self.free.add((rank, number), level)
+        number, sparse = block.number, self._limits.sparse_matches
+        free, parts = split(block, members)
+        self._add(self.free, number, free)
+        moves = Moves()
+        here = self.filed.setdefault(number, {}) if parts else {}
+        for key, slots in parts:
+            group = self.groups.get(key)
+            if group is None:
+                group = self.groups[key] = Group()
+            before = here.get(key)
+            if before is not None:
+                here[key] = united(before, slots, sparse)
+                if group.numbers[0] == number:
+                    moves.gone(group.holder, number, lowest_slot(before))
+                    moves.new(group.holder, number, lowest_slot(here[key]))
                 continue
-            self.groups.setdefault(key, Group())
-            before = self._filed_at(number, key)
-            self._refile(key, number, before, before | some)
+            here[key] = pack_slots(slots, sparse)
+            self.filed_count += 1
+            if group.numbers and group.numbers[0] < number:
+                insort(group.numbers, number)
+                continue
+            head = self._head(key, group)
+            if head is not None:
+                moves.gone(group.holder, *head)
+            group.numbers.insert(0, number)
+            moves.new(group.holder, number, lowest_slot(slots))
+        self._carry_out(moves)
         self.on_visible(number)
 
-    def _filed_at(self, number: int, key: int) -> int:
-        """The filed messages of a group in a block."""
-        packed = self.filed.get(number, {}).get(key)
-        return 0 if packed is None else unpack(packed)
-
-    def _refile(self, key: int, number: int, before: int, after: int) -> None:
-        """Replaces the filed messages of a group in a block."""
-        group = self.groups[key]
-        head = self._head(key, group)
-        if after:
-            if not before:
-                insort(group.numbers, number)
-                self.filed_count += 1
-            self.filed.setdefault(number, {})[key] = pack(after, self._limits.sparse_matches)
-        elif before:
+    def _unfile_members(self, key: int, group: Group, number: int, slots: bytes) -> None:
+        """Messages of a group in a block are not filed any more. Some need not have been."""
+        here = self.filed[number]
+        rest = without(here[key], slots, self._limits.sparse_matches)
+        if rest:
+            here[key] = rest
+        else:
             self._unfile(key, group, number)
-        now = self._head(key, group)
-        if now == head:
-            return
-        heads = self._heads(group.holder)
-        if head is not None:
-            self._remove(heads, *head)
-        if now is not None:
-            heads.add(self._place(*now), now[1])
-            if now[0] != number:
-                self.on_visible(now[0])
-        self._tidy(group.holder)
-        if now is None and not group.held:
-            del self.groups[key]
 
     def _unfile(self, key: int, group: Group, number: int) -> None:
         del self.filed[number][key]
@@ -345,20 +373,22 @@ class MessageGroups:
         del group.numbers[bisect_left(group.numbers, number)]
         self.filed_count -= 1
 
-    def _tidy(self, holder: int) -> None:
-        """Forgets the heads of a consumer that has none."""
-        own = self.own.get(holder)
-        if own is not None and not own.count:
-            del self.own[holder]
-
     # ---- heads
 
     def _head(self, key: int, group: Group) -> tuple[int, int] | None:
-        """The block and the bit of a group's lowest filed message."""
+        """The block and the slot of a group's lowest filed message."""
         if not group.numbers:
             return None
         number = group.numbers[0]
-        return number, bitsets.lowest(unpack(self.filed[number][key]), 1)
+        return number, lowest_slot(self.filed[number][key])
+
+    def _next_head(self, moves: Moves, key: int, group: Group) -> None:
+        """The head of a group has left. A group of which nothing is left is forgotten."""
+        head = self._head(key, group)
+        if head is not None:
+            moves.new(group.holder, *head)
+        elif not group.held:
+            del self.groups[key]
 
     def _heads(self, holder: int) -> Heads:
         if holder == NOBODY:
@@ -368,22 +398,49 @@ class MessageGroups:
             own = self.own[holder] = Heads()
         return own
 
-    def _place(self, number: int, head: int) -> Place:
-        if not self.has_priorities:
-            return 0, number
-        return self._levels(self._blocks.get(number), head)[0][0], number
+    def _carry_out(self, moves: Moves) -> None:
+        """Moves heads, and tells of the blocks where some are new."""
+        self._move(moves)
+        for number in {number: None for _, number in moves.appeared}:
+            self.on_visible(number)
 
-    def _levels(self, block: Block, members: int) -> list[tuple[int, int]]:
-        """(rank, messages) of a block's messages."""
+    def _move(self, moves: Moves) -> None:
+        for (holder, number), slots in moves.left.items():
+            self._remove(self._heads(holder), number, self._as_set(slots))
+        for (holder, number), slots in moves.appeared.items():
+            self._add(self._heads(holder), number, self._as_set(slots))
+        for holder, _ in moves.left:
+            self._tidy(holder)
+
+    def _as_set(self, slots: list[int]) -> int:
+        if len(slots) <= FEW_MESSAGES:
+            members = 0
+            for slot in slots:
+                members |= 1 << slot
+            return members
+        return bitsets.from_positions(np.array(slots, dtype=np.intp), self._limits.block_size)
+
+    def _add(self, heads: Heads, number: int, members: int) -> None:
+        """Makes messages of a block heads."""
+        if not members:
+            return
         if not self.has_priorities:
-            return [(0, members)]
-        levels = [(-priority, level & members) for priority, level in block.levels.items()]
-        return [each for each in levels if each[1]]
+            heads.add((0, number), members)
+            return
+        for priority, level in levels_of(self._blocks.get(number), members):
+            heads.add((-priority, number), level & members)
 
     def _remove(self, heads: Heads, number: int, members: int) -> None:
         """Removes those of these messages that are heads, whatever their priority is."""
-        for rank in self._ranks:
-            heads.remove((rank, number), members)
+        if members:
+            for rank in self._ranks:
+                heads.remove((rank, number), members)
+
+    def _tidy(self, holder: int) -> None:
+        """Forgets the heads of a consumer that has none."""
+        own = self.own.get(holder)
+        if own is not None and not own.count:
+            del self.own[holder]
 
     # ---- handing out
 
@@ -406,7 +463,7 @@ class MessageGroups:
         found, filed = heads, self.filed.get(block.number, {})
         for slot in np.flatnonzero(bitsets.as_flags(heads, block.size)).tolist():
             packed = filed.get(int(block.group_keys[slot]))
-            if packed is not None:
+            if packed is not None and not is_single(packed):
                 members = unpack(packed)
                 unmatched = members & ~matched
                 found |= members & ((unmatched & -unmatched) - 1) if unmatched else members
@@ -421,21 +478,15 @@ class MessageGroups:
         own = self.own.get(attach)
         if own is not None:
             own.remove(place, members)
-        for key, some in split(block, members):
-            if key == NO_GROUP:
-                continue
+        moves = Moves()
+        for key, slots in split(block, members)[1]:
             group = self.groups[key]
             self.held_count += group.holder == NOBODY
             group.holder = attach
-            group.held += some.bit_count()
-            rest = unpack(self.filed[number][key]) ^ some
-            if rest:
-                self.filed[number][key] = pack(rest, self._limits.sparse_matches)
-            else:
-                self._unfile(key, group, number)
-            head = self._head(key, group)
-            if head is not None:
-                self._heads(attach).add(self._place(*head), head[1])
+            group.held += len(slots) // SLOT_BYTES
+            self._unfile_members(key, group, number, slots)
+            self._next_head(moves, key, group)
+        self._move(moves)
         self._tidy(attach)
         return opened.bit_count()
 
@@ -443,11 +494,10 @@ class MessageGroups:
         """Messages of a block are not checked out any more: groups of which nothing else is become free."""
         if not self.is_built:
             return
-        for key, some in split(block, members):
-            if key == NO_GROUP:
-                continue
+        moves = Moves()
+        for key, slots in split(block, members)[1]:
             group = self.groups[key]
-            group.held -= some.bit_count()
+            group.held -= len(slots) // SLOT_BYTES
             if group.held:
                 continue
             head, holder = self._head(key, group), group.holder
@@ -456,35 +506,46 @@ class MessageGroups:
             if head is None:
                 del self.groups[key]
                 continue
-            self._remove(self._heads(holder), *head)
-            self._tidy(holder)
-            self.free.add(self._place(*head), head[1])
-            self.on_visible(head[0])
+            moves.gone(holder, *head)
+            moves.new(NOBODY, *head)
+        self._carry_out(moves)
 
 
-def split(block: Block, members: int) -> Sequence[tuple[int, int]]:
-    """(key, messages) of a block's messages. The order follows from the keys."""
-    if not members:
-        return ()
+def split(block: Block, members: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
+    """Those of a block's messages without a group, and the key and the sorted slots of each group of the others. The
+    order follows from the keys."""
     keys = block.group_keys
-    if keys is None:
-        return ((NO_GROUP, members),)
-    if not members & (members - 1):
-        return ((int(keys[members.bit_length() - 1]), members),)
-    slots = np.flatnonzero(bitsets.as_flags(members, block.size))
+    if keys is None or not members:
+        return members, ()
+    if members.bit_count() <= FEW_MESSAGES:
+        return _split_few(keys, members)
+    low = bitsets.first(members)
+    head = members >> low  # messages that are near each other cost little wherever they are
+    slots = np.flatnonzero(bitsets.as_flags(head, head.bit_length()).view(np.bool_)) + low
     found = keys[slots]
     order = np.argsort(found, kind="stable")
     found, slots = found[order], slots[order]
-    starts = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1]))).tolist()
-    ends = [*starts[1:], len(slots)]
-    return [
-        (int(found[start]), _as_set(slots[start:end], block.size))
-        for start, end in zip(starts, ends, strict=True)
+    starts = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1])))
+    ends = [*starts[1:].tolist(), len(slots)]
+    packed = slots.astype("<u2").tobytes()
+    parts = [
+        (key, packed[SLOT_BYTES * start : SLOT_BYTES * end])
+        for key, start, end in zip(found[starts].tolist(), starts.tolist(), ends, strict=True)
     ]
+    if parts[0][0] != NO_GROUP:
+        return 0, parts
+    return bitsets.from_positions(slots[: ends[0]], block.size), parts[1:]
 
 
-def _as_set(slots: np.ndarray[tuple[int], np.dtype[np.intp]], size: int) -> int:
-    return 1 << int(slots[0]) if len(slots) == 1 else bitsets.from_positions(slots, size)
+def _split_few(keys: NDArray[np.uint64], members: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
+    free, parts = 0, dict[int, bytes]()
+    for slot in bitsets.members(members):
+        key = int(keys[slot])
+        if key == NO_GROUP:
+            free |= 1 << slot
+        else:
+            parts[key] = parts.get(key, b"") + slot.to_bytes(SLOT_BYTES, "little")
+    return free, sorted(parts.items())
 
 
 def refuse_keys(keys: bytes | memoryview, count: int) -> Refused | None:

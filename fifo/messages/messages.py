@@ -558,13 +558,14 @@ class Messages:
         ends = np.cumsum(counts)
         sequences = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
         limits = self.limits
+        sequences.sort()  # so that those of a block are neighbours: there may be many blocks
         numbers = sequences >> limits.block_bits
+        starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
+        stops = [*starts[1:].tolist(), len(numbers)]
+        slots = sequences & limits.slot_mask
         return [
-            (
-                self.blocks.get(number),
-                bitsets.from_positions(sequences[numbers == number] & limits.slot_mask, limits.block_size),
-            )
-            for number in np.unique(numbers).tolist()
+            (self.blocks.get(number), bitsets.from_positions(slots[start:stop], limits.block_size))
+            for number, start, stop in zip(numbers[starts].tolist(), starts.tolist(), stops, strict=True)
         ]
 
     # ---- leaving

@@ -6,6 +6,7 @@ import numpy as np
 
 from fifo.messages import bitsets
 
+SLOT_BYTES = 2
 _FEW = 8
 
 Packed = bytes | int
@@ -37,3 +38,36 @@ def unpack(packed: Packed) -> int:
         return members
     slots = np.frombuffer(packed, "<u2").astype(np.intp)
     return bitsets.from_positions(slots, int(slots[-1]) + 1)
+
+
+def pack_slots(slots: bytes, sparse: int) -> Packed:
+    """The smaller form of a set that is given by its sorted slots."""
+    return slots if len(slots) <= SLOT_BYTES * sparse else unpack(slots)
+
+
+def is_single(packed: Packed) -> bool:
+    """Whether a packed set is known to have one member."""
+    return isinstance(packed, bytes) and len(packed) == SLOT_BYTES
+
+
+def lowest_slot(packed: Packed) -> int:
+    """The lowest member of a packed set that is not empty."""
+    return bitsets.first(packed) if isinstance(packed, int) else int.from_bytes(packed[:2], "little")
+
+
+def united(packed: Packed, slots: bytes, sparse: int) -> Packed:
+    """A packed set with further members, which are given by their sorted slots."""
+    if isinstance(packed, int):
+        return packed | unpack(slots)
+    return pack_slots(np.sort(np.frombuffer(packed + slots, "<u2")).tobytes(), sparse)
+
+
+def without(packed: Packed, slots: bytes, sparse: int) -> Packed:
+    """A packed set without these slots, which are sorted; empty if none is left. Some need not be members."""
+    if isinstance(packed, bytes) and packed.startswith(slots):
+        return packed[len(slots) :]
+    if isinstance(packed, int) or len(packed) > 2 * _FEW:
+        return pack(unpack(packed) & ~unpack(slots), sparse)
+    members = [packed[at : at + 2] for at in range(0, len(packed), 2)]
+    gone = {slots[at : at + 2] for at in range(0, len(slots), 2)}
+    return b"".join([slot for slot in members if slot not in gone])

@@ -15,6 +15,7 @@ Some readers need ready messages by sequence, whatever the queue's order is: res
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -151,8 +152,13 @@ class PriorityOrder:
         """(-priority, block) of the ready messages"""
 
     def arrived(self, block: Block, members: int, slot: int, priorities: bytes | memoryview) -> None:
-        self.note_priorities(block, members, slot, priorities)
-        self.requeued(block, members)
+        self.by_sequence.arrived(block, members, slot, priorities)
+        before, levels = block.ready ^ members, block.levels
+        for priority, some in self._by_priority(members, slot, priorities):
+            level = levels.get(priority, 0)
+            levels[priority] = level | some
+            if not level & before:
+                self.index.add((-priority, block.number))
 
     def note_priorities(self, block: Block, members: int, slot: int, priorities: bytes | memoryview) -> None:
         levels = block.levels
@@ -173,14 +179,14 @@ class PriorityOrder:
     def requeued(self, block: Block, members: int) -> None:
         self.by_sequence.requeued(block, members)
         before = block.ready ^ members
-        for priority, level in block.levels.items():
-            if level & members and not level & before:
+        for priority, level in levels_of(block, members):
+            if not level & before:
                 self.index.add((-priority, block.number))
 
     def left(self, block: Block, members: int) -> None:
         self.by_sequence.left(block, members)
-        for priority, level in block.levels.items():
-            if level & members and not level & block.ready:
+        for priority, level in levels_of(block, members):
+            if not level & block.ready:
                 self.index.remove((-priority, block.number))
 
     def block_left(self, block: Stored) -> None:
@@ -209,6 +215,17 @@ class PriorityOrder:
 
     def least_of(self, block: Block) -> int:
         return block.ready & block.levels[-self.index[-1][0]]
+
+
+def levels_of(block: Block, members: int) -> Iterator[tuple[int, int]]:
+    """The priorities of some messages of a block, each with all messages of the block that have it."""
+    for priority, level in block.levels.items():
+        some = level & members
+        if some:
+            yield priority, level
+            members ^= some
+            if not members:
+                return
 
 
 def order_of(config: QueueConfig) -> ReadyOrder:

@@ -275,13 +275,6 @@ class Export:
         return found if isinstance(found, bytes) else _piece(page_data(self._pages, found))
 
 
-def export_snapshot(state: bytes | memoryview, pages: Pages) -> Iterator[bytes]:
-    """The pieces of `Export`, one after the other."""
-    export = Export(state, pages)
-    export.look_through()
-    return (export.piece(number) for number in range(len(export)))
-
-
 def _piece(data: bytes | memoryview) -> bytes:
     out = Writer()
     out.blob(data)

@@ -17,7 +17,6 @@ those with a cause in COUNTED.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -105,11 +104,6 @@ def open_sections(data: bytes | memoryview | Source, limits: Limits) -> Sections
     if found not in FORMATS:
         raise ValueError(f"reading a snapshot of a group: its format is {found}; known: {FORMATS}")
     return reader
-
-
-def state_hash(group: GroupMachine) -> bytes:
-    """SHA-256 of the snapshot: 32 bytes."""
-    return hashlib.sha256(encode(group)).digest()
 
 
 def decode(

@@ -7,7 +7,7 @@ members that have not met, groups without a leader, and members that cannot be r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import structlog
 
@@ -25,8 +25,8 @@ NO_LEADER = (
 UNREACHABLE_S = 3.0
 """Time after which a member that cannot be reached is worth a warning."""
 UNREACHABLE = (
-    "it does not run, or the network between is broken; the cluster serves as long as a majority of its members can "
-    "reach each other"
+    "it does not run, the network between is broken, or a line `peer refused` names its address; the cluster serves "
+    "as long as a majority of its members can reach each other"
 )
 
 
@@ -51,7 +51,7 @@ class HealthLog:
         self._follow_standing(health.standing, now_s, is_known_better=health.is_catching_up)
         if health.standing == "member":
             self._follow_leaders(health, now_s)
-            self._follow_others(health.others, now_s)
+            self._follow_others(health.others, health.refused, now_s)
 
     def _follow_standing(self, standing: str, now_s: float, *, is_known_better: bool) -> None:
         if standing != self._standing:
@@ -82,7 +82,8 @@ class HealthLog:
                 "groups without a leader", groups=missing, for_s=round(now_s - since_s, 1), meaning=NO_LEADER
             )
 
-    def _follow_others(self, others: Mapping[str, bool], now_s: float) -> None:
+    def _follow_others(self, others: Mapping[str, bool], refused: Collection[str], now_s: float) -> None:
+        """refused: members whose refusal is logged already, with its reason."""
         for name, is_reachable in others.items():
             since_s = self._unreachable_since_s.setdefault(name, now_s)
             if is_reachable:
@@ -92,7 +93,7 @@ class HealthLog:
                     self._logger.info(
                         "member can be reached again", member=name, after_s=round(now_s - since_s, 1)
                     )
-            elif name not in self._missed and now_s - since_s >= UNREACHABLE_S:
+            elif name not in self._missed and name not in refused and now_s - since_s >= UNREACHABLE_S:
                 self._missed.add(name)
                 self._logger.warning(
                     "member cannot be reached",

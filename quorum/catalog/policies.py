@@ -39,9 +39,6 @@ class Policy:
     priority: int
     arguments: Arguments
 
-    def matches(self, queue: str) -> bool:
-        return matches(self.pattern, queue)
-
 
 @dataclass(frozen=True, slots=True)
 class Effective:
@@ -53,13 +50,21 @@ class Effective:
     config: QueueConfig
 
 
+PIECES_OF_A_STEP = 8
+"""Pieces of a pattern, between two `*`, that a step looks for: each takes a tenth of a microsecond, or two."""
+
+
 class Policies:
     """All policies at one moment. A change makes a new object. `effective` keeps what it has found, so an object
     belongs to one thread."""
 
     def __init__(self, policies: Iterable[Policy] = ()) -> None:
         self.by_name = {policy.name: policy for policy in sorted(policies, key=lambda each: each.name)}
-        self._ranked = sorted(self.by_name.values(), key=lambda each: -each.priority)  # stable: then by name
+        ranked = sorted(self.by_name.values(), key=lambda each: -each.priority)  # stable: then by name
+        self._ranked = [(policy, policy.pattern.split("*")) for policy in ranked]
+        self.steps = sum(1 + len(pieces) // PIECES_OF_A_STEP for _, pieces in self._ranked)
+        """Steps of some microsecond that `effective` takes at most for a queue for the first time: one for each policy,
+        and more for patterns of many pieces."""
         self._found: dict[int, Effective] = {}
         """by queue id; only the queues that were asked for"""
 
@@ -74,7 +79,7 @@ class Policies:
 
     def of(self, queue: str) -> Policy | None:
         """The policy that applies to a queue of this name; None if there is none."""
-        return next((policy for policy in self._ranked if policy.matches(queue)), None)
+        return next((policy for policy, pieces in self._ranked if _fit(pieces, queue)), None)
 
     def effective(self, queue: CatalogQueue) -> Effective:
         """The configuration that applies to the queue. O(policies), and O(1) for a repeated call."""
@@ -82,6 +87,10 @@ class Policies:
         if found is None:
             found = self._found[queue.id] = self._work_out(queue)
         return found
+
+    def steps_for(self, queue: CatalogQueue) -> int:
+        """The steps that `effective` takes now: 0 if the result is known."""
+        return 0 if queue.id in self._found else self.steps
 
     def forget(self, queue: int) -> None:
         """Forget a removed queue."""
@@ -108,14 +117,17 @@ def check_policy(name: str, pattern: str, priority: int) -> None:
 def matches(pattern: str, name: str) -> bool:
     """Whether the whole name matches the pattern, in which `*` stands for any characters, also none. Each piece between
     two `*` is searched once, from the end of the one before it, without backtracking."""
-    first, *rest = pattern.split("*")
-    if not rest:
-        return pattern == name
-    *middle, last = rest
+    return _fit(pattern.split("*"), name)
+
+
+def _fit(pieces: list[str], name: str) -> bool:
+    first, last = pieces[0], pieces[-1]
+    if len(pieces) == 1:
+        return first == name
     if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
         return False
     place, end = len(first), len(name) - len(last)
-    for piece in middle:
+    for piece in pieces[1:-1]:
         found = name.find(piece, place, end)
         if found < 0:
             return False

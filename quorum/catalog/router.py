@@ -38,11 +38,9 @@ class TooManySteps(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Where a message goes. queues: names, sorted and distinct. reads_fields: it depends on the message's properties,
-    and not on its routing key alone. steps: what it cost."""
+    """Where a message goes. queues: names, sorted and distinct. steps: what it cost."""
 
     queues: tuple[str, ...]
-    reads_fields: bool
     steps: int
 
 
@@ -62,10 +60,6 @@ class _Message:
         if self._fields is None:
             self._fields = self._read()
         return self._fields
-
-    @property
-    def has_read(self) -> bool:
-        return self._fields is not None
 
     def spend(self, count: int) -> None:
         self.steps += count
@@ -225,7 +219,7 @@ class Router:
         TooManySteps."""
         message = _Message(key, fields)
         if not exchange:
-            return Routed((key,) if key in self._queues else (), False, 1)
+            return Routed((key,) if key in self._queues else (), 1)
         queues: dict[str, None] = {}
         seen = {exchange: None}
         waiting = [exchange]
@@ -248,4 +242,4 @@ class Router:
             if not is_selected and alternate and alternate not in seen:
                 seen[alternate] = None
                 waiting.append(alternate)
-        return Routed(tuple(sorted(queues)), message.has_read, message.steps)
+        return Routed(tuple(sorted(queues)), message.steps)

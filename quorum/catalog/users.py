@@ -145,6 +145,15 @@ def check(command: UserCommand) -> None:
                 check_text(f"{right} pattern", pattern, MAX_NAME_BYTES)
 
 
+def check_new_user_name(name: str) -> None:
+    """As check_user_name, before a name becomes part of a command. There, the text for a wrong length is part of the
+    reply, so it stays as it is."""
+    size = len(name.encode())
+    if not 1 <= size <= MAX_NAME_BYTES:
+        raise ArgumentError(f"a user name of {size} bytes; allowed: 1..{MAX_NAME_BYTES}")
+    check_user_name(name)
+
+
 def check_user_name(name: str) -> None:
     """Raises ArgumentError for a name that no user can have: a colon ends it in HTTP's basic authentication."""
     check_text("user name", name, MAX_NAME_BYTES)

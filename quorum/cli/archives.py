@@ -34,7 +34,7 @@ WAIT_S = 1
 
 
 def archive(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE...")],
+    queues: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="the queues' names")],
     to: Annotated[
         Path, typer.Option("--to", metavar="DIR", help="the archive; an existing one is continued")
     ],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, print_json
+from quorum.cli.console import CliError, JsonOption, naming, print_json
 from quorum.cli.counts import counted
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def create(
     """Check a stopped member's data, and copy it to a new directory."""
     from quorum.node.maintenance.backup import create_backup
 
-    _show(create_backup(data_dir, backup), backup, as_json)
+    with naming(backup):
+        made = create_backup(data_dir, backup)
+    _show(made, backup, as_json)
 
 
 @app.command()
@@ -80,7 +82,8 @@ def recover(
     from quorum.node.maintenance.new_cluster import LossNotAccepted, new_cluster
 
     try:
-        done = new_cluster(source, data_dir, accepts_loss=accepts_loss)
+        with naming(data_dir):
+            done = new_cluster(source, data_dir, accepts_loss=accepts_loss)
     except LossNotAccepted as error:
         if as_json:
             print_json(asdict(error.found))

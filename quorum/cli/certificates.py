@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from quorum.cli.certificate_files import AUTHORITY_DAYS, write_certificates
+from quorum.cli.console import naming
 
 app = typer.Typer(help="Certificates for development and tests.", no_args_is_help=True)
 
@@ -21,10 +22,12 @@ def create(
     directory: Annotated[Path, typer.Option("--dir", help="where the files are written")] = Path(
         "certificates"
     ),
-    days: Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="how long they are valid")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="days that they are valid")] = 365,
 ) -> None:
     """Create certificates for hosts and clients, and an authority (ca.pem, ca.key) if the directory has none.
 
     With ca.key, anybody can make more of them. For production, use the authority of your organisation."""
-    for line in write_certificates(directory, names, days):
+    with naming(directory):
+        lines = list(write_certificates(directory, names, days))
+    for line in lines:
         print(line)

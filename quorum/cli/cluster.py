@@ -27,6 +27,7 @@ from quorum.cli.console import (
     closing,
     connect,
     default_url,
+    naming,
     note,
     output,
     print_json,
@@ -38,7 +39,7 @@ from quorum.errors import ClusterError
 
 if TYPE_CHECKING:
     from quorum.cli.local_cluster import LocalCluster
-    from quorum.client.admin.records import ClusterStatus, DiskInfo, GroupInfo
+    from quorum.client.admin.records import ClusterStatus, DiskInfo, GroupInfo, MemberProgress
 
 app = typer.Typer(
     help="Manage a cluster's members, or a local cluster of processes for development.", no_args_is_help=True
@@ -117,14 +118,15 @@ def up(
     ports, http_ports = (
         None if first is None else [first + number for number in range(count)] for first in (port, http_port)
     )
-    cluster = LocalCluster(
-        directory,
-        count,
-        client_ports=ports,
-        http_ports=http_ports,
-        sink=None if detach else sink,
-        secured=secured,
-    )
+    with naming(directory):
+        cluster = LocalCluster(
+            directory,
+            count,
+            client_ports=ports,
+            http_ports=http_ports,
+            sink=None if detach else sink,
+            secured=secured,
+        )
     if cluster.running():
         raise ClusterError(
             f"members of {directory} are running already ({', '.join(cluster.running())}); "
@@ -301,7 +303,8 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
-    new = cluster.prepare()
+    with naming(directory):
+        new = cluster.prepare()
     try:
         cluster.start([new.name])
         cluster.wait_standing(new.name, "waiting")
@@ -426,14 +429,22 @@ def _behind(seen: ClusterStatus) -> Iterator[str]:
     """How far members are behind the answering node, in the groups that it leads."""
     for group in seen.groups:
         far = [
-            f"{each.name} is {counted(group.last_index - each.match_index, 'entry', 'entries')} behind"
-            if each.match_index
-            else f"how far {each.name} is behind is not known yet"
+            _how_far(each, group.last_index - each.match_index)
             for each in group.progress
             if each.match_index < group.last_index
         ]
         if far:
             yield f"{_name(group)}: {', '.join(far)}"
+
+
+def _how_far(member: MemberProgress, entries: int) -> str:
+    """entries: that the leader has and the member does not, as far as the leader knows."""
+    if member.match_index:
+        lost = "" if member.reachable else " and cannot be reached"
+        return f"{member.name} is {counted(entries, 'entry', 'entries')} behind{lost}"
+    if not member.reachable:
+        return f"{member.name} cannot be reached, so how far it is behind is not known"
+    return f"how far {member.name} is behind is not known yet"
 
 
 def _name(group: GroupInfo) -> str:

@@ -253,6 +253,16 @@ def still_trying(missing: str) -> Iterator[None]:
         notice.cancel()
 
 
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """An error of the system in the block that names no file, as that of a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
+
+
 def confirm(question: str) -> None:
     """Ask on stderr before what cannot be undone. CliError unless the answer is yes."""
     print(f"{question} [y/N, --yes answers in scripts]", end=" ", file=sys.stderr, flush=True)

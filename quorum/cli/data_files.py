@@ -16,7 +16,10 @@ DAMAGED, CANNOT_CHECK = 1, 2
 
 def inspect_file(
     file: Annotated[
-        Path, typer.Argument(help="a segment, index, snapshot, reserve or MANIFEST of a node's log")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="a segment, index, snapshot, reserve or MANIFEST of a node's log"
+        ),
     ],
     as_json: JsonOption = False,
 ) -> None:
@@ -74,7 +77,9 @@ def _line(fields: dict[str, object], text: str, as_json: bool) -> None:
 
 
 def check(
-    directory: Annotated[Path, typer.Argument(help="a member's data_dir; the member must not run")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DATA_DIR", help="a member's data_dir; the member must not run")
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Check every byte of a stopped member's data. Status 0: no damage; 1: damage was found; 2: the data cannot be

@@ -37,7 +37,7 @@ ONE = {"bindings": "binding", "exchanges": "exchange", "policies": "policy", "qu
 @app.command("export")
 def export(
     file: Annotated[
-        Path, typer.Argument(metavar="[FILE]", help="where to write them; - or nothing: standard output")
+        Path, typer.Argument(metavar="FILE", help="where to write them; - or nothing: standard output")
     ] = STANDARD,
     url: UrlOption = None,
     timeout: TimeoutOption = None,

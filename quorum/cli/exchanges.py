@@ -51,7 +51,7 @@ BindingArgumentOption = Annotated[
 
 @app.command("list")
 def list_(
-    prefix: Annotated[str, typer.Argument(help="only names that begin with this")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="only names that begin with this")] = "",
     url: UrlOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
@@ -153,7 +153,7 @@ def delete(
 
 @bindings_app.command("list")
 def list_bindings(
-    exchange: Annotated[str, typer.Argument(metavar="[EXCHANGE]", help="only bindings from this one")] = "",
+    exchange: Annotated[str, typer.Argument(metavar="EXCHANGE", help="only bindings from this one")] = "",
     queue: Annotated[str, typer.Option("--queue", "-q", help="only bindings to this queue")] = "",
     url: UrlOption = None,
     timeout: TimeoutOption = None,

@@ -23,7 +23,7 @@ def health(
     address: Annotated[
         str | None,
         typer.Argument(
-            metavar="[HOST:PORT]",
+            metavar="HOST:PORT",
             envvar="QUORUM_URL",
             help="a member's address for clients, or its URL, of which the first member is asked; without it "
             f"QUORUM_URL, else the local cluster in ./quorum-data, else {DEFAULT_URL}",

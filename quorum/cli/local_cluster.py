@@ -28,7 +28,7 @@ import signal
 import socket
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +66,6 @@ POLL_S = 0.05
 CALL_LIMIT_S = 2.0
 OUTSIDE_S = 2.0
 """Seconds for which a starting node may report that it is no member, until it has read its log."""
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +180,15 @@ class LocalCluster:
             for number, name in enumerate(f"node-{n}" for n in range(1, count + 1))
         }
         self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._fill(settings, secured)
+        except BaseException:  # what is half made would keep another attempt from the directory
+            for made in self.directory.iterdir():
+                shutil.rmtree(made) if made.is_dir() else made.unlink()
+            raise
+
+    def _fill(self, settings: Mapping[str, str | int], secured: bool) -> None:
+        """Write the files of a new cluster."""
         self._write_secret("secret", secrets.token_hex(32))
         self._settings = {**(self._secure() if secured else {}), **settings}
         for member in self._members.values():
@@ -592,7 +599,6 @@ class LocalCluster:
         self,
         names: Sequence[str] | None = None,
         limit_s: float = START_LIMIT_S,
-        progress: Progress | None = None,
         *,
         new_nodes: Sequence[str] = (),
     ) -> dict[str, str]:
@@ -614,8 +620,6 @@ class LocalCluster:
             for name in tuple(waiting):
                 if self._is_ready(name):
                     waiting.remove(name)
-                    if progress is not None:
-                        progress(name)
                 elif name in new_nodes and self._waits_to_be_added(name):
                     waiting.remove(name)
                     new[name] = "waiting"
@@ -629,9 +633,9 @@ class LocalCluster:
                 )
             time.sleep(POLL_S)
 
-    def wait_standing(self, name: str, standing: str, limit_s: float = START_LIMIT_S) -> None:
+    def wait_standing(self, name: str, standing: str) -> None:
         """Wait until this node reports this standing. Raises ClusterError as wait_ready does."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + START_LIMIT_S
         while (seen := self.status(name)) is None or seen.standing != standing:
             if name in self.ended() or time.monotonic() > deadline:
                 raise ClusterError(f"member {name} is not {standing}:\n{self.last_output(name)}")

@@ -7,6 +7,7 @@ command imports heavy packages itself, so that help appears at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -193,24 +194,58 @@ def demo(
 
 
 def main() -> None:
-    """Run the command line and end the process (the entry point)."""
+    """Run the command line and end the process."""
+    _open_closed_files()
     try:
-        app(prog_name="quorum")
+        try:
+            app(prog_name="quorum")
+        except SystemExit:
+            sys.stdout.flush()
+            raise
     except KeyboardInterrupt:
         status = 130
-    except BrokenPipeError:
-        # the reader has closed our output; nothing more can be written, not even at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has closed our output
+        _drop_output()
         status = 1
     except Exception as error:
         status = _tell(error)
+        if _is_of_output(error):
+            _drop_output()
     else:
         status = 0
     sys.exit(status)
 
 
+def _open_closed_files() -> None:
+    """Open the standard files that the caller has closed: Python has None for them, and the next file that is opened
+    would get their numbers. There is no input. Output cannot be written, and that is an error as everywhere, because
+    `consume` settles what it has written."""
+    for name, mode, flags in (
+        ("stdin", "r", os.O_RDONLY),
+        ("stdout", "w", os.O_RDONLY),
+        ("stderr", "w", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            # it is open until the process ends
+            setattr(sys, name, open(os.open(os.devnull, flags), mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _is_of_output(error: Exception) -> bool:
+    """Whether standard output could not be written. Commands that write other files name them (console.naming)."""
+    if not isinstance(error, OSError) or error.filename:
+        return False
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EBADF)
+
+
+def _drop_output() -> None:
+    """Nothing more can be written, not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
+        if _is_of_output(error):
+            return f"the output cannot be written: {error.strerror}"
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if getattr(error, "reason", "") == "LOG_IN_NEEDED":
         lacks_user = "QUORUM_PASSWORD" in os.environ and not os.environ.get("QUORUM_USER")

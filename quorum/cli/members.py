@@ -92,17 +92,28 @@ def _join(address: str, replaced: str | None, url: str | None, wait_s: int, pati
 def ask(service: Service, address: str, limit_s: float = ASK_LIMIT_S) -> ClusterStatus | None:
     """The cluster's status from one node of a service; None if it does not answer. The call uses no session, because
     a drained node, or one that is not a member, opens none."""
+    from quorum.client.errors import QuorumError
+
+    try:
+        return _ask(service, address, limit_s)
+    except QuorumError:
+        return None
+
+
+def _ask(service: Service, address: str, limit_s: float) -> ClusterStatus:
+    """The same; QuorumError if it does not answer, or refuses to."""
     import grpc
 
     from quorum.client.admin.records import ClusterStatus
+    from quorum.client.errors import from_rpc_error
     from quorum.v1 import admin_pb2, admin_pb2_grpc
 
     with service.open_blocking_channel(address) as channel:
         stub = admin_pb2_grpc.AdminStub(channel)
         try:
             return ClusterStatus.of(stub.ClusterStatus(admin_pb2.ClusterStatusRequest(), timeout=limit_s))
-        except grpc.RpcError:
-            return None
+        except grpc.RpcError as problem:
+            raise from_rpc_error(problem, f"asking the node at {address}") from problem
 
 
 def _asked(service: Service, patience: Patience) -> Iterator[tuple[str, ClusterStatus]]:
@@ -149,16 +160,18 @@ def _administer(url: str | None, patience: Patience) -> Iterator[Client]:
 
 def _ask_new_node(url: str | None, address: str, patience: Patience) -> MemberInfo:
     from quorum.client.connection.endpoints import parse_url
+    from quorum.client.errors import UnavailableError
 
     try:
         host_port(address)
     except ValueError as error:
         raise CliError(str(error)) from None
-    seen = ask(parse_url(url or default_url()), address, min(ASK_LIMIT_S, patience.left_s() / 2))
-    if seen is None:
-        raise CliError(
-            f"no node answers at {address}; give the node's client address, such as node-4.example:7400", 1
-        )
+    service = parse_url(url or default_url())
+    try:
+        seen = _ask(service, address, min(ASK_LIMIT_S, patience.left_s() / 2))
+    except UnavailableError as error:
+        where = "give the node's client address, such as node-4.example:7400"
+        raise CliError(f"{error}; {where}", 1) from error
     if seen.standing not in ("waiting", "member"):
         raise CliError(f"the node at {address} cannot join: it is {seen.standing} in its cluster")
     return seen.own
@@ -206,7 +219,9 @@ def undrain(name: NameArgument, url: UrlOption = None, timeout: TimeoutOption = 
 
 
 def transfer(
-    group: Annotated[int, typer.Argument(min=0, help="a group's number; 0 is the system group")],
+    group: Annotated[
+        int, typer.Argument(metavar="GROUP", min=0, help="a group's number; 0 is the system group")
+    ],
     name: NameArgument,
     url: UrlOption = None,
     timeout: TimeoutOption = None,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Add = Callable[[Transaction, list[Message]], None]
     Send = Callable[[Client, list[Message]], concurrent.futures.Future[int]]
 
-QueueArgument = Annotated[str, typer.Argument(help="the queue's name")]
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's name")]
 JsonLinesOption = Annotated[
     bool, typer.Option("--json-lines", "-j", help="a message a line, as JSON with properties")
 ]
@@ -68,9 +68,10 @@ CONFIRM_S = 60.0
 
 def publish(
     queue: Annotated[
-        str | None, typer.Argument(help="the queue's name; with --exchange the first message")
+        str | None,
+        typer.Argument(metavar="QUEUE", help="the queue's name; with --exchange the first message"),
     ] = None,
-    bodies: Annotated[list[str] | None, typer.Argument(metavar="[BODY]...", help="one message each")] = None,
+    bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY...", help="one message each")] = None,
     exchange: Annotated[
         str | None, typer.Option("--exchange", "-e", help="publish to this exchange instead of a queue")
     ] = None,
@@ -115,6 +116,7 @@ def publish(
 ) -> None:
     """Publish arguments, or stdin: one message a line, or JSON lines. Ends when all messages are confirmed."""
     from quorum.client import Message
+    from quorum.client.values import MAX_DELAY_S
 
     if exchange is None:
         if queue is None:
@@ -129,6 +131,8 @@ def publish(
         raise CliError("--json-lines and --whole exclude each other")
     properties = pairs(property_, "property")
     if delay is not None:
+        if not 0 <= delay <= MAX_DELAY_S:
+            raise CliError(f"--delay {delay:g}; allowed: 0 to {MAX_DELAY_S} seconds")
         properties = {**properties, "delivery-delay": math.ceil(delay * 1000)}
     application = pairs(application_property, "application property")
     if not bodies and sys.stdin.isatty():

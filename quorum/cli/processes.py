@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from quorum.cli.console import naming
 from quorum.errors import ClusterError
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -65,7 +66,8 @@ class ProcessId:
             return 0
 
     def write(self, file: Path) -> None:
-        file.write_text(f"{self.pid} {self.started}\n", encoding="ascii")
+        with naming(file):
+            file.write_text(f"{self.pid} {self.started}\n", encoding="ascii")
 
     @classmethod
     def read(cls, file: Path) -> ProcessId | None:

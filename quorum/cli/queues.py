@@ -34,7 +34,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's 
 
 @app.command("list")
 def list_(
-    prefix: Annotated[str, typer.Argument(help="only names that begin with this")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="only names that begin with this")] = "",
     url: UrlOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
@@ -224,7 +224,8 @@ def show_redriven(queue: str, found: Redriven, *, as_json: bool) -> None:
             print(f"in doubt: {counted(count, 'message')}, in {printable(name)}, {printable(queue)} or both")
         if not found.is_complete:
             print(
-                "stopped early: too many messages stay; choose some with --selector, or take them out of the queue"
+                "stopped early: too many messages stay, or the queue was deleted meanwhile; if too many stay, choose "
+                "some with --selector, or take them out of the queue"
             )
         if not (found.moved or found.left or found.doubtful):
             print("nothing to move")

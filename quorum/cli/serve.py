@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -108,11 +109,24 @@ def log_to_stderr(level: str, line_format: Literal["text", "json"] = "text") -> 
             *(as_json if line_format == "json" else as_text),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_LogFile()),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_OfLibraries(logging.ERROR)])
     return lowest.set
+
+
+class _LogFile:
+    """Standard error, as far as it can be written. A line that cannot be written is dropped: a full disk below the log,
+    or a reader that has ended, must not end the member."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 class _OfLibraries(logging.Handler):

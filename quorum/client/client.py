@@ -49,7 +49,16 @@ from quorum.client.errors import (
 )
 from quorum.client.messages.batch import Batch, Message, prepare
 from quorum.client.messages.delivery import DeliveredMessage, Target, by_holder
-from quorum.client.messages.routes import Address, Route, Through, at_once, check_name, check_names, describe
+from quorum.client.messages.routes import (
+    Address,
+    Route,
+    Through,
+    at_once,
+    check_name,
+    check_names,
+    describe,
+    of_batch,
+)
 from quorum.client.session.consumer import MAX_COUNT, Consumer, ConsumerOptions
 from quorum.client.session.publisher import boottime_s
 from quorum.client.session.session import Session
@@ -59,6 +68,8 @@ from quorum.client.values import (
     Properties,
     require_flag,
     require_selector,
+    require_text,
+    require_timeout,
     require_whole,
     with_delay,
 )
@@ -96,6 +107,11 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         a client with only the calls of administration, which a drained member serves, too. channels: opens a channel to
         an endpoint; None: as the URL says. clock_s: a monotonic clock, in seconds."""
         service = parse_url(url)
+        if not callable(timeout_ms):
+            require_timeout("timeout_ms", timeout_ms)
+        require_timeout("connect_timeout_ms", connect_timeout_ms)
+        require_timeout("silence_ms", silence_ms)
+        require_flag("near_leader", near_leader)
         self._endpoints = service.endpoints
         self._default_ms = timeout_ms if callable(timeout_ms) else lambda: timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
@@ -139,6 +155,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
 
     async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Wait for open publishes, up to timeout_ms, and end the session; checked-out messages are returned."""
+        require_timeout("timeout_ms", timeout_ms, may_be_over=True)
         self._is_closed = True
         session, self._session = self._session, None
         if session is not None:
@@ -251,7 +268,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         `encode_batch`, or a serialized MessageBatch. immediate: PublishRejected, reason NO_CONSUMERS, if consumers
         cannot take all messages at once; then no message of the Raft group is published.
         """
-        return await self._publish_batch(at_once(_queues(queue), immediate), batch, timeout_ms)
+        return await self._publish_batch(at_once(of_batch(queue), immediate), batch, timeout_ms)
 
     async def publish_batch_to(
         self,
@@ -293,7 +310,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         timeout_ms: int | None = None,
     ) -> asyncio.Future[int]:
         """Publish without waiting for the confirm. Returns a future of it as soon as the window has room."""
-        return await self._send_batch(at_once(_queues(queue), immediate), batch, timeout_ms)
+        return await self._send_batch(at_once(of_batch(queue), immediate), batch, timeout_ms)
 
     async def send_batch_to(
         self,
@@ -354,6 +371,8 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
             priority=priority,
         )
         tag = f"consumer-{secrets.token_hex(4)}" if consumer_tag is None else consumer_tag
+        require_text("consumer_tag", tag)
+        require_flag("auto_settle", auto_settle)
         if not tag:
             raise UsageError("a consumer tag has at least one character")
         return Consumer(self._live().attachments, queue, tag, options)
@@ -426,6 +445,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         check_name(queue)
         require_whole("start_sequence", start_sequence, 0, MAX_SEQUENCE)
         require_whole("limit", limit, 0, MAX_SEQUENCE)
+        require_flag("delayed", delayed)
         request = queue_pb2.BrowseRequest(
             queue=queue, start_sequence=start_sequence, limit=limit, delayed=delayed
         )
@@ -492,6 +512,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         """Remove the ready, delayed and dead messages; checked-out ones stay. Returns the number of removed messages
         (fewer if an earlier try removed some). Messages that are published after the call began may stay; a repeat
         never removes them. dead_only: remove only those that wait for a dead-letter target."""
+        require_flag("dead_only", dead_only)
         left_ms = self._time_left(timeout_ms)
         queue = await self._look_up(name, "PurgeQueue", left_ms())
         request = admin_pb2.PurgeQueueRequest(
@@ -505,6 +526,10 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         """Move the messages that are ready in a dead-letter queue back to the queues where they died last. A message is
         settled when the other queue has confirmed it: if this client ends in between, it is in both. limit: the highest
         number of messages, with those that stay. only: the queue where they have died; others are passed over."""
+        if limit is not None:
+            require_whole("limit", limit, 0, MAX_SEQUENCE)
+        if only is not None:
+            require_text("only", only)
         return await redrive(self, queue, selector, limit, only)
 
     async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
@@ -605,9 +630,5 @@ def connect(
     )
 
 
-def _queues(queue: str | Sequence[str]) -> str | tuple[str, ...]:
-    return queue if isinstance(queue, str) else tuple(queue)
-
-
 def _through(exchange: str, routing_key: str | Sequence[str], mandatory: bool, immediate: bool) -> Route:
-    return Through(exchange, _queues(routing_key), mandatory, immediate)
+    return Through(exchange, of_batch(routing_key), mandatory, immediate)

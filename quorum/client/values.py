@@ -23,6 +23,10 @@ FieldValue = bool | int | float | str | bytes
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_DELAY_S = 100 * 365 * 24 * 3600
 """The longest delay of `publish`, in seconds."""
+MAX_SHOWN = 80
+"""Characters of a value in the text of an error."""
+MAX_TIMEOUT_MS = 10**12
+"""The longest limit of a call, about 31 years. gRPC and asyncio cannot count much longer times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +83,47 @@ _FIELD_BY_NAME: dict[str, str] = {
 }
 
 
+def _shown(value: object) -> str:
+    """The value for the text of an error, cut if it is long."""
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no integer of thousands of digits
+        return "a number of thousands of digits"
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}..."
+
+
+def require_text(name: str, value: object) -> None:
+    """UsageError unless the value is text that UTF-8 can encode. The error does not repeat the value: it may be a
+    password."""
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as problem:
+        raise UsageError(
+            f"{name} is not UTF-8 text: character {problem.start + 1} is half a surrogate pair"
+        ) from None
+
+
+def require_texts(**values: object) -> None:
+    """`require_text` for each of the named arguments."""
+    for name, value in values.items():
+        require_text(name, value)
+
+
+def require_timeout(name: str, value: object, *, may_be_over: bool = False) -> None:
+    """UsageError unless the value is a time in milliseconds that a call can wait. may_be_over: a program that counts
+    down the time to its own deadline may give a negative one."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    least = -MAX_TIMEOUT_MS if may_be_over else 0
+    if not is_number or not least <= value <= MAX_TIMEOUT_MS:  # type: ignore[operator]
+        raise UsageError(f"{name} {_shown(value)}; allowed: milliseconds from 0 to {MAX_TIMEOUT_MS}")
+
+
 def require_flag(name: str, value: object) -> None:
     """UsageError unless the value is True or False."""
     if not isinstance(value, bool):
-        raise UsageError(f"{name} is True or False, not {value!r}")
+        raise UsageError(f"{name} is True or False, not {_shown(value)}")
 
 
 def require_whole(name: str, value: object, least: int, most: int) -> None:
@@ -92,13 +133,12 @@ def require_whole(name: str, value: object, least: int, most: int) -> None:
             return
     except TypeError:
         pass
-    raise UsageError(f"{name} {value!r}; allowed: a whole number from {least} to {most}")
+    raise UsageError(f"{name} {_shown(value)}; allowed: a whole number from {least} to {most}")
 
 
 def require_selector(selector: object) -> None:
     """UsageError unless the selector is text. The service checks its syntax."""
-    if not isinstance(selector, str):
-        raise UsageError(f"a selector is text, not {type(selector).__name__}")
+    require_text("a selector", selector)
 
 
 def require_mapping(what: str, value: object) -> None:
@@ -128,12 +168,15 @@ def set_value(target: Any, value: FieldValue, name: str) -> None:
         target.boolean = value
     elif isinstance(value, int):
         if not INT64_MIN <= value <= INT64_MAX:
-            raise UsageError(f"value of {name!r} does not fit 64 bits: {value}")
+            raise UsageError(f"value of {name!r} does not fit 64 bits: {_shown(value)}")
         target.integer = value
     elif isinstance(value, float):
         target.floating = value
     elif isinstance(value, str):
-        target.text = value
+        try:
+            target.text = value
+        except UnicodeEncodeError:
+            raise UsageError(f"value of {name!r} is not UTF-8 text: half a surrogate pair") from None
     elif isinstance(value, bytes | bytearray | memoryview):
         target.binary = bytes(value)
     else:
@@ -157,6 +200,7 @@ def arguments(given: Mapping[str, object] | None) -> dict[str, Any]:
     if given is not None:
         require_mapping("arguments", given)
     for name, value in (given or {}).items():
+        require_text("the name of an argument", name)
         plain = value
         if isinstance(value, list | tuple):
             if not all(isinstance(item, str) for item in value):
@@ -195,7 +239,7 @@ def encode_properties(
             setattr(result, name, value)
         except (TypeError, ValueError) as problem:
             raise UsageError(
-                f"property {amqp_name(name)!r} cannot be {value!r}; allowed: {_ALLOWED.get(name, 'text')}"
+                f"property {amqp_name(name)!r} cannot be {_shown(value)}; allowed: {_ALLOWED.get(name, 'text')}"
             ) from problem
     require_mapping("application properties", application_properties or {})
     for name, value in (application_properties or {}).items():
@@ -253,5 +297,6 @@ def property_filter(given: Mapping[str, Mapping[str, FieldValue]]) -> Any:
         require_mapping(f"the {section.replace('_', ' ')} of a property filter", entries)
         target = getattr(result, section.replace("-", "_"))
         for name, value in entries.items():
+            require_text("the name of a property", name)
             set_value(target[name], value, name)
     return result

@@ -30,6 +30,9 @@ NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors that mean no more files can be opened, by this process or by the system."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_DESCRIPTORS
 """Errors that mean there is no space, on the disk or for an open file: the disk has not failed."""
+MAX_BUFFERS = 1024
+"""Buffers that one call of pwritev takes (IOV_MAX)."""
+
 SPARE_DESCRIPTORS = 32
 """Open files that a member keeps for its log. They suffice for a snapshot, a segment with its index, and directories
 that are being synced, by several groups and threads at a time."""
@@ -258,16 +261,15 @@ class RealFiles:
         return RealLock(descriptor)
 
 
-def write_fully(file: File, buffers: Sequence[bytes], offset: int, *, most: int = 1024) -> int:
+def write_fully(file: File, buffers: Sequence[bytes], offset: int) -> int:
     """Write all buffers at offset, however few bytes one call takes; returns the offset after them.
 
-    most is the number of buffers that one call may carry (IOV_MAX). A call that takes nothing is an error, because
-    trying for ever would hang the node.
+    A call that takes nothing is an error, because trying for ever would hang the node.
     """
     start = 0
     count = len(buffers)
     while start < count:
-        batch: Sequence[bytes] = buffers[start : start + most]
+        batch: Sequence[bytes] = buffers[start : start + MAX_BUFFERS]
         wanted = sum(map(len, batch))
         taken = file.pwritev(batch, offset)
         offset += taken

@@ -43,7 +43,7 @@ def inspect(path: Path, files: Files | None = None) -> Iterator[RecordInfo]:
     if path.suffix == ".index":
         yield from _inspect_index(path, RealFiles() if files is None else files)
         return
-    file = (RealFiles() if files is None else files).open(path)
+    file = RealFiles().open(path)
     try:
         stamp = Stamp(decode_header(file.pread(HEADER_BLOCK, 0), path).file_id)
         scanner = Scanner(path, file, file.size())
@@ -81,9 +81,9 @@ _FIRST_BYTES = {
 }
 
 
-def kind_of(path: Path, files: Files | None = None) -> FileKind | None:
+def kind_of(path: Path) -> FileKind | None:
     """The kind of this file; None if it is none of a log's files, or its first bytes are damaged."""
-    file = (RealFiles() if files is None else files).open(path)
+    file = RealFiles().open(path)
     try:
         first = file.pread(8, 0)
     finally:
@@ -104,9 +104,9 @@ class SnapshotInfo:
     problem: str | None = None
 
 
-def inspect_snapshot(path: Path, files: Files | None = None) -> SnapshotInfo:
+def inspect_snapshot(path: Path) -> SnapshotInfo:
     """The content of a snapshot file, all of it checked. LogDamaged if its header cannot be read."""
-    data = read_file(RealFiles() if files is None else files, path)
+    data = read_file(RealFiles(), path)
     try:
         group, index, term, length = decode_snapshot_header(data)
     except SnapshotDamaged as error:
@@ -118,9 +118,9 @@ def inspect_snapshot(path: Path, files: Files | None = None) -> SnapshotInfo:
     return SnapshotInfo(group, index, term, length)
 
 
-def inspect_manifest(path: Path, files: Files | None = None) -> list[Listed]:
+def inspect_manifest(path: Path) -> list[Listed]:
     """The segments that a manifest lists. LogDamaged, LogUnknown."""
-    return list(decode_manifest(read_file(RealFiles() if files is None else files, path), path).segments)
+    return list(decode_manifest(read_file(RealFiles(), path), path).segments)
 
 
 def _inspect_index(path: Path, files: Files) -> Iterator[RecordInfo]:

@@ -301,11 +301,6 @@ class Store:
         self._segments = {}
         return segments
 
-    @property
-    def segment_count(self) -> int:
-        """Number of the log's segments."""
-        return len(self._segments)
-
     # ---- inside
 
     def _find(self, group: int, key: int, *, is_page: bool = False) -> tuple[Body, bytes, Segment | None]:

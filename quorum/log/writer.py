@@ -44,8 +44,6 @@ class LogStats:
 
     appends: int = 0
     syncs: int = 0
-    bytes_written: int = 0
-    """Headers and bodies, written to segments."""
     rolls: int = 0
     reserve_uses: int = 0
     """Segments that came from the reserve."""
@@ -275,7 +273,6 @@ class Writer:
             written = write_fully(self.active.file, buffers, self._written)
             assert written == self._position
             self.active.file.sync_data()
-        self.stats.bytes_written += written - self._written
         self.stats.syncs += 1
         self._written = written
         self.extent = (self.active, written)

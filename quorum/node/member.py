@@ -253,6 +253,7 @@ class Member:
             self.config.skip_entries,
             self.versions,
             self.log,
+            self._network,
         ).take_queries(table)
         return table
 
@@ -569,10 +570,6 @@ class Member:
     def boot(self) -> int:
         """The number under which sessions are opened now; see SessionTable.declared_down."""
         return self._table.boot
-
-    @property
-    def malformed_frames(self) -> int:
-        return self._frames.malformed
 
     @property
     def catalog(self) -> CatalogMachine:

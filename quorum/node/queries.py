@@ -402,7 +402,7 @@ class Health:
     """standing: this node's standing in its cluster (one of STANDINGS). reason_to_leave: why clients have
     to leave a node that is not ready; empty if they need not. leaderships: by group. is_catching_up: the node was a
     member when it stopped, and its standing is only that of the old entries that it has applied so far. others: whether
-    each other member can be reached, by name."""
+    each other member can be reached, by name. refused: the names of those that refuse this node, or that it refuses."""
 
     standing: str
     is_ready: bool
@@ -410,6 +410,7 @@ class Health:
     leaderships: Mapping[int, Leadership]
     is_catching_up: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from quorum.client.errors import (
     PermissionRefused,
     PublishRejected,
     QuorumError,
+    RefusedError,
     RolledBack,
     from_rpc_error,
 )
@@ -440,6 +441,45 @@ def test_sessions_without_a_user_end_with_the_first_user() -> None:
             await client.publish("mine", b"x")
             await client.set_user("admin", PASSWORD, administers=True)
             assert isinstance(await ends(client), PermissionRefused)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("takes", ["nothing", "certificates", "tokens"])
+def test_the_first_user_can_log_in(takes: str) -> None:
+    """Else the cluster would be lost: every call needs a user, and none could log in."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(LIMIT_S), serving() as (url, [api]), quorum.connect(url) as client:
+            api.hub.access.takes_certificates = takes == "certificates"
+            if takes == "tokens":
+                api.hub.access.reconfigure(lambda _: ("admin", 0.0), is_open_without_users=False)
+            made = client.set_user("admin", administers=True)
+            if takes == "nothing":
+                with pytest.raises(RefusedError, match="no administrator could log in afterwards") as refused:
+                    await made
+                assert refused.value.reason == "LAST_ADMINISTRATOR"
+                assert await client.users() == []
+            else:
+                assert await made
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128])
+def test_a_user_name_of_a_wrong_length_is_refused(name: str) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(LIMIT_S), serving() as (url, _), quorum.connect(url) as client:
+            for call in (
+                client.set_user(name, PASSWORD, administers=True),
+                client.set_permissions(name, "*", "*", "*"),
+                client.delete_user(name),
+            ):
+                with pytest.raises(RefusedError) as refused:
+                    await call
+                said = f"a user name of {len(name.encode())} bytes; allowed: 1..255"
+                assert str(refused.value).endswith(said)
+                assert refused.value.reason == "BAD_ARGUMENT"
 
     asyncio.run(scenario())
 

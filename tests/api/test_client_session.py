@@ -407,6 +407,26 @@ def test_messages_that_have_timed_out_before_they_were_sent_are_not_sent() -> No
     on_node(scenario)
 
 
+def test_an_answer_does_not_overtake_a_consumer_timeout() -> None:
+    """A client takes a settlement that is answered first for one that has an effect."""
+
+    async def scenario(node: Node) -> None:
+        consumer = await holding(node)
+        node.told()
+        for request_id, tag in ((2, 1), (3, 2)):
+            node.session.consumers.settle(request_id, consumer, Disposition(c.Settle, 5, ((tag, tag),)))
+        node.answer(Ok(1), 0)
+        node.say(ev.Notified(node.session.number, Notify(ADDRESS, 7, "c", 5, "timed_out", 2)))
+        node.answer(Ok(0), 1)
+        assert node.told() == [Done((2,)), TimedOut("c", 5, 2), Done((3,))]
+        assert node.session.outbox.size_bytes == 0
+        node.session.consumers.settle(4, consumer, Disposition(c.Settle, 5, ((2, 2),)))
+        node.answer(Ok(0))
+        assert node.told() == [Done((4,))]
+
+    on_node(scenario)
+
+
 def test_what_is_about_another_queue_that_had_the_tag_before_means_nothing() -> None:
     async def scenario(node: Node) -> None:
         bills = CatalogQueue(8, "bills", 1, (), c.QueueConfig("bills"))

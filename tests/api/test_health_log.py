@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from structlog.testing import capture_logs
@@ -87,6 +88,15 @@ def test_a_member_that_cannot_be_reached_is_one_warning_and_its_return_is_told()
     assert (warning["event"], warning["log_level"]) == ("member cannot be reached", "warning")
     assert (warning["member"], warning["reachable"]) == ("n2", "2 of 3 members")
     assert (back["event"], back["member"], back["after_s"]) == ("member can be reached again", "n2", 19.0)
+
+
+def test_of_a_member_that_is_refused_only_the_refusal_is_told() -> None:
+    """Another line has told the reason. When it no longer answers at all, that is told."""
+    lost, later_s = reaching(n2=False, n3=True), UNREACHABLE_S + 1
+    refused = replace(lost, refused=frozenset({"n2"}))
+    assert said((0, refused), (later_s, refused), (99, refused), (100, reaching(n2=True))) == []
+    [line] = said((0, refused), (later_s, refused), (9, lost), (10, lost))
+    assert (line["event"], line["member"]) == ("member cannot be reached", "n2")
 
 
 def test_each_loss_is_told_and_a_member_that_was_removed_does_not_come_back() -> None:

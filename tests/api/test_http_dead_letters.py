@@ -11,6 +11,8 @@ import pytest
 import quorum
 from quorum.api.http import dead_letters
 from quorum.api.http.dead_letters import Redriver
+from quorum.api.hub.hub import Hub
+from quorum.api.session.client_session import ClientSession
 from quorum.api.status import StatusError, unavailable
 from quorum.client.client import Client
 from quorum.v1 import queue_pb2
@@ -20,9 +22,12 @@ from support.members.served import serving
 PARKING = "/api/v1/queues/parking"
 
 
-async def park(client: Client, *origins: str, is_single_active: bool = False) -> None:
+async def park(
+    client: Client, *origins: str, is_single_active: bool = False, consumer_timeout_ms: int | None = None
+) -> None:
     """A message dies in each of these queues, in this order."""
-    await client.declare("parking", {"x-single-active-consumer": is_single_active})
+    timeout = {} if consumer_timeout_ms is None else {"x-consumer-timeout": consumer_timeout_ms}
+    await client.declare("parking", {"x-single-active-consumer": is_single_active, **timeout})
     for number, origin in enumerate(origins):
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "parking"}
         await client.declare(origin, arguments)
@@ -175,6 +180,40 @@ def test_a_message_whose_publish_is_not_answered_is_in_doubt_and_stays() -> None
             while (described := (await client.describe("parking")).queue).checked_out:
                 await asyncio.sleep(0.01)
             assert (described.ready, described.totals.settled) == (1, 1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("what", ["session", "timeout"])
+def test_a_message_that_cannot_be_settled_any_more_is_in_doubt_at_once(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session of the redrive ends while a publish is under way, or its messages time out."""
+    sessions: list[ClientSession] = []
+
+    def opened(hub: Hub) -> ClientSession:
+        sessions.append(ClientSession(hub))
+        return sessions[-1]
+
+    async def run() -> None:
+        async with serving() as (url, [api]), quorum.connect(url) as client:
+            await park(client, "orders", consumer_timeout_ms=1_000)
+
+            async def publish(request: queue_pb2.PublishRequest) -> None:
+                if what == "session":
+                    sessions[0].ended("node_down")
+                    for _ in range(100):  # the end is heard
+                        await asyncio.sleep(0)
+                    return
+                while not (await client.describe("parking")).queue.ready:
+                    await asyncio.sleep(0.01)
+
+            monkeypatch.setattr(dead_letters, "ClientSession", opened)
+            redriver = Redriver(api.hub)
+            async with asyncio.timeout(dead_letters.REDRIVE_S / 2):
+                found = await redriver.run("parking", "", 10, 1_000, publish, "ipv4:127.0.0.1:1", "")
+            assert (found["moved"], found["in_doubt"]) == ([], [{"queue": "orders", "messages": 1}])
+            assert not found["is_complete"]
 
     asyncio.run(run())
 

@@ -134,6 +134,18 @@ def test_users_and_permissions_count_here_as_everywhere() -> None:
     asyncio.run(run())
 
 
+def test_a_user_name_of_a_wrong_length_is_refused() -> None:
+    async def run() -> None:
+        async with member() as http:
+            for path in ("", "/permissions"):
+                for name, size in (("", 0), ("x" * 256, 256), ("%C3%A9" * 128, 256)):
+                    refused = await http.refused("PUT", f"/api/v1/users/{name}{path}", {})
+                    said = f"a user name of {size} bytes; allowed: 1..255"
+                    assert refused == (400, "BAD_ARGUMENT", said)
+
+    asyncio.run(run())
+
+
 def test_idle_connections_of_an_address_leave_places() -> None:
     """They would have all of them for ever: nothing else ends a connection that has sent no request."""
 

@@ -150,6 +150,21 @@ def test_the_properties_of_a_batch_take_a_turn_and_its_bodies_do_not(on_calls: A
     on_calls(scenario)
 
 
+def test_each_queue_of_a_list_takes_a_turn_while_its_policy_is_unknown(on_calls: Any) -> None:
+    """200 patterns of many pieces take some milliseconds a queue."""
+
+    async def scenario(calls: Calls) -> None:
+        policy = ap.Policy(name="p", pattern="*p*l*a*i*n*x*y*z")
+        policy.arguments["x-max-length"].integer = 5
+        await calls.api.call(calls.api.admin.SetPolicy(ap.SetPolicyRequest(policy=policy), Context()))  # type: ignore[arg-type]
+        for wanted in (2, 0):  # the second list knows the policies
+            calls.turns.clear()
+            assert [queue.name for queue in (await calls.api.list()).queues] == ["kept", "plain"]
+            assert [steps for _, steps in calls.turns] == [2] * wanted
+
+    on_calls(scenario)
+
+
 def test_a_publish_of_one_call_takes_a_turn(on_calls: Any) -> None:
     async def scenario(calls: Calls) -> None:
         for size in (500, 3_000):

@@ -39,6 +39,7 @@ from quorum_selectors import columns, jms
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.known_fields import APPLICATION
 from support.fake_server.server import FakeCluster, FakeNode, Predicate, StoredMessage
+from support.fifo.local_parts import drop_columns
 
 TINY = Sizes(
     selectors=(3, 20),
@@ -164,7 +165,7 @@ def test_an_attach_that_misses_a_match_fails_the_bench() -> None:
 def test_columns_that_were_dropped_are_read_again() -> None:
     queue = LocalQueue()
     fill(queue, Batches(40, 400, 10), 400)
-    queue.machine.drop_columns()
+    drop_columns(queue.machine)
     assert attach(queue, LOW_CARDINALITY_SELECTOR, 10).entries > 0
 
 

@@ -344,7 +344,7 @@ class _Queue:
 def test_a_change_looks_at_no_queue_and_each_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     monkeypatch.setattr(
-        "quorum.catalog.policies.matches", lambda pattern, name: bool(looked.append(name) or True)
+        "quorum.catalog.policies._fit", lambda pieces, name: bool(looked.append(name) or True)
     )
     policies = Policies([Policy("p", "*", 0, (("x-max-length", 1),))])
     queues: Any = [_Queue(number) for number in range(10)]
@@ -356,6 +356,17 @@ def test_a_change_looks_at_no_queue_and_each_is_worked_out_once(monkeypatch: pyt
     changed.forget(3)
     changed.effective(queues[3])
     assert len(looked) == 11
+
+
+def test_steps_grow_with_the_pieces_of_all_patterns() -> None:
+    plain = Policies([Policy(f"p{number}", f"q{number}.*", 0, ()) for number in range(200)])
+    assert plain.steps == 200
+    hostile = Policies([Policy(f"p{number}", "a*" * 80 + f"b{number}", 0, ()) for number in range(200)])
+    assert hostile.steps == 200 * 11
+    queue: Any = _Queue(1)
+    assert hostile.steps_for(queue) == hostile.steps
+    hostile.effective(queue)
+    assert hostile.steps_for(queue) == 0
 
 
 @given(st.binary(max_size=40))

@@ -179,9 +179,9 @@ def test_properties_are_read_once_and_only_where_an_exchange_needs_them() -> Non
     routes.bind("amq.topic", "q", "plain.#")
     routes.bind("amq.topic", "choice", "chosen.#", kind="exchange")
     routes.bind("amq.topic", "amq.headers", "chosen.#", kind="exchange")
-    assert not routes.router.route("amq.topic", "plain.a", fields).reads_fields
+    routes.router.route("amq.topic", "plain.a", fields)
     assert reads == []
-    assert routes.router.route("amq.topic", "chosen.a", fields).reads_fields
+    routes.router.route("amq.topic", "chosen.a", fields)
     assert len(reads) == 1
 
 

@@ -112,20 +112,46 @@ def test_a_list_of_queues_has_delayed_and_dead_messages_and_fits_into_80_columns
     assert last == ["orders", "1", "node-2", *cells]
 
 
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        (
+            (),
+            [
+                "group 1: node-3 is 1 entry behind",
+                "group 2: how far node-2 is behind is not known yet, node-3 is 4 entries behind",
+            ],
+        ),
+        (
+            ("node-2", "node-3"),
+            [
+                "group 1: node-3 is 1 entry behind and cannot be reached",
+                "group 2: node-2 cannot be reached, so how far it is behind is not known, node-3 is 4 entries "
+                "behind and cannot be reached",
+            ],
+        ),
+    ],
+)
 def test_the_status_says_who_is_behind_the_answering_node(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    lost: tuple[str, ...],
+    said: list[str],
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "200")
     found = admin_pb2.ClusterStatusResponse(answering_node="node-1")
+    for name in ("node-1", "node-2", "node-3"):
+        found.members.add(name=name, reachable=name not in lost)
     for group, far in enumerate(((7, 7), (7, 6), (0, 3), ())):
         wire = found.groups.add(group=group, leader="node-1", last_index=7)
         for name, index in zip(("node-2", "node-3"), far, strict=False):
             wire.progress.add(name=name, match_index=index)
     cluster._tables(ClusterStatus.of(found))
-    told = [line for line in capsys.readouterr().out.splitlines() if "behind" in line]
-    assert told == [
-        "group 1: node-3 is 1 entry behind",
-        "group 2: how far node-2 is behind is not known yet, node-3 is 4 entries behind",
+    assert [line for line in capsys.readouterr().out.splitlines() if "behind" in line] == said
+    progress = ClusterStatus.of(found).groups[2].progress
+    assert [(each.name, each.reachable) for each in progress] == [
+        ("node-2", "node-2" not in lost),
+        ("node-3", "node-3" not in lost),
     ]
 
 

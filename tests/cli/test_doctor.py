@@ -336,6 +336,11 @@ def test_certificates_that_fit_are_told_so(config: Path) -> None:
         ("pki/ca.pem", None, "peers_ca_file FILE cannot be read: No such file or directory"),
         ("pki/ca.pem", "rubbish", "tls_client_ca_file FILE is no PEM file of certificates"),
         ("administrator", "admin:short", "first_administrator_file FILE: "),
+        (
+            "administrator",
+            f"{'x' * 256}:long password",
+            "first_administrator_file FILE: a user name of 256 bytes; allowed: 1..255",
+        ),
         ("tokens", None, "token_keys_file FILE: "),
         ("tokens", "[]", "token_keys_file FILE: FILE is no set of keys (JWKS): it is no JSON object"),
         ("pki/127.0.0.1.key", STRANGE_KEY, "tls_key_file FILE cannot be used: "),

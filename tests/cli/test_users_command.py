@@ -152,3 +152,21 @@ def test_without_a_terminal_the_option_for_stdin_is_named() -> None:
     assert done.stderr.splitlines()[1:] == [
         "error: there is no terminal to ask for the password; --password-stdin reads it from stdin"
     ]
+
+
+def test_a_node_that_refuses_the_log_in_is_not_taken_for_a_silent_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = url.removeprefix("quorum://")
+    quorum(url, "users", "add", "admin", "--administer", "--password-stdin", stdin=f"{PASSWORD}\n")
+    for command in (("add", address), ("replace", "n1", address)):
+        said = refused(url, "cluster", *command)
+        assert said.startswith(f"asking the node at {address}: a user and a password are needed")
+    monkeypatch.setenv("QUORUM_USER", "admin")
+    monkeypatch.setenv("QUORUM_PASSWORD", OTHER)
+    said = refused(url, "cluster", "add", address)
+    assert said == f"asking the node at {address}: log-in as 'admin' failed: wrong user or password"
+    monkeypatch.delenv("QUORUM_USER")
+    silent = refused(url, "cluster", "add", "127.0.0.1:1")
+    assert silent.startswith("asking the node at 127.0.0.1:1: ")
+    assert silent.endswith("; give the node's client address, such as node-4.example:7400")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import quorum
-from quorum.client.errors import NotFound, PublishRejected, UsageError
+from quorum.client.errors import NotFound, PublishRejected, UnavailableError, UsageError
 from support.fake_server.harness import World, eventually, on_cluster
 
 
@@ -159,3 +159,13 @@ async def test_messages_are_in_the_order_of_calls_whether_mandatory_or_in_a_batc
         world.cluster.holds_confirms = False
         world.cluster.release_confirms()
         await asyncio.gather(*waiting)
+
+
+@on_cluster(1)
+async def test_an_error_of_all_bindings_names_none(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        world.nodes[0].unavailable_calls = 1_000
+        with pytest.raises(UnavailableError, match=r"^listing bindings: "):
+            await client.bindings(timeout_ms=150)
+        with pytest.raises(UnavailableError, match=r"^listing bindings of 'q': "):
+            await client.bindings(queue="q", timeout_ms=150)

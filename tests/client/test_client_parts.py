@@ -300,7 +300,7 @@ async def _decide_at_random(rng: random.Random) -> None:
         undecided -= set(range(first, last + 1))
         assert publisher.lowest_unconfirmed == min(undecided, default=total + 1)
     assert publisher.is_idle
-    assert publisher.unconfirmed_bytes == 0
+    assert publisher._bytes == 0
     start = 1
     for size, future in zip(sizes, futures, strict=True):
         wrong = {number - start for number in range(start, start + size) if number in refused}

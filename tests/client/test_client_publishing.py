@@ -556,8 +556,6 @@ async def test_a_name_that_no_request_can_carry_is_refused_and_the_client_goes_o
             client.transaction().publish_to("e", bad, b""),
             client.get(bad),
             client.get("q", 1 << 40),
-            client.consume("q", f"a = '{bad}'").start(),
-            client.consume("q", consumer_tag=bad).start(),
         ):
             with pytest.raises(UsageError):
                 await call
@@ -565,6 +563,10 @@ async def test_a_name_that_no_request_can_carry_is_refused_and_the_client_goes_o
             client.consume("q", prefetch=1 << 64)
         with pytest.raises(UsageError):
             client.consume(bad)
+        with pytest.raises(UsageError):
+            client.consume("q", f"a = '{bad}'")
+        with pytest.raises(UsageError):
+            client.consume("q", consumer_tag=bad)
         await client.publish("q", b"one")
         assert client.reconnect_count == 0
     assert bodies(world) == [b"one"]

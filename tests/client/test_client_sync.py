@@ -74,6 +74,7 @@ def public(kind: type) -> dict[str, inspect.Signature]:
                 "given_up",
                 "attached",
                 "timed_out",
+                "too_late_to",
             },
         ),
         (quorum.sync.Transaction, quorum.client.Transaction, set()),

@@ -21,7 +21,16 @@ from quorum.client.admin.redrive import (
     Redrive,
     redrive,
 )
-from quorum.client.errors import NotFound, OutcomeUnknown, PublishUnknown, VoidDelivery
+from quorum.client.errors import (
+    ClosedError,
+    NotFound,
+    OutcomeUnknown,
+    PublishRejected,
+    PublishUnknown,
+    RefusedError,
+    TimedOut,
+    VoidDelivery,
+)
 
 GRAVE = "grave"
 
@@ -60,6 +69,7 @@ class Grave:
     end: int = 0
     moved: list[tuple[str, int]] = field(default_factory=list)
     settled: set[int] = field(default_factory=set)
+    queue_id: int = 1
     rounds: list[list[Letter]] = field(default_factory=list)
     open_consumers: int = 0
     most_consumers: int = 0
@@ -68,7 +78,7 @@ class Grave:
         self.end = self.next = max((each.sequence for each in self.ready), default=0) + 1
 
     async def describe(self, name: str) -> Any:
-        info = SimpleNamespace(next_sequence=self.end, ready=len(self.ready), arguments={})
+        info = SimpleNamespace(id=self.queue_id, next_sequence=self.end, ready=len(self.ready), arguments={})
         return SimpleNamespace(queue=info)
 
     def consume(self, queue: str, selector: str | None = None, *, prefetch: int = 1000) -> Any:
@@ -162,7 +172,7 @@ def test_a_redrive_has_one_consumer_at_a_time(only: str | None) -> None:
 
 
 def test_the_limit_counts_what_stays_too() -> None:
-    grave = Grave(letters(60, fails=NotFound("no such queue")))
+    grave = Grave(letters(60, fails=PublishRejected("no such queue")))
     assert redriven(grave, 20) == Redriven({}, {"no such queue": 20})
 
 
@@ -192,7 +202,7 @@ def test_only_messages_of_one_origin_are_moved() -> None:
 
 
 def test_reasons_are_grouped_and_their_number_is_bounded() -> None:
-    grave = Grave([Letter(n, fails=NotFound(f"no queue {n}" + "x" * 1_000)) for n in range(1, 101)])
+    grave = Grave([Letter(n, fails=PublishRejected(f"no queue {n}" + "x" * 1_000)) for n in range(1, 101)])
     left = redriven(grave).left
     assert len(left) == MAX_REASONS + 1 and sum(left.values()) == 100
     assert left["other reasons"] == 100 - MAX_REASONS
@@ -212,6 +222,21 @@ def test_a_message_whose_settlement_fails_is_not_moved_twice(failing: int) -> No
     assert sorted(grave.moved) == [("orders", 1), ("orders", 2)]
 
 
+def test_a_queue_that_is_declared_again_meanwhile_loses_no_message() -> None:
+    """Its messages have the sequences of those that the redrive has published and could not settle."""
+
+    class Anew(Grave):
+        async def settle(self, target: Any, *, wait: bool = False) -> None:
+            if self.queue_id == 1:
+                self.queue_id, self.ready = 2, letters(3)
+                raise VoidDelivery("the queue is gone")
+            await super().settle(target)
+
+    grave = Anew(letters(1))
+    assert redriven(grave) == Redriven({}, {}, {"orders": 1}, is_complete=False)
+    assert (grave.moved, grave.settled) == ([("orders", 1)], set())
+
+
 def test_a_message_that_is_in_both_queues_is_reported_as_that() -> None:
     class Cut(Grave):
         async def settle(self, target: Any, *, wait: bool = False) -> None:
@@ -221,10 +246,21 @@ def test_a_message_that_is_in_both_queues_is_reported_as_that() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [OutcomeUnknown("no answer"), PublishUnknown("no answer yet", cast(Any, None))]
+    "error",
+    [
+        OutcomeUnknown("no answer"),
+        PublishUnknown("no answer yet", cast(Any, None)),
+        RefusedError("the service has forgotten this client", reason="SESSION_EXPIRED"),
+        ClosedError("the client has been closed"),
+    ],
 )
 def test_a_publish_without_an_answer_is_in_doubt(error: Exception) -> None:
     assert redriven(Grave([Letter(1, fails=error)])) == Redriven({}, {}, {"orders": 1})
+
+
+def test_a_message_that_was_never_sent_stays() -> None:
+    left = redriven(Grave([Letter(1, fails=TimedOut("not sent in time"))]))
+    assert left == Redriven({}, {"not sent in time": 1})
 
 
 class Bare:

@@ -118,3 +118,26 @@ def test_publishing_with_priorities_costs_lines_for_each_priority_and_not_for_ea
 def test_a_batch_of_one_priority_costs_as_few_lines_as_any(answer: type[Settle]) -> None:
     urgent = {"max_priority": 9}, {"priorities": b"\x05"}
     assert cost(10_000, 1, answer, *urgent) <= 2 * cost(10, 1, answer, *urgent)
+
+
+def test_a_message_that_arrives_alone_takes_no_step_for_each_priority() -> None:
+    """Each message of the batch has a time to live of its own, so they are added one by one."""
+
+    def publish(priorities: int) -> int:
+        world = World()
+        world.checks = False
+        world.queue(max_priority=255)
+        size = 2_000
+        batch = world.batch(
+            world.session(),
+            size,
+            priorities=bytes(number % priorities for number in range(size)),
+            ttls_ms=tuple(range(1_000, 1_000 + size)),
+        )
+        lines, _ = lines_of(world, [batch])
+        info = queries.info(world.machine, 1)
+        assert info is not None
+        assert len(info.ready_levels) == priorities
+        return lines
+
+    assert publish(200) <= 1.5 * publish(2)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fifo.commands import Credit, Return, Settle
 from fifo.consumers.match_cache import EVICTED, MatchCache, pack, unpack
 from fifo.limits import PRODUCTION, SMALL
+from fifo.messages.packed_sets import is_single, lowest_slot, pack_slots, united, without
 from support.fifo.world import World, selector, sequences
 
 SETS = st.sets(st.integers(0, 16_383), min_size=1, max_size=40).map(lambda slots: sum(1 << s for s in slots))
@@ -21,6 +22,35 @@ def test_a_set_comes_back_from_its_smaller_form(members: int) -> None:
     packed = pack(members, sparse)
     assert unpack(packed) == members
     assert isinstance(packed, int) == (members.bit_count() > sparse)
+
+
+def slots_of(slots: set[int]) -> bytes:
+    return b"".join([slot.to_bytes(2, "little") for slot in sorted(slots)])
+
+
+def as_set(slots: set[int]) -> int:
+    return sum(1 << slot for slot in slots)
+
+
+SLOTS = st.integers(0, 16_383) | st.integers(0, 20)
+
+
+@given(
+    st.sets(SLOTS, min_size=1, max_size=40),
+    st.sets(SLOTS, min_size=1, max_size=40),
+    st.sampled_from((3, 1_024)),
+)
+def test_packed_sets_gain_and_lose_members(members: set[int], others: set[int], sparse: int) -> None:
+    packed = pack_slots(slots_of(members), sparse)
+    assert packed == pack(as_set(members), sparse)
+    assert lowest_slot(packed) == min(members)
+    assert is_single(packed) == (len(members) == 1)
+    if others - members:
+        wanted = pack(as_set(members | others), sparse)
+        assert united(packed, slots_of(others - members), sparse) == wanted
+    for gone in (others, members & others or others, members, {min(members)}):
+        rest = without(packed, slots_of(gone), sparse)
+        assert (unpack(rest) if rest else 0) == as_set(members - gone)
 
 
 def test_bytes_are_counted_and_come_back() -> None:

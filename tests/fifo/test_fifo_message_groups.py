@@ -24,9 +24,11 @@ from fifo.commands import (
     Settle,
     Stage,
     UpdateConfig,
+    Wake,
 )
 from fifo.effects import Applied, Refused
 from fifo.limits import PRODUCTION, SMALL, Limits
+from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.messages.message_groups import Heads, MessageGroups, keys_of_each
 from fifo.messages.pages import MemoryPages
@@ -554,6 +556,84 @@ def test_a_purge_takes_few_steps_for_each_group_that_is_filed(is_cold: bool) -> 
         world.machine.page_out(1, 0)
     assert count_lines(lambda: world.apply([(None, Purge(1))])) < 20 * filed
     assert grouped.filed_count == 0
+
+
+def count_conversions(monkeypatch: pytest.MonkeyPatch, world: World, *operations: Any) -> int:
+    """How often an entry takes the whole set of a block apart or puts one together."""
+    count = 0
+
+    def counted(convert: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            return convert(*arguments)
+
+        return run
+
+    with monkeypatch.context() as patch:
+        for name in ("as_flags", "from_flags"):
+            patch.setattr(bitsets, name, counted(getattr(bitsets, name)))
+        world.apply(list(operations))
+    return count
+
+
+@pytest.mark.parametrize("kind", ["cancel", "modify", "expiry"])
+def test_many_groups_that_change_at_once_share_the_work_on_their_block(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.checks = False
+    world.queue(message_groups=True)
+    name, groups, each = world.session(), 320, 12
+    numbers = [(1 + place % groups).to_bytes(8, "little") for place in range(groups * each)]
+    ttls = (5_000, 50) if kind == "expiry" else ()
+    world.publish(name, len(numbers), group_keys=b"".join(numbers), ttls_ms=ttls * (len(numbers) // 2))
+    attach_number, _ = world.attach(name, "a", len(numbers))
+    consumer = world.machine.queues[1].consumers[name, "a"]
+    assert consumer.held_count == len(numbers)
+    if kind == "modify":
+        tags = tuple([(tag, tag) for tag in range(1, len(numbers), 2)])
+        operation = world.op(name, Modify(1, "a", attach_number, tags, delivery_failed=True))
+    else:
+        operation = world.op(name, Cancel(1, "a", requeue=True))
+    if kind == "expiry":
+        world.apply([operation])
+        world.now_ms += 100
+        operation = None, Wake()
+    assert count_conversions(monkeypatch, world, operation) < groups // 8
+    grouped = groups_of(world)
+    assert grouped.filed_count == groups // (1 + (kind != "cancel"))
+    assert grouped.held_count == (groups // 2 if kind == "modify" else 0)
+
+
+def test_a_message_that_is_handed_out_leaves_the_rest_of_its_group_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.checks = False
+    world.queue(message_groups=True, max_priority=1)
+    name, count = world.session(), 2_000
+    world.publish(name, count, group_keys=keys("abcdefghij" * (count // 10)))
+    world.attach(name, "a", 0)
+    assert count_conversions(monkeypatch, world, world.op(name, Credit(1, "a", 1_000))) < 200
+    assert world.machine.queues[1].consumers[name, "a"].held_count == 1_000
+
+
+def test_the_end_of_a_session_takes_no_block_apart_for_each_of_its_consumers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.checks = False
+    world.queue(message_groups=True)
+    publisher, name, count, each = world.session(), world.session(2), 100, 5
+    for number in range(count):
+        world.attach(name, f"c{number}", each)
+    numbers = [(1 + place).to_bytes(8, "little") for place in range(count * each)]
+    world.publish(publisher, len(numbers), group_keys=b"".join(numbers))
+    held = [consumer.held_count for consumer in world.machine.consumers(1)]
+    assert sum(held) == count * each
+    assert count_conversions(monkeypatch, world, world.op(name, CloseSession())) < len(held) // 4
+    assert (groups_of(world).held_count, groups_of(world).filed_count) == (0, count * each)
 
 
 BROKEN: dict[str, tuple[str, Any]] = {

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fifo.budgets import Entry
 from fifo.commands import QueueConfig
 from fifo.limits import SMALL
 from fifo.messages.block_store import BlockMemory
-from fifo.messages.blocks import Stored
+from fifo.messages.blocks import NEVER, Stored
 from fifo.messages.dead_letters import CAUSES
 from fifo.messages.messages import COUNTED, LIFE, Messages, Move, Place
 from fifo.messages.pages import MemoryPages
@@ -177,3 +179,29 @@ def test_a_cold_block_is_purged_unread_unless_something_reaches_into_it() -> Non
         messages.blocks.page_out(1)
         assert messages.purge(messages.next_sequence, lambda _, answer=is_pinned: answer) == 20  # type: ignore[misc]
         assert memory.loads == loads
+
+
+class Counted(np.ndarray[Any, Any]):
+    """Numbers that count how many of them numpy has compared or computed."""
+
+    passed = 0
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **more: Any) -> Any:
+        Counted.passed += sum(each.size for each in inputs if isinstance(each, np.ndarray))
+        plain = [each.view(np.ndarray) if isinstance(each, Counted) else each for each in inputs]
+        found = getattr(ufunc, method)(*plain, **more)
+        return found.view(Counted) if isinstance(found, np.ndarray) else found
+
+
+def test_messages_of_many_blocks_are_not_compared_with_each_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = Messages(1, QueueConfig("q"), BlockMemory(MemoryPages(), SMALL))
+    count = 400
+    for _ in range(count):
+        messages.append(1, 0, 0, SMALL.block_size, NEVER, 1, 0)
+    ranges = [(SMALL.block_size * place + 3, 2) for place in range(count)]
+    array = np.array
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "array", lambda *arguments, **more: array(*arguments, **more).view(Counted))
+        found = messages.by_block(ranges)
+    assert [(block.number, members) for block, members in found] == [(n, 0b11000) for n in range(count)]
+    assert 0 < Counted.passed < 50 * count

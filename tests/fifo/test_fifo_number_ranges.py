@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fifo.codec import Reader, Writer
 from fifo.number_ranges import NumberRanges
 from fifo.persistence.layouts import MANY, RANGES, NumberRangesKind
-from support.fifo.model.group import as_ranges
+from support.fifo.model.records import as_ranges
 
 numbers = st.integers(0, 30)
 steps = st.lists(st.tuples(st.sampled_from(("add", "forget")), numbers, st.integers(0, 5)), max_size=20)

@@ -26,7 +26,8 @@ from fifo.queries import group as queries
 from fifo.queue_machine import QueueMachine
 from fifo.results import BrowsePage
 from fifo.versions import CURRENT
-from support.fifo.world import World, selector, sequences
+from support.fifo.local_parts import drop_summaries
+from support.fifo.world import World, exported, selector, sequences
 
 
 def filled(count: int, batch: int = 1_000, **queue: object) -> World:
@@ -85,7 +86,7 @@ def test_a_checkpoint_can_be_written_little_by_little() -> None:
     assert sum(steps) == 11
     found = checkpointer.take()
     assert memory.writes == 11
-    assert b"".join(checkpoint.export_snapshot(found.state, memory.pages)) == snapshot.encode(world.machine)
+    assert exported(found.state, memory.pages) == snapshot.encode(world.machine)
     assert checkpointer.write_ahead(10_000)
     assert memory.writes == 11
 
@@ -117,7 +118,7 @@ def test_a_section_is_made_again_after_any_change_that_it_shows() -> None:
         lambda: None,
         lambda: world.do(name, Get(1, 3, settled=True)),
         lambda: page_out_all(world.machine),
-        world.machine.drop_summaries,
+        lambda: drop_summaries(world.machine),
         lambda: world.apply([(None, Purge(1))]),
         lambda: world.apply([(None, DeleteQueue(1))]),
         lambda: world.queue(2),
@@ -346,7 +347,7 @@ def test_cold_blocks_that_a_selector_rules_out_are_not_read() -> None:
     assert sum(len(sequences(applied)) for applied in found) == 12
     assert memory.loads <= 4  # those with matches, of 51
     assert queries.info(world.twin, 1) == queries.info(world.machine, 1)
-    world.machine.drop_summaries()
+    drop_summaries(world.machine)
     page_out_all(world.machine)
     world.attach(name, "d", 100, "size = 399 AND size = 398")
     world.wake_until_done()

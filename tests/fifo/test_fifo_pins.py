@@ -16,6 +16,7 @@ from fifo.persistence import snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
 from fifo.results import BrowsePage
+from support.fifo.local_parts import drop_columns, drop_summaries
 from support.fifo.world import World, bodies_of, nth_number, selector
 
 HOUR_MS = 3600 * 1000
@@ -154,8 +155,8 @@ def test_a_selector_over_a_pin_sees_the_fields_of_what_is_gone(world: World) -> 
     world.machine.page_out(1, 0)
     for _ in range(2):
         assert len(shown(world.machine, made, "colour = 'red'")) == PRODUCTION.block_size // 2
-        world.machine.drop_columns()
-        world.machine.drop_summaries()
+        drop_columns(world.machine)
+        drop_summaries(world.machine)
 
 
 def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world: World) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fifo.budgets import Entry
 from fifo.commands import Return, Settle
+from fifo.consumers import match_cache
 from fifo.consumers.consumer import SelectorGroup
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.match_cache import MatchCache
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Applied
-from fifo.limits import PRODUCTION
+from fifo.limits import PRODUCTION, Limits
+from fifo.messages.packed_sets import Packed, unpack
 from support.counted_lines import count_lines
 from support.fifo.world import World, selector, sequences
 
@@ -180,10 +183,16 @@ ROWS: dict[str, Callable[[int], Row]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "limits", [PRODUCTION, replace(PRODUCTION, matched_bytes=0)], ids=["kept", "evicted"]
+)
 def test_many_returns_in_one_entry_ask_each_group_of_their_block_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A return is a few bytes of one client. 4,096 of them among 8,192 selectors would take each member a minute."""
+    world = World(limits)
+    world.checks = False
+    world.queue(filter_enabled=True)
     name, count = world.session(), 200
     attached = [world.attach(name, f"c{place}", 2, f"colour = '{place}'")[0] for place in range(count)]
     world.publish(name, count, [{COLOUR: str(place)} for place in range(count)])
@@ -199,6 +208,52 @@ def test_many_returns_in_one_entry_ask_each_group_of_their_block_once(
     applied = world.apply(returns)
     assert len(sequences(applied)) == count
     assert asked < 10 * count
+
+
+def test_a_return_among_many_selectors_puts_no_set_together_for_each_of_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sets of all selectors with matches in the block are looked at together."""
+    name, count = world.session(), 200
+    attached = [world.attach(name, f"c{place}", 20, f"colour = '{place}'")[0] for place in range(count)]
+    world.publish(name, 3 * count, [{COLOUR: str(place % count)} for place in range(3 * count)])
+    made = 0
+
+    def counting(packed: Packed) -> int:
+        nonlocal made
+        made += 1
+        return unpack(packed)
+
+    monkeypatch.setattr(match_cache, "unpack", counting)
+    applied = world.apply([world.op(name, Return(1, "c7", attached[7], ((2, 3),)))])
+    assert sequences(applied) == [208, 408]
+    assert made < 10
+
+
+@pytest.mark.parametrize("arguments", [{}, {"max_priority": 3}, {"message_groups": True}], ids=str)
+def test_a_return_evaluates_only_what_is_returned_although_no_match_is_remembered(
+    arguments: dict[str, Any],
+) -> None:
+    """The matches of 8,192 selectors in 64 blocks are more than the limit: a return of a message in each block would
+    evaluate all of their messages again."""
+    world = World(replace(PRODUCTION, matched_bytes=0))
+    world.checks = False
+    world.queue(filter_enabled=True, **arguments)
+    name, other, count = world.session(), world.session(2), 400
+    world.publish(name, count, [{COLOUR: "red"} if row > 10 else {} for row in range(count)])
+    holder, _ = world.attach(name, "holder", count)
+    world.publish(name, 1, [{}])  # stays ready
+    for place in range(20):
+        world.attach(other, f"c{place}", 5, f"colour <> '{place}'")
+    for _ in range(5):
+        world.wake()
+    before = evaluated(world)
+    assert before >= 20 * count  # each group has passed all messages
+    assert not sequences(world.apply([world.op(name, Return(1, "holder", holder, ((1, 1),)))]))
+    assert evaluated(world) - before <= 2 * 20
+    before = evaluated(world)
+    assert sequences(world.apply([world.op(name, Return(1, "holder", holder, ((50, 50),)))])) == [50]
+    assert evaluated(world) - before < 3 * count
 
 
 @pytest.mark.parametrize("kind", SELECTORS)

@@ -16,6 +16,7 @@ from fifo.limits import SMALL
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from quorum_selectors import compiled as compiled_module
+from support.fifo.local_parts import drop_columns, drop_matches
 from support.fifo.world import World, selector, sequences
 
 RED = {"application-properties.colour": "red"}
@@ -150,8 +151,8 @@ def test_a_scan_costs_the_same_whatever_is_known_locally() -> None:
     world.attach(name, "a", 10, "colour = 'red'")
     world.twin = world.restored(snapshot.encode(world.machine))
     while world.machine.next_wake() is not None:
-        world.twin.drop_matches()
-        world.twin.drop_columns()
+        drop_matches(world.twin)
+        drop_columns(world.twin)
         world.wake()
 
 
@@ -273,7 +274,7 @@ def test_columns_come_back_from_the_log_for_batches_singles_and_parts(world: Wor
     world.publish(name, 4, [GREEN, GREEN, RED, RED], first=13, lowest_unconfirmed=10)  # two of them again
     world.apply([world.batch(name, 1, [row], place, first=20 + place, lowest_unconfirmed=10) for place, row in
                  enumerate([RED, NONE, RED])])  # fmt: skip
-    world.machine.drop_columns()
+    drop_columns(world.machine)
     _, applied = world.attach(name, "a", 100, "colour = 'red'")
     assert sequences(applied) == [1, 3, 5, 6, 7, 8, 10]
 

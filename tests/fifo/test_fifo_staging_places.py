@@ -23,8 +23,9 @@ from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
 from fifo.results import BrowsePage
+from support.fifo.local_parts import drop_columns
 from support.fifo.staging import GREEN, RED, prepared, refused, reply_to_publish, waiting
-from support.fifo.world import World, selector, sequences
+from support.fifo.world import World, exported, selector, sequences
 
 
 def test_references_have_staged_bodies_as_long_as_they_may_be_needed() -> None:
@@ -108,7 +109,7 @@ def test_selectors_see_the_fields_of_published_messages(looked_up: int) -> None:
 
 def test_fields_are_rebuilt_where_entries_do_not_ascend(looked_up: int) -> None:
     world, _, red, everything = interleaved(looked_up)
-    world.machine.drop_columns()
+    drop_columns(world.machine)
     check_fields(world, world.machine, red, everything)
 
 
@@ -146,11 +147,11 @@ def test_what_is_staged_survives_checkpoints_and_snapshots() -> None:
     world.stage(name, 1, 2, 0, 1, [RED])
     world.publish(name, 2, [GREEN, RED])
     found = world.checkpointer(world.machine).take()
-    exported = b"".join(checkpoint.export_snapshot(found.state, world.machine.memory.pages))
-    assert exported == snapshot.encode(world.machine)
+    sent = exported(found.state, world.machine.memory.pages)
+    assert sent == snapshot.encode(world.machine)
     world.twin = world.resumed(found.state, world.machine.memory.pages)
     other = World(world.limits)
-    other.machine = world.restored(exported)
+    other.machine = world.restored(sent)
     assert (
         queries.staged(other.machine, 1) == queries.staged(world.twin, 1) == queries.staged(world.machine, 1)
     )
@@ -272,7 +273,7 @@ def test_a_part_is_published_across_blocks() -> None:
     invariants.check(world.machine)
     red = [each[0] for each in waiting(world, "colour = 'red'")]
     assert red == list(range(2, 40_002, 2))
-    world.machine.drop_columns()
+    drop_columns(world.machine)
     assert [each[0] for each in waiting(world, "colour = 'red'")] == red
 
 

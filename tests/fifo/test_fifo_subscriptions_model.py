@@ -1,6 +1,6 @@
 """Durable subscriptions and pins against lists of messages, beside consumers, expiry, limits and purges.
 
-Like test_fifo_model.py: small blocks and budgets, and a twin that forgets what is local.
+Like support/fifo/against_model.py: small blocks and budgets, and a twin that forgets what is local.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from fifo.results import BrowsePage
 from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
 from support.examples import examples
-from support.fifo.model.group import Message
+from support.fifo.local_parts import drop_columns, drop_matches
+from support.fifo.model.records import Message
 from support.fifo.model.subscriptions import ModelSubscription
 from support.fifo.replays import replay
 from support.fifo.world import World, bodies_of, producer, selector
@@ -167,9 +168,9 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         twin = self.world.twin
         assert twin is not None
         if what == "columns":
-            twin.drop_columns()
+            drop_columns(twin)
         elif what == "matches":
-            twin.drop_matches()
+            drop_matches(twin)
         elif what == "all":
             self.world.twin = self.world.restored(snapshot.encode(twin))
         else:

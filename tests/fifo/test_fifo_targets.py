@@ -32,6 +32,7 @@ from fifo.producers import Producer
 from fifo.queries import group as queries
 from fifo.targets import without
 from quorum_selectors.columns import BatchColumns, decode
+from support.fifo.local_parts import drop_columns
 from support.fifo.world import World, bodies, plain_reply, selector, sequences
 
 SHARED = replace(PRODUCTION, max_ranges=14)
@@ -195,7 +196,7 @@ def test_each_queue_keeps_its_own_fields() -> None:
             page = queries.browse(world.machine, queue, 0, 10, selector("colour = 'green'"))
             assert not isinstance(page, Refused)
             assert [run.first_sequence + i for run in page.runs for i in range(run.count)] == found
-        world.machine.drop_columns()
+        drop_columns(world.machine)
     applied = world.apply([world.op(name, Attach(2, "c", selector("colour = 'red'"), 5))])
     assert sequences(applied) == [2]
 
@@ -221,7 +222,7 @@ def test_a_single_message_for_several_queues_has_its_fields_there() -> None:
     world, name = prepared(filter_enabled=True)
     for row in (RED, GREEN, RED):
         world.apply([world.routed(name, [(1, 3)], [row])])
-    world.machine.drop_columns()
+    drop_columns(world.machine)
     assert sequences(world.attach(name, "c", 5, "colour = 'red'", queue=3)[1]) == [1, 3]
 
 

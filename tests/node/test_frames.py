@@ -65,6 +65,6 @@ def test_bytes_of_any_kind_of_frame_are_ignored_and_the_member_goes_on(
     ]
     with structlog.testing.capture_logs():
         member.step(cluster.clock_ms("n1"), given_frames, [])
-    assert member.malformed_frames > 0
+    assert member._frames.malformed > 0
     cluster.run(100)
     assert cluster.leader(0) is not None

@@ -891,4 +891,4 @@ def test_rubbish_is_counted_and_ignored(data: bytes) -> None:
     member = cluster.members["n1"]
     frames = [Frame("n2", bodies.KIND_FETCH, data), Frame("n2", bodies.KIND_BODIES, data)]
     member.step(cluster.clock_ms("n1"), frames, [])
-    assert member.malformed_frames >= 1
+    assert member._frames.malformed >= 1

@@ -15,6 +15,8 @@ from fifo.group_machine import GroupMachine
 from fifo.versions import CURRENT
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.policies import Effective
+from quorum.catalog.queues import CatalogQueue
 from quorum.node.replica import policy_reconciler
 from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
@@ -235,3 +237,31 @@ def test_it_ends_where_every_proposal_takes_longer_than_one_is_waited_for() -> N
             scene.apply(1)
         scene.now_ms += 100
     assert scene.machine.configured == 1
+
+
+@pytest.mark.parametrize(("pattern", "most"), [("x{}", 20), ("*" + "q*" * 100 + "x{}", 1)])
+def test_a_turn_ends_after_fewer_queues_if_patterns_have_many_pieces(
+    pattern: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene()
+    for number in range(60):
+        scene.enter(DeclareQueue(f"q{number}", ()))
+    for number in range(30 if most > 1 else 80):
+        scene.enter(SetPolicy(f"p{number}", pattern.format(number), 0, (("x-max-length", 5),)))
+    looked: list[int] = []
+    effective = CatalogMachine.effective
+
+    def counted(catalog: CatalogMachine, queue: CatalogQueue) -> Effective:
+        looked[-1] += 1
+        return effective(catalog, queue)
+
+    scene.learn(len(scene.entries))
+    for _ in range(3):  # the queues are created, and the mark of a round is applied
+        scene.turn()
+        scene.apply(len(scene.on_its_way))
+    monkeypatch.setattr(CatalogMachine, "effective", counted)
+    for _ in range(4):
+        looked.append(0)
+        scene.turn()
+        scene.apply(len(scene.on_its_way))
+    assert most // 2 < max(looked) <= most

@@ -240,11 +240,11 @@ def test_a_question_that_has_waited_for_its_read_index_takes_its_owners_turn(
 
 def test_frames_of_another_length_are_ignored(cluster: Cluster) -> None:
     member: Member = cluster.members["n1"]
-    before = member.malformed_frames
+    before = member._frames.malformed
     for kind in (KIND_READ, KIND_READ_INDEX):
         for data in (b"", b"x" * 19, b"x" * 100):
             member.step(cluster.clock_ms("n1"), [Frame("n2", kind, data)], [])
-    assert member.malformed_frames == before + 6
+    assert member._frames.malformed == before + 6
     request = ReadRequest(3, 1 << 40, 7)
     assert ReadRequest.decode(request.encode()) == request
     assert ReadIndex.decode(ReadIndex(request, 9).encode()) == ReadIndex(request, 9)

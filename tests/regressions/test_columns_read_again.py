@@ -36,6 +36,7 @@ from quorum.node.wire.operations import Command, command_parts, encode
 from quorum_selectors import canonical, columns, jms
 from quorum_selectors.predicates import PredicateIndex
 from support.counted_lines import count_lines
+from support.fifo.local_parts import drop_columns
 from support.fifo.world import World
 
 PRODUCER = b"P" * 16
@@ -71,7 +72,7 @@ def published(entries: int, each: int) -> tuple[CountedLog, GroupMachine]:
         body = b"\0" + b"".join(command_parts(operations, 1, CURRENT))
         log.bodies[2 + entry] = body
         machine.apply(Meta(2 + entry, 1, 1, CURRENT), Command(memoryview(body)[1:]).decode())
-    machine.drop_columns()
+    drop_columns(machine)
     return log, machine
 
 

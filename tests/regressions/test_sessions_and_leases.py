@@ -265,7 +265,7 @@ def test_a_frame_that_does_not_decode_is_dropped(cluster: Cluster) -> None:
     member = cluster.members["n1"]
     for data in (b"", struct.pack("<I", 1), struct.pack("<I", 1) + b"\xff\xff"):
         member.step(cluster.now_ms, [Frame("n2", KIND_RAFT, data)], [])
-    assert member.malformed_frames == 3
+    assert member._frames.malformed == 3
 
 
 def test_an_operation_that_no_follower_would_take_is_not_written(cluster: Cluster) -> None:
@@ -274,7 +274,7 @@ def test_an_operation_that_no_follower_would_take_is_not_written(cluster: Cluste
     size = MAX_OPERATION_BYTES + 1
     frame = Frame(peer, KIND_PROPOSE, struct.pack("<II", 1, size) + bytes(size))
     leader.step(cluster.now_ms, [frame], [])
-    assert leader.malformed_frames == 1
+    assert leader._frames.malformed == 1
     assert not leader.replicas[1].proposals.pending
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fifo.limits import SMALL
+from support.fifo.local_parts import drop_matches
 from support.fifo.world import World
 
 
@@ -19,7 +20,7 @@ def test_a_checkout_at_the_end_of_its_messages_does_not_depend_on_who_sleeps() -
     for place, credit in enumerate([SMALL.quantum] * turns + [rest]):  # a turn each is all they want
         world.attach(name, f"c{place}", credit, f"size < {100 + place}")
     world.attach(name, "last in line", 5, "colour = 'blue'")
-    world.twin.drop_matches()  # there nobody sleeps
+    drop_matches(world.twin)  # there nobody sleeps
     world.publish(name, SMALL.message_budget + 10, [{"application-properties.size": 1}] * 30)
     assert world.machine.next_wake() == world.now_ms
     world.wake_until_done()

@@ -882,7 +882,7 @@ def test_another_node_at_the_address_of_a_member_is_told_once_a_minute(cluster: 
 
     def note(logger: Any, level: str, line: Any) -> Any:
         said = (line["node"], line.get("peer"), line.get("reason"))
-        if said in (("b", "a", "closed in the handshake"), ("d", None, refused)):
+        if said in (("b", "a", "closed in the handshake"), ("d", "b", refused)):
             told[line["node"]].append(cluster.now)
         raise structlog.DropEvent
 
@@ -913,6 +913,48 @@ def test_a_peer_that_both_ends_dial_is_no_warning(cluster: Cluster) -> None:
         cluster.until(lambda: cluster.connected("a", "b"))
     assert {line["log_level"] for line in lines} == {"info"}
     assert "'a' does not dial this node, which dials it" in {line.get("reason") for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("secret", "cluster_name", "listener_says", "dialer_says"),
+    [
+        (b"x" * 32, "test", "closed in the handshake", "a wrong secret"),
+        (SECRET, "other", "a node of another cluster", "closed in the handshake"),
+    ],
+)
+def test_a_refused_member_is_known_at_both_ends_until_it_is_silent(
+    cluster: Cluster, secret: bytes, cluster_name: str, listener_says: str, dialer_says: str
+) -> None:
+    """So neither end takes it for one that does not run. b dials a."""
+    with structlog.testing.capture_logs() as lines:
+        listener = cluster.add("a")
+        dialer = cluster.add("b", secret=secret, cluster=cluster_name)
+        cluster.until(lambda: listener.is_refused("b") and dialer.is_refused("a"))
+    said = {line["node"]: (line["peer"], line["reason"]) for line in lines}
+    for name, peer, reason in (("a", "b", listener_says), ("b", "a", dialer_says)):
+        assert said[name][0] == peer
+        assert said[name][1].startswith(reason)
+    assert not listener.is_refused("c"), "it does not run"
+    cluster.networks.pop("b").close()
+    cluster.until(lambda: not listener.is_refused("b"), passes_s=0.25)
+
+
+def test_a_member_that_is_refused_no_more_is_connected(cluster: Cluster) -> None:
+    listener = cluster.add("a")
+    cluster.add("b", cluster="other")
+    cluster.until(lambda: listener.is_refused("b"))
+    cluster.networks.pop("b").close()
+    cluster.add("b", boot=2)
+    cluster.until(lambda: cluster.connected("a", "b"))
+    assert not listener.is_refused("b")
+
+
+def test_a_member_that_is_silent_in_the_handshake_is_not_refused(cluster: Cluster) -> None:
+    """As one whose process was paused: its machine accepts connections."""
+    with cluster._sockets.pop("a"):
+        dialer = cluster.add("b")
+        cluster.until(lambda: dialer.stats.refused_handshakes == 1, passes_s=0.25)
+        assert not dialer.is_refused("a")
 
 
 def test_a_wrong_file_for_members_is_refused_and_the_old_one_stays(made: Path, tmp_path: Path) -> None:
@@ -956,7 +998,7 @@ def test_both_ends_speak_the_highest_wire_version_that_both_know(cluster: Cluste
     one = cluster.add("a", versions=Versions(1, 4, 7))
     other = cluster.add("b", versions=Versions(2, 3, 5))
     cluster.until(lambda: cluster.connected("a", "b"))
-    assert (one.wire_version_of("b"), other.wire_version_of("a")) == (3, 3)
+    assert (one._up["b"].wire_version, other._up["a"].wire_version) == (3, 3)
     assert (one.version_of("b"), other.version_of("a")) == (5, 7)
 
 

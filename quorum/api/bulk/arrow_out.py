@@ -94,13 +94,11 @@ class Blocks:
 
     # ---- collecting
 
-    def feed(
-        self, runs: Sequence[Run], failures: Failures, first_number: int = 0
-    ) -> Iterator[bulk_pb2.Block | BodyUnreadable]:
-        """Add the messages of runs and yield full blocks. `failures` numbers the messages from first_number on.
+    def feed(self, runs: Sequence[Run], failures: Failures) -> Iterator[bulk_pb2.Block | BodyUnreadable]:
+        """Add the messages of runs and yield full blocks. `failures` numbers the messages from 0 on.
 
         Yields BodyUnreadable for an unreadable body; the caller repairs it before it resumes the iterator."""
-        number = first_number
+        number = 0
         for part in self._reader.parts(runs):
             if isinstance(part, BodyUnreadable):
                 yield part

@@ -167,6 +167,8 @@ class _Session:
         self._batches: list[DeliveredBatch] = []
         self._number = 0
         self._next_tag = 1
+        self._failure: Status | None = None
+        """why it holds no message any more; settlements have no effect then, and perhaps no answer"""
         self._is_active = False
         """Whether it has the active consumer, of a queue with a single active consumer"""
 
@@ -248,6 +250,7 @@ class _Session:
             future.set_exception(StatusError(why))
 
     def _fail(self, why: Status) -> None:
+        self._failure = self._failure or why
         for number in self._answers:
             self._answer(number, why)
         if not self._drained.done():
@@ -291,6 +294,8 @@ class _Session:
             raise Refused(error.status.message) from error
 
     async def settle(self, letter: _Letter) -> None:
+        if self._failure is not None:
+            raise InDoubt from StatusError(self._failure)
         number = self._request()
         consumer = self._session.consumers.find(number, TAG)
         if consumer is not None:

@@ -73,7 +73,7 @@ class Access:
         audit: Audit | None = None,
     ) -> None:
         """tokens: returns the user and the expiry (seconds since the epoch) of a token; ValueError says why it is not
-        accepted. None: tokens are not configured. takes_certificates: whether clients show certificates."""
+        accepted. None: tokens are not configured. takes_certificates: whether clients may log in with certificates."""
         self._first = first
         self._tokens = tokens
         self._is_open_without_users = is_open_without_users

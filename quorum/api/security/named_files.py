@@ -16,7 +16,7 @@ from quorum.api.security.access import FirstAdministrator
 from quorum.api.security.audit_file import wrong_audit_file
 from quorum.api.security.certificates import CLIENT_FILES, PEER_FILES, Certificates, read_checked
 from quorum.api.security.passwords import check_password, secret_of
-from quorum.catalog.users import check_user_name
+from quorum.catalog.users import check_new_user_name
 from quorum.config import Examined, NodeConfig
 from quorum.errors import ConfigError
 from quorum.replication.network.tls import TlsSecurity
@@ -138,7 +138,7 @@ def first_administrator(config: NodeConfig) -> FirstAdministrator | None:
         return None
     name, password = found
     try:
-        check_user_name(name)
+        check_new_user_name(name)
         check_password(password)
     except ValueError as error:
         raise ConfigError(f"first_administrator_file {config.first_administrator_file}: {error}") from error

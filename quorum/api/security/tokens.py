@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ class Tokens:
         algorithm: str,
         audience: str,
         claim: str,
-        now_s: Callable[[], float] = time.time,
         issuer: str | None = None,
     ) -> None:
         self._file = keys_file
@@ -46,7 +44,6 @@ class Tokens:
         self._claim = claim
         self._issuer = issuer
         self._required = ["exp", "aud", claim, *(() if issuer is None else ("iss",))]
-        self._now_s = now_s
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self.content = ""
         """text of the keys in use"""
@@ -101,6 +98,6 @@ class Tokens:
             raise TokenRefused(f"its claims {self._claim} and exp are no text and number")
         if not expires_s < MAX_EXPIRY_S:  # NaN and the infinities are numbers, too
             raise TokenRefused(f"its exp is {expires_s!r}; allowed: up to {MAX_EXPIRY_S}")
-        if expires_s + LEEWAY_S <= self._now_s():
+        if expires_s + LEEWAY_S <= time.time():
             raise TokenRefused("it has expired")
         return user, float(expires_s)

@@ -17,6 +17,7 @@ from quorum.api.grpc.handlers import LISTED_BYTES, Context, unary, unary_once
 from quorum.api.hub.catalog_view import CatalogView
 from quorum.api.hub.filters import selector_text
 from quorum.api.hub.hub import Hub
+from quorum.api.owners import CALLER
 from quorum.api.services.policy_service import show_policy
 from quorum.catalog import commands as cat
 from quorum.catalog.arguments import check_queue_name, check_size, effective_config
@@ -150,7 +151,10 @@ class QueueAdminService:
             shown = await self._hub.requests.query_current(q.ListQueues(part, PART_BLOCKS))
             for queue, each in zip(part, shown, strict=False):
                 at += 1
-                left -= self._show(response, queue, each)
+                steps = known.policies.steps_for(queue)  # with hostile patterns some milliseconds a queue
+                left -= await self._hub.turns.run(
+                    CALLER.get(), steps, partial(self._show, response, queue, each)
+                )
                 if left <= 0:
                     break
         if at < len(found):

@@ -11,7 +11,7 @@ from quorum.api.grpc.handlers import Context, unary_once
 from quorum.api.hub.catalog_view import CatalogView
 from quorum.api.hub.hub import Hub
 from quorum.api.security.passwords import check_password, secret_of
-from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserCommand, check
+from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserCommand, check, check_new_user_name
 from quorum.v1 import admin_pb2 as pb
 
 HASHED_AT_ONCE = 1
@@ -28,6 +28,7 @@ class UserService:
 
     @unary_once
     async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.SetUserResponse:
+        check_new_user_name(request.user)
         secret = ""
         if request.password:
             try:
@@ -52,6 +53,7 @@ class UserService:
         return pb.DeleteUserResponse()
 
     async def _change_user(self, command: UserCommand) -> bool:
+        check_new_user_name(command.name)
         check(command)
 
         def checked(catalog: CatalogView) -> UserCommand:

@@ -115,6 +115,8 @@ class Cancelled:
 
 Queued = Failed | Attached | Drained | ActiveChanged | TimedOut | Cancelled
 Outcome = Confirms | Done | Queued | DeliveredBatch
+"""Done also waits in the queue if a TimedOut does: it may answer a settlement that came after the timeout, and the
+client has to hear of that first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,9 @@ class Outbox:
         self._confirmed: list[Span] = []
         self._rejected: list[Rejection] = []
         self._done: list[int] = []
-        self._queue: deque[Queued | PendingDelivery] = deque()
+        self._queue: deque[Queued | Done | PendingDelivery] = deque()
+        self._timed_out = 0
+        """the number of TimedOut in the queue"""
         self.size_bytes = 0
         """approximate bytes of the waiting outcomes, without confirmed ranges, Done and deliveries"""
 
@@ -174,11 +178,14 @@ class Outbox:
 
     def done(self, request_id: int) -> None:
         """request_id: 0 if the client wants no answer."""
-        if request_id:
+        if request_id and self._timed_out:
+            self._queue.append(Done((request_id,)))
+        elif request_id:
             self._done.append(request_id)
 
     def add(self, outcome: Queued) -> None:
         self.size_bytes += _size(outcome)
+        self._timed_out += isinstance(outcome, TimedOut)
         self._queue.append(outcome)
 
     def deliver(self, delivery: PendingDelivery) -> None:
@@ -198,7 +205,8 @@ class Outbox:
                 yield Done(tuple(done))
             if self._queue:
                 item = self._queue.popleft()
-                if not isinstance(item, PendingDelivery):
+                self._timed_out -= isinstance(item, TimedOut)
+                if not isinstance(item, (PendingDelivery, Done)):
                     self.size_bytes -= _size(item)
                 yield item
 

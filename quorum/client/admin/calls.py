@@ -11,6 +11,7 @@ import grpc
 
 from quorum.client.connection.endpoints import with_call_id
 from quorum.client.errors import NotFound, QuorumError, UnavailableError, from_rpc_error
+from quorum.client.values import require_timeout
 from quorum.v1 import admin_pb2, admin_pb2_grpc
 
 T = TypeVar("T")
@@ -74,7 +75,10 @@ class AdminCalls:
         raise NotImplementedError
 
     def _limit(self, timeout_ms: int | None) -> int:
-        return self._default_ms() if timeout_ms is None else timeout_ms
+        if timeout_ms is None:
+            return self._default_ms()
+        require_timeout("timeout_ms", timeout_ms, may_be_over=True)
+        return timeout_ms
 
     def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:
         """A function that returns the milliseconds left for a call of several steps, at least 1."""
@@ -89,7 +93,7 @@ class AdminCalls:
         doing = doing or DOING[method]
         fields = ("queue", "exchange", "user")
         named = next((found for each in fields if (found := getattr(request, each, ""))), "")
-        doing += f" {named!r}" if named else ""
+        doing = f"{doing} {named!r}" if named else doing.removesuffix(" of")
 
         async def call(stub: Any, timeout_s: float, attempt: int) -> Any:
             try:

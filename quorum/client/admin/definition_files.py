@@ -171,6 +171,10 @@ def parse(data: str | bytes | Mapping[str, Any]) -> Node:
     """The file's JSON object. data: its text, or the object itself."""
     if isinstance(data, Mapping):
         return Node(dict(data), "$")
+    if not isinstance(data, str | bytes | bytearray):
+        raise DefinitionsError(
+            f"definitions are JSON, as text or bytes, or its object, not {type(data).__name__}"
+        )
     size = len(data)
     if size > MAX_FILE_BYTES:
         raise DefinitionsError(f"a file of {size} bytes or more; allowed: {MAX_FILE_BYTES}")

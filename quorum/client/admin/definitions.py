@@ -16,6 +16,7 @@ from quorum.client.admin import rabbitmq_definitions as rabbitmq
 from quorum.client.admin.calls import AdminCalls
 from quorum.client.admin.definition_files import Definition, DefinitionsError
 from quorum.client.errors import ServiceError
+from quorum.client.values import MAX_TIMEOUT_MS, require_flag, require_text
 from quorum.v1 import admin_pb2
 
 PART_DEFINITIONS, PART_BYTES, PART_ARGUMENTS = 200, 256 << 10, 2_000
@@ -118,12 +119,17 @@ class DefinitionCalls(AdminCalls):
         and report what an import would do now. vhost: the virtual host of RabbitMQ that is read. timeout_ms: for each
         request of some hundred definitions. DefinitionsError if the file cannot be read; then nothing was sent.
         """
+        require_flag("dry_run", dry_run)
+        if vhost is not None:
+            require_text("vhost", vhost)
         contents = await asyncio.to_thread(read_definitions, data, vhost)
         sent = [each for each in contents.definitions if not each.refusal]
         parts = list(_parts(sent))
         answers: list[Any] = []
         if dry_run:
-            limit_ms = None if timeout_ms is None else timeout_ms * max(1, len(parts))
+            limit_ms = None
+            if timeout_ms is not None:
+                limit_ms = min(self._limit(timeout_ms) * max(1, len(parts)), MAX_TIMEOUT_MS)
             answers = await self._import(parts, limit_ms, dry_run=True)
         else:
             for part in parts:

@@ -8,6 +8,7 @@ from quorum.client.admin.calls import AdminCalls
 from quorum.client.admin.records import BindingInfo, ExchangeInfo
 from quorum.client.errors import NotFound, UsageError
 from quorum.client.values import arguments as values
+from quorum.client.values import require_flag, require_text, require_texts
 from quorum.v1 import admin_pb2
 
 LISTED = 1_000
@@ -29,6 +30,7 @@ class ExchangeCalls(AdminCalls):
 
         type: direct, fanout, topic, headers or selector. arguments: `alternate-exchange`, the name of an exchange.
         """
+        require_texts(name=name, type=type)
         request = admin_pb2.DeclareExchangeRequest(exchange=name, type=type, arguments=values(arguments))
         return bool((await self._admin("DeclareExchange", request, timeout_ms)).created)
 
@@ -37,6 +39,8 @@ class ExchangeCalls(AdminCalls):
     ) -> None:
         """Delete the exchange with its bindings. if_unused: RefusedError if bindings lead from it. A repeat never
         deletes another exchange that was declared under this name meanwhile."""
+        require_text("name", name)
+        require_flag("if_unused", if_unused)
         left_ms = self._time_left(timeout_ms)
         found = await self._exchange(name, "deleting", left_ms())
         request = admin_pb2.DeleteExchangeRequest(exchange=name, id=found.id, if_unused=if_unused)
@@ -44,12 +48,14 @@ class ExchangeCalls(AdminCalls):
 
     async def exchanges(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[ExchangeInfo]:
         """The exchanges whose names begin with the prefix, by name."""
+        require_text("prefix", prefix)
         return await self._exchanges(prefix, 0, timeout_ms)
 
     async def describe_exchange(
         self, name: str, *, timeout_ms: int | None = None
     ) -> tuple[ExchangeInfo, list[BindingInfo], list[BindingInfo]]:
         """An exchange, the bindings from it, and those to it."""
+        require_text("name", name)
         left_ms = self._time_left(timeout_ms)
         found = await self._exchange(name, "asking for", left_ms())
         leaving = await self.bindings(name, timeout_ms=left_ms())
@@ -93,6 +99,7 @@ class ExchangeCalls(AdminCalls):
     ) -> list[BindingInfo]:
         """The bindings from an exchange, to a queue or to an exchange, in the order in which they were added. Without
         names: all bindings."""
+        require_texts(source=source, queue=queue, exchange=exchange)
         request = admin_pb2.ListBindingsRequest(source=source, queue=queue, exchange=exchange)
         found: list[BindingInfo] = []
         left_ms = self._time_left(timeout_ms)
@@ -125,6 +132,7 @@ class ExchangeCalls(AdminCalls):
 def _binding(
     source: str, destination: str, routing_key: str, arguments: Mapping[str, object] | None, to: str
 ) -> admin_pb2.Binding:
+    require_texts(source=source, destination=destination, routing_key=routing_key)
     binding = admin_pb2.Binding(source=source, routing_key=routing_key, arguments=values(arguments))
     if to not in ("queue", "exchange"):
         raise UsageError(f"a binding to {to!r}; allowed: queue, exchange")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from quorum.client.admin.calls import AdminCalls
 from quorum.client.admin.records import ClusterStatus, MemberInfo
 from quorum.client.admin.transactions import MAX_GROUP
-from quorum.client.values import require_whole
+from quorum.client.errors import UsageError
+from quorum.client.values import require_flag, require_text, require_whole
 from quorum.v1 import admin_pb2
 
 MAX_LEASE_TIME_MS = (1 << 64) - 1
@@ -24,6 +25,11 @@ class MemberCalls(AdminCalls):
     ) -> bool:
         """Add a member. True if it is new. member: `cluster_status().own`, asked at the new node. replace: it replaces
         the member of its name. The groups add it one after the other; `cluster_status` shows the progress."""
+        if not isinstance(member, MemberInfo):
+            raise UsageError(
+                f"member is a MemberInfo, as in `cluster_status().own`, not {type(member).__name__}"
+            )
+        require_flag("replace", replace)
         request = admin_pb2.AddMemberRequest(replace=replace)
         request.member.id, request.member.name = member.id, member.name
         request.member.client_address, request.member.peer_address = (
@@ -36,15 +42,19 @@ class MemberCalls(AdminCalls):
 
     async def remove_member(self, name: str, *, timeout_ms: int | None = None) -> None:
         """Remove a member; the groups remove it one after the other. It may be the member that serves this call."""
+        require_text("name", name)
         await self._admin("RemoveMember", admin_pb2.RemoveMemberRequest(name=name), timeout_ms)
 
     async def drain_member(self, name: str, *, drained: bool = True, timeout_ms: int | None = None) -> None:
         """Drain a member: it transfers its leaderships and ends its sessions. drained=False: it works again."""
+        require_text("name", name)
+        require_flag("drained", drained)
         await self._admin("DrainMember", admin_pb2.DrainMemberRequest(name=name, drained=drained), timeout_ms)
 
     async def transfer_leadership(self, group: int, to: str, *, timeout_ms: int | None = None) -> None:
         """Transfer a group's leadership to member `to`. Returns when this member leads the group."""
         require_whole("group", group, 0, MAX_GROUP)
+        require_text("to", to)
         await self._admin(
             "TransferLeadership", admin_pb2.TransferLeadershipRequest(group=group, to=to), timeout_ms
         )

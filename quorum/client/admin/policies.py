@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from quorum.client.admin.calls import AdminCalls
 from quorum.client.admin.records import Policy
 from quorum.client.values import arguments as values
-from quorum.client.values import require_whole
+from quorum.client.values import require_text, require_texts, require_whole
 from quorum.v1 import admin_pb2
 
 MAX_PRIORITY = (1 << 31) - 1
@@ -31,6 +31,7 @@ class PolicyCalls(AdminCalls):
         pattern: matches a queue's whole name, `*` for any characters. The matching policy with the highest priority
         applies. Returns when all queues are configured accordingly.
         """
+        require_texts(name=name, pattern=pattern)
         require_whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         policy = admin_pb2.Policy(name=name, pattern=pattern, priority=priority, arguments=values(arguments))
         request = admin_pb2.SetPolicyRequest(policy=policy)
@@ -38,6 +39,7 @@ class PolicyCalls(AdminCalls):
 
     async def delete_policy(self, name: str, *, timeout_ms: int | None = None) -> None:
         """Delete a policy. Returns when all queues are configured without it."""
+        require_text("name", name)
         await self._admin("DeletePolicy", admin_pb2.DeletePolicyRequest(name=name), timeout_ms)
 
     async def policies(self, *, timeout_ms: int | None = None) -> list[Policy]:

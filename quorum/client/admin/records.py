@@ -90,7 +90,8 @@ class Redriven:
     """What became of the messages of a dead-letter queue. moved: by the queue that has them now. left: those that are
     still where they were, by the reason. doubtful: by the queue that they were published to, those that are or may be
     in both queues, because the publish or the settlement was not answered. is_complete: False if the command ended
-    early, because it held as many messages that stay as it may, or because the queue had too many consumers."""
+    early, because it held as many messages that stay as it may, because the queue had too many consumers, or because
+    it was deleted meanwhile."""
 
     moved: dict[str, int]
     left: dict[str, int]
@@ -343,10 +344,11 @@ class MemberInfo:
 @dataclass(frozen=True, slots=True)
 class MemberProgress:
     """How far a member has come in a group. match_index: it has every entry up to this one, as the leader knows; 0 if
-    the leader has not heard that yet."""
+    the leader has not heard that yet. reachable: whether the answering node, which is the leader, reaches it."""
 
     name: str
     match_index: int
+    reachable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +407,8 @@ class ClusterStatus:
 
     @classmethod
     def of(cls, wire: Any) -> ClusterStatus:
+        # a group names a member by its id while that replaces another one of its name
+        lost = {each.id if each.replaces else each.name for each in wire.members if not each.reachable}
         return cls(
             answering_node=wire.answering_node,
             members=tuple(map(MemberInfo.of, wire.members)),
@@ -425,7 +429,12 @@ class ClusterStatus:
                     g.disputed,
                     g.version,
                     g.last_index,
-                    tuple([MemberProgress(each.name, each.match_index) for each in g.progress]),
+                    tuple(
+                        [
+                            MemberProgress(each.name, each.match_index, each.name not in lost)
+                            for each in g.progress
+                        ]
+                    ),
                 )
                 for g in wire.groups
             ),

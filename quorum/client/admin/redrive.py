@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from quorum.client.admin.records import QueueDescription, Redriven
-from quorum.client.errors import OutcomeUnknown, PublishUnknown, QuorumError, RefusedError
+from quorum.client.errors import (
+    ClosedError,
+    NotFound,
+    PublishRejected,
+    PublishUnknown,
+    QuorumError,
+    RefusedError,
+    TimedOut,
+    UsageError,
+)
 from quorum.client.messages.delivery import DeliveredMessage
 from quorum.client.session.consumer import Consumer
 from quorum.client.values import FieldValue, Properties
@@ -279,7 +288,7 @@ async def redrive(
     """See Client.redrive. Messages that come to the queue meanwhile are not moved."""
     info = (await client.describe(queue)).queue
     is_single_active = bool(info.arguments.get("x-single-active-consumer"))
-    source = _OneConsumer(client, queue, selector, is_single_active=is_single_active)
+    source = _OneConsumer(client, queue, info.id, selector, is_single_active=is_single_active)
     bounds = Bounds(AT_A_TIME, ROUND_BYTES, limit, most_held=MAX_PASSED)
     moving = Redrive(source, queue, bounds, only, info.next_sequence, info.ready)
     try:
@@ -293,10 +302,13 @@ class _OneConsumer:
     """A client as a source. One consumer takes all messages, because the queue may give more to it alone: it holds the
     message groups of those that stay, or it is the single active consumer."""
 
-    def __init__(self, client: Mover, queue: str, selector: str | None, *, is_single_active: bool) -> None:
+    def __init__(
+        self, client: Mover, queue: str, queue_id: int, selector: str | None, *, is_single_active: bool
+    ) -> None:
         """is_single_active: whether the queue has a single active consumer."""
         self._client = client
         self._queue = queue
+        self._queue_id = queue_id
         self._selector = selector
         self._is_single_active = is_single_active
         self._consumer: Consumer | None = None
@@ -312,9 +324,17 @@ class _OneConsumer:
             found = await self._drained(self._consumer)
             if self._is_single_active and not (found[0] or self._consumer.is_active):
                 raise RefusedError(other_is_active(self._queue), reason="IN_USE")
+            await self._require_same_queue()
             return found
         except RefusedError as error:
             raise CannotTake from error
+
+    async def _require_same_queue(self) -> None:
+        """NotFound if the name belongs to another queue now. The consumer attaches by name, and the sequences of
+        another queue begin at 1 again: they would name other messages than those that this redrive has published."""
+        if (await self._client.describe(self._queue)).queue.id != self._queue_id:
+            text = f"queue {self._queue!r} was deleted and declared again meanwhile; begin again"
+            raise NotFound(text, reason="QUEUE_DELETED")
 
     async def _end_unless_held(self) -> None:
         """End a consumer that holds nothing: perhaps its stream has ended, or its messages have timed out."""
@@ -336,10 +356,12 @@ class _OneConsumer:
             own[HISTORY] = history
         try:
             await self._client.publish(target, letter.body, letter.properties, own)
-        except (PublishUnknown, OutcomeUnknown) as error:
+        except (PublishUnknown, ClosedError) as error:
             raise InDoubt from error
-        except QuorumError as error:
+        except (PublishRejected, TimedOut, UsageError) as error:
             raise Refused(str(error)) from error
+        except QuorumError as error:  # the session was lost after the message was sent
+            raise InDoubt from error
 
     async def settle(self, letter: DeliveredMessage) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorum.client.admin.calls import AdminCalls
 from quorum.client.admin.records import ResolvedTransaction, TransactionInfo
 from quorum.client.errors import UsageError
-from quorum.client.values import require_whole
+from quorum.client.values import require_text, require_whole
 from quorum.v1 import admin_pb2
 
 MAX_GROUP = (1 << 32) - 1
@@ -49,6 +49,9 @@ class TransactionCalls(AdminCalls):
         """
         require_whole("group", group, 0, MAX_GROUP)
         require_whole("transaction", number, 0, MAX_NUMBER)
+        if not isinstance(producer, bytes):
+            raise UsageError(f"producer is bytes, not {type(producer).__name__}")
+        require_text("outcome", outcome)
         if outcome not in OUTCOMES:
             raise UsageError(f"outcome {outcome!r}; allowed: commit, rollback, or none")
         request = admin_pb2.ResolveTransactionRequest(

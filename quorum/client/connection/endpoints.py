@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 import grpc
 
 from quorum.client.errors import UnreadableFile, UsageError
+from quorum.client.values import require_text
 
 SCHEME = "quorum://"
 SECURE_SCHEME = "quorums://"
@@ -210,6 +211,7 @@ def _content(file: str) -> bytes | None:
 def parse_url(url: str) -> Service:
     """quorum://host:port,host:port, or quorums://host:port,host:port/?ca_file=... with TLS, both also with
     user:password@ before the hosts."""
+    require_text("the address of a service", url)
     url, user, password = _without_login(url)
     is_secure = url.startswith(SECURE_SCHEME)
     if not is_secure and not url.startswith(SCHEME):

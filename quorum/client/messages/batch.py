@@ -58,6 +58,8 @@ Batch = PreparedBatch | bytes | Iterable[Message | bytes]
 
 def encode_batch(messages: Iterable[Message | bytes]) -> PreparedBatch:
     """Encode messages as one batch. Properties are stored once if all messages have equal ones."""
+    if not isinstance(messages, Iterable):
+        raise UsageError(f"a batch is messages, a PreparedBatch or bytes, not {type(messages).__name__}")
     bodies: list[bytes] = []
     described: list[Any] = []
     for message in messages:
@@ -81,8 +83,6 @@ def prepare(batch: Batch) -> PreparedBatch:
         return batch
     if isinstance(batch, bytes | bytearray | memoryview):
         return PreparedBatch.parse(bytes(batch))
-    if not isinstance(batch, Iterable):
-        raise UsageError(f"a batch is messages, a PreparedBatch or bytes, not {type(batch).__name__}")
     return encode_batch(batch)
 
 

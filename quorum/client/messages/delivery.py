@@ -201,6 +201,8 @@ class _Disposal:
     tags: list[tuple[int, int]]
     waiting: asyncio.Future[Any] | None = None
     request_id: int = 0
+    late_to: int = 0
+    """the service has requeued the messages up to this tag before the disposal came"""
 
     def same_kind(self, other: _Disposal) -> bool:
         return (self.outcome, self.delivery_failed, self.undeliverable_here) == (
@@ -222,6 +224,8 @@ class Holder:
         self.in_transactions = 0  # messages that open transactions dispose of; they are not in `held`
         self._link = link
         self._disposals: deque[_Disposal] = deque()
+        self._sent: deque[_Disposal] = deque()
+        """those of this attachment whose answers callers wait for, and some that are answered"""
 
     async def settle(self, target: Target, *, wait: bool = False) -> None:
         """Settle messages. wait=True: return when that is committed."""
@@ -280,11 +284,19 @@ class Holder:
         self.attach = 0
         self.held.clear()
         self.in_transactions = 0
+        self._sent.clear()
         disposals, self._disposals = self._disposals, deque()
         for disposal in disposals:
             self._link.forget(disposal.request_id)
             if disposal.waiting is not None and not disposal.waiting.done():
                 disposal.waiting.set_exception(VoidDelivery(f"{self}: its attachment has ended; not settled"))
+
+    def too_late_to(self, tag: int) -> None:
+        """The service has requeued the messages up to this tag: the disposals of these that it has not answered yet
+        have no effect, though it answers them as if they had."""
+        for disposal in self._sent:
+            if disposal.waiting is not None and not disposal.waiting.done():
+                disposal.late_to = tag
 
     def dispositions(
         self,
@@ -340,6 +352,10 @@ class Holder:
             disposal = part
         else:
             self._disposals.popleft()
+            if disposal.waiting is not None:
+                while self._sent and (before := self._sent[0].waiting) is not None and before.done():
+                    self._sent.popleft()
+                self._sent.append(disposal)
         return self._disposition(disposal)
 
     def _disposition(self, disposal: _Disposal) -> Any:
@@ -409,6 +425,7 @@ class Holder:
     async def _dispose(self, disposal: _Disposal, wait: bool) -> None:
         if not disposal.tags:
             return
+        lowest = min(first for first, _ in disposal.tags)
         queued = self._enqueue(disposal)
         if not wait:
             return
@@ -416,6 +433,8 @@ class Holder:
             queued.request_id = self._link.next_request_id()
             queued.waiting = self._link.expect(queued.request_id, f"settling for {self}")
         await within(self._link.timeout_ms, queued.waiting, f"settling for {self}")
+        if lowest <= queued.late_to:
+            raise VoidDelivery(f"{self}: delivery {lowest} had timed out before; the queue will redeliver it")
 
     def _enqueue(self, disposal: _Disposal) -> _Disposal:
         """Queue a disposal for sending. Returns the disposal that it was merged into, or itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -71,6 +71,19 @@ def range_count(route: Route, count: int) -> int:
     if isinstance(route, str):
         return 1
     return sum(name != after for name, after in pairwise((*route, None)))
+
+
+def of_batch(names: str | Sequence[str]) -> str | tuple[str, ...]:
+    """The queue or routing key of all messages of a batch, or those of each message. Raises UsageError for what is
+    neither."""
+    if isinstance(names, str):
+        return names
+    if not isinstance(names, Iterable) or isinstance(names, bytes | bytearray | memoryview):
+        raise UsageError(
+            "the queue or routing key of a batch is text, or a list with a text for each message; "
+            f"not {type(names).__name__}"
+        )
+    return tuple(names)
 
 
 def at_once(queue: str | tuple[str, ...], immediate: bool) -> Route:

@@ -52,10 +52,6 @@ class Attachments:
         self._stream.require_loop()
         if consumer.consumer_tag in self._consumers:
             raise UsageError(f"consumer tag {consumer.consumer_tag!r} is in use in this client")
-        try:
-            consumer.attach_request(0)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{consumer} cannot be attached: {error}") from error
         self._consumers[consumer.consumer_tag] = consumer
         task = self._start(consumer)
         timeout_ms = consumer.options.timeout_ms
@@ -158,7 +154,7 @@ class Attachments:
     def timed_out(self, timed_out: Any) -> None:
         consumer = self._consumers.get(timed_out.consumer_tag)
         if consumer is not None and consumer.attach == timed_out.attach:
-            consumer.timed_out()
+            consumer.timed_out(timed_out.last_tag)
 
     # ---- the stream's life
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from quorum.client.errors import ClosedError, QuorumError, UsageError
 from quorum.client.messages.delivery import DeliveredMessage, Delivery, Holder, Link
 from quorum.client.messages.routes import check_name
-from quorum.client.values import require_flag, require_selector, require_whole
+from quorum.client.values import require_flag, require_selector, require_timeout, require_whole
 from quorum.v1 import queue_pb2
 
 T = TypeVar("T", bound=DeliveredMessage | Delivery)
@@ -141,6 +141,8 @@ class Consumer(Holder):
     async def cancel(self, *, requeue: bool = True, timeout_ms: int | None = None) -> None:
         """End deliveries. Held messages are returned to the queue; if not requeue, they may still be settled."""
         require_flag("requeue", requeue)
+        if timeout_ms is not None:
+            require_timeout("timeout_ms", timeout_ms, may_be_over=True)
         if self._state.is_ended or not self._state.was_started:
             self.end(None)
             return
@@ -301,9 +303,11 @@ class Consumer(Holder):
         self._begun = None
         self._given_to = 0
 
-    def timed_out(self) -> None:
+    def timed_out(self, last_tag: int) -> None:
         """The caller has held messages for longer than the queue's x-consumer-timeout: all held messages are void. The
-        consumer is attached again when the caller asks for a delivery, because that shows that it has not stopped."""
+        consumer is attached again when the caller asks for a delivery, because that shows that it has not stopped.
+        last_tag: disposals of tags up to it that are not answered yet have come too late."""
+        self.too_late_to(last_tag)
         self.void()
         self._state.is_timed_out = True
         self._signal.set()

@@ -182,10 +182,6 @@ class Publisher:
         self.decided_batches = 0
 
     @property
-    def unconfirmed_bytes(self) -> int:
-        return self._bytes
-
-    @property
     def is_idle(self) -> bool:
         """Whether no publish is undecided."""
         return not self._pending and not self._waiters and self.gathering.is_idle

@@ -42,9 +42,9 @@ from quorum.client.messages.delivery import (
     require_changes,
 )
 from quorum.client.messages.requests import within
-from quorum.client.messages.routes import Through
+from quorum.client.messages.routes import Through, of_batch
 from quorum.client.session.open_transactions import OpenTransactions
-from quorum.client.values import FieldValue, Properties, with_delay
+from quorum.client.values import FieldValue, Properties, require_flag, with_delay
 from quorum.v1 import queue_pb2
 
 RETRY_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
@@ -103,7 +103,9 @@ class Transaction:
     ) -> None:
         """Publish a batch with the commit. queue: of all messages, or one of each message."""
         prepared = prepare(batch)
-        self._open.check(queue if isinstance(queue, str) else tuple(queue), prepared)
+        require_flag("immediate", immediate)
+        queue = of_batch(queue)
+        self._open.check(queue, prepared)
         await self._may_send(queue if isinstance(queue, str) else next(iter(queue), ""), is_publish=True)
         request = queue_pb2.PublishBatch(tx=self._begun(), batch=prepared.data, immediate=immediate)
         if isinstance(queue, str):
@@ -144,15 +146,15 @@ class Transaction:
         """Publish a batch of at most 4,096 messages to an exchange with the commit. routing_key: of all messages, or
         one of each message."""
         prepared = prepare(batch)
-        keys = [] if isinstance(routing_key, str) else list(routing_key)
-        self._open.check(Through(exchange, tuple(keys) or str(routing_key), mandatory, immediate), prepared)
+        names = of_batch(routing_key)
+        self._open.check(Through(exchange, names, mandatory, immediate), prepared)
         await self._may_send(None, is_publish=True)
         request = queue_pb2.PublishBatch(
             tx=self._begun(),
             batch=prepared.data,
             exchange=exchange,
-            routing_key="" if keys else str(routing_key),
-            routing_keys=keys,
+            routing_key=names if isinstance(names, str) else "",
+            routing_keys=() if isinstance(names, str) else names,
             mandatory=mandatory,
             immediate=immediate,
         )

@@ -18,6 +18,7 @@ from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import Replica
 from quorum.node.replica.replicas import Replicas
 from quorum.node.replica.skipped_entries import SkippedEntries, shown
+from quorum.node.wire.frames import Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class ClusterAnswers:
     skip_entries: tuple[tuple[int, int], ...]
     versions: VersionSwitch
     log: Log
+    network: Network
 
     def take_queries(self, table: QueryTable) -> None:
         table.add(q.CheckHealth, self._check_health)
@@ -57,13 +59,11 @@ class ClusterAnswers:
         }
         reason = "" if is_ready else self._reason_to_leave(now_ms)
         directory = self.membership.member_directory
-        others = {
-            each.name: self.peers.is_reachable(each.id)
-            for each in directory.by_id.values()
-            if each.id != directory.me
-        }
+        other_members = [each for each in directory.by_id.values() if each.id != directory.me]
+        others = {each.name: self.peers.is_reachable(each.id) for each in other_members}
+        refused = frozenset(each.name for each in other_members if self.network.is_refused(each.id))
         standing, is_catching_up = self.membership.standing, self.membership.is_catching_up
-        return q.Health(standing, is_ready, reason, leaderships, is_catching_up, others)
+        return q.Health(standing, is_ready, reason, leaderships, is_catching_up, others, refused)
 
     def _is_ready(self, now_ms: int) -> bool:
         """Whether this node can serve: it is a member that is not being drained, every group has a leader that is known

@@ -364,7 +364,6 @@ class BodyClient:
         """when each member last sent any answer"""
         self._numbers = 0
         self.fetched = 0
-        self.fetched_bytes = 0
 
     @property
     def jobs(self) -> Iterable[Job]:
@@ -533,4 +532,3 @@ class BodyClient:
         job.fetched += 1
         job.fetched_bytes += len(found.body)
         self.fetched += 1
-        self.fetched_bytes += len(found.body)

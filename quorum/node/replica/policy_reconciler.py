@@ -25,7 +25,7 @@ TURN_WORK = 1_000
 """Units of work (about 1 µs each) in one turn for a group: one or two milliseconds, as a member may lead several
 groups."""
 QUEUE_WORK = 20
-"""Units of work for one queue; each policy adds one."""
+"""Units of work for one queue; each step of the policies adds one (Policies.steps)."""
 
 
 class PolicyReconciler:
@@ -79,7 +79,7 @@ class PolicyReconciler:
 
     def _go_on(self, catalog: CatalogMachine, machine: GroupMachine, now_ms: int) -> None:
         work = TURN_WORK
-        each = QUEUE_WORK + len(catalog.policies)
+        each = QUEUE_WORK + catalog.policies.steps
         while self._queues and work > 0:
             work -= each
             queue = self._queues.pop()

@@ -42,6 +42,10 @@ class Network(Protocol):
         """The incarnation of a connected peer's data directory; zeros if it has none."""
         ...
 
+    def is_refused(self, peer: str) -> bool:
+        """Whether a handshake with this peer was refused a moment ago, by either end."""
+        ...
+
     def version_of(self, peer: str) -> int:
         """The highest machine version that a connected peer knows."""
         ...

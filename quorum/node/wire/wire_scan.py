@@ -133,11 +133,11 @@ def scan(data: bytes, shape: Shape, max_tags: int = DEFAULT_TAGS) -> None:
         raise _malformed(shape, "they end within a number") from None
 
 
-def read_number(data: bytes, number: int, max_tags: int = DEFAULT_TAGS) -> int | None:
-    """The value of a field of type uint32 or uint64 at the top level, if it is among the first max_tags fields."""
+def read_number(data: bytes, number: int) -> int | None:
+    """The value of a field of type uint32 or uint64 at the top level, if it is among the first DEFAULT_TAGS fields."""
     position, end, found = 0, len(data), None
     try:
-        for _ in range(max_tags):
+        for _ in range(DEFAULT_TAGS):
             if position >= end:
                 break
             tag, position = _varint(data, position)

@@ -85,6 +85,8 @@ TURN_BYTES = 4 << 20
 """Bytes read from one peer before the others have their turn."""
 UPKEEP_S = 0.1
 WARN_EVERY_S = 1.0
+REFUSED_FOR_S = HANDSHAKE_LIMIT_S + 2 * BACKOFF_MAX_S
+"""Time after which a refusal says nothing about a member any more: a member that runs has been dialed again by then."""
 REPEAT_EVERY_S = 60.0
 """Least time between two lines about the same peer and reason."""
 
@@ -204,6 +206,8 @@ class PeerNetwork:
         self._refused_s: dict[tuple[str | None, str], float] = {}
         """when each reason was logged for a peer, within REPEAT_EVERY_S"""
         """when a refused peer was last logged at this level"""
+        self._answered_no_s: dict[str, float] = {}
+        """when a handshake with a member was refused last, by it or by this node"""
         self._is_open = True
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -263,13 +267,14 @@ class PeerNetwork:
         """The incarnation of a connected peer; UNKNOWN if it has none."""
         return self._up[peer].incarnation
 
+    def is_refused(self, peer: str) -> bool:
+        """Whether a handshake with this member was refused a moment ago, by it or by this node. So it can be reached.
+        The log says why."""
+        return self._clock() < self._answered_no_s.get(peer, float("-inf")) + REFUSED_FOR_S
+
     def version_of(self, peer: str) -> int:
         """The highest machine version that a connected peer knows."""
         return self._up[peer].versions.machine
-
-    def wire_version_of(self, peer: str) -> int:
-        """The wire version of the frames to and from a connected peer: the highest that both ends know."""
-        return self._up[peer].wire_version
 
     def require_version(self, version: int) -> None:
         """From now on only peers that know this machine version may connect; connections to others are closed."""
@@ -363,7 +368,7 @@ class PeerNetwork:
             return
         self._next_upkeep_s = now + UPKEEP_S
         for stranger in [each for each in self._strangers if each.deadline_s <= now]:
-            self._refuse(stranger, "the handshake took too long")
+            self._refuse(stranger, "the handshake took too long", is_answered=False)
         for connection in list(self._up.values()):
             if now - connection.heard_s > self.idle_limit_s:
                 self._drop(connection, f"nothing heard for {self.idle_limit_s} s")
@@ -536,7 +541,11 @@ class PeerNetwork:
             self._welcome(connection)
             self._write(connection)
         elif not connection.other_hello:
-            other = identity.read(data)
+            try:
+                other = identity.read(data)
+            except HandshakeError:
+                connection.peer = identity.sender_of(data)
+                raise
             dial = self._dials.get(other.sender)
             if other.sender == self.me:
                 raise HandshakeError(f"{other.sender!r} is this node's own name")
@@ -581,6 +590,7 @@ class PeerNetwork:
         connection.heard_s = connection.sent_s = self._clock()
         connection.reader = FrameReader(connection.channel, self._buffer)
         self._up[peer] = connection
+        self._answered_no_s.pop(peer, None)
         self._events.append((peer, True))
         self.stats.connected += 1
         if peer in self._dials:
@@ -657,14 +667,27 @@ class PeerNetwork:
         self._refuse(connection, reason, level="info" if dial is not None and dial.is_reserve else "warning")
 
     def _refuse(
-        self, connection: _Connection, reason: str, *, level: Literal["warning", "info"] = "warning"
+        self,
+        connection: _Connection,
+        reason: str,
+        *,
+        level: Literal["warning", "info"] = "warning",
+        is_answered: bool = True,
     ) -> None:
-        """level: info if the other end, or this one, dials as well."""
+        """level: info if the other end, or this one, dials as well. is_answered: False if the other end was silent."""
         if connection.socket.fileno() < 0:
             return  # a failed write has ended it, in this step of the handshake
         self._forget(connection)
         self.stats.refused_handshakes += 1
         now = self._clock()
+        peer = connection.peer
+        if (
+            is_answered
+            and level == "warning"
+            and peer is not None
+            and (peer in self._dials or peer in self._configured)
+        ):
+            self._answered_no_s[peer] = now
         said = (connection.peer, reason)
         is_repeated = now < self._refused_s.get(said, float("-inf")) + REPEAT_EVERY_S
         if now >= self._logged_s[level] + WARN_EVERY_S and not is_repeated:

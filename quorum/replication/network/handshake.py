@@ -205,6 +205,16 @@ class Identity:
             )
         return found
 
+    def sender_of(self, data: bytes) -> str | None:
+        """The sender that a refused hello names, for the log; None if it is no hello."""
+        magic, *_, sender, _, _, _, _, _ = _HELLO.unpack(data)
+        if magic != MAGIC:
+            return None
+        try:
+            return _decode_name(sender)
+        except HandshakeError:
+            return None
+
     def check_known(self, hello: Hello) -> None:
         """HandshakeError if the sender has another data directory than before, or if one end does not know the machine
         version that the other end's groups have switched to. To be called after a hello was sent to the sender, so

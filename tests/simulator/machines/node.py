@@ -68,6 +68,9 @@ class _Network:
         other = self._node.world.network.other_end(self._node, peer)
         return bytes(16) if other is None else other.incarnation
 
+    def is_refused(self, peer: str) -> bool:
+        return False
+
     def version_of(self, peer: str) -> int:
         other = self._node.world.network.other_end(self._node, peer)
         return 0 if other is None else other.identity.versions.machine

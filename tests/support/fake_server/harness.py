@@ -24,11 +24,6 @@ class World:
     def url(self) -> str:
         return "quorum://" + ",".join(node.address for node in self.nodes)
 
-    @property
-    def url_elsewhere(self) -> str:
-        """The same nodes, the second one first."""
-        return "quorum://" + ",".join(node.address for node in [*self.nodes[1:], self.nodes[0]])
-
 
 def on_cluster(nodes: int = 2) -> Callable[[Callable[[World], Awaitable[None]]], Callable[[], None]]:
     """A test on so many nodes of one cluster, which has the queue 'q'."""

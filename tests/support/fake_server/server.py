@@ -110,6 +110,7 @@ class FakeCluster:
         )
         self.holds_confirms = False
         self.holds_gets = False
+        self.holds_dispositions = False
         self.holds_attaches = False
         self.held_attaches: list[Callable[[], None]] = []
         self.cut_after = -1
@@ -447,6 +448,8 @@ class FakeStream:
 
     def _disposition(self, request: Any) -> None:
         self.cluster.dispositions.append(request)
+        if self.cluster.holds_dispositions:
+            return
         if request.tx:
             self._embargo("disposition", request)
             return

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fifo import commands, effects
+from fifo import effects
 from fifo.commands import (
     UNKNOWN,
     Address,
@@ -49,6 +49,13 @@ START_MS = 1_000_000
 
 def selector(text: str) -> bytes:
     return canonical.encode(jms.parse(text)) if text else b""
+
+
+def exported(state: bytes, pages: Pages) -> bytes:
+    """The snapshot of a checkpoint, as a follower gets it."""
+    export = checkpoint.Export(state, pages)
+    export.look_through()
+    return b"".join(export.piece(number) for number in range(len(export)))
 
 
 def producer(number: int) -> bytes:
@@ -408,13 +415,3 @@ def sequences(applied: Applied, tag: str | None = None) -> list[int]:
         if isinstance(effect, Deliver) and tag in (None, effect.consumer_tag)
         for body in bodies(effect)
     ]
-
-
-__all__ = [
-    "World",
-    "bodies",
-    "commands",
-    "part_name",
-    "selector",
-    "sequences",
-]

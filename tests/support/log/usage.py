@@ -24,4 +24,4 @@ def usage(log: Log) -> LogUsage:
     live = sum(log._collector.survey.live_bytes(found) for found in sealed)
     whole = sum(found.end - HEADER_BLOCK for found in sealed)
     rest = log._writer.position + HEADER_BLOCK * len(sealed)
-    return LogUsage(rest + whole, rest + live, whole - live, log._store.segment_count)
+    return LogUsage(rest + whole, rest + live, whole - live, len(log._store._segments))

@@ -55,6 +55,9 @@ class _Network:
     def incarnation_of(self, peer: str) -> bytes:
         return self._cluster.incarnation(peer)
 
+    def is_refused(self, peer: str) -> bool:
+        return False
+
     def version_of(self, peer: str) -> int:
         return self._cluster.members[peer].versions.known
 

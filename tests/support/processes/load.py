@@ -18,7 +18,7 @@ from typing import Any
 
 import quorum
 from quorum.cli.local_cluster import LocalCluster
-from quorum.client import Client, Consumer, Delivery
+from quorum.client import Consumer, Delivery
 from quorum.client.errors import ClosedError, PublishRejected, QuorumError
 from quorum.client.messages.delivery import Holder
 from quorum.histories import MemoryRecorder, Run, now_us
@@ -339,10 +339,6 @@ async def leader_of(cluster: LocalCluster, queue: str) -> str:
         assert time.monotonic() < deadline, f"no leader of {queue!r} for {RESUME_LIMIT_S} s"
         await asyncio.sleep(POLL_S)
     return leader
-
-
-async def publish_numbered(client: Client, queue: str, producer: str, numbers: Sequence[int]) -> None:
-    await client.publish_batch(queue, [body(producer, n) for n in numbers])
 
 
 def delivery_of(wire: queue_pb2.Delivery) -> Delivery:

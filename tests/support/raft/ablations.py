@@ -132,13 +132,6 @@ class NothingIsParked(Guard):
         return acknowledged
 
 
-class TruncatesCommitted(NoConflictRule):
-    """Nothing stops a leader that differs in committed entries."""
-
-    def never_below_commit(self, index: int) -> None:
-        return
-
-
 class SendsAtOnce(Outbox):
     def send_ready(self) -> None:
         waiting, self._waiting = self._waiting, []

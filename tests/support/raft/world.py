@@ -63,7 +63,6 @@ class Node:
         self.name = name
         self.log = world.open_log(name)
         self.commands: list[bytes] = []
-        self.commit_seen = 0
         world.checks.in_force.setdefault(name, tuple(world.founders))
         self.group = group_class(
             GROUP,

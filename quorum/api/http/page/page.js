@@ -258,9 +258,10 @@ async function raft() {
 }
 
 // How many entries the other members of a group lack. Only the group's leader knows it.
-function behind(group, answering_node) {
+function behind(group, answering_node, lost) {
   if (group.leader === answering_node) {
-    return group.progress.map((each) => each.match_index === 0 ? `${each.name} not known yet` :
+    return group.progress.map((each) => each.match_index === 0 ?
+      `${each.name} ${lost.has(each.name) ? "cannot be reached" : "not known yet"}` :
       `${each.name} ${number.format(Math.max(0, group.last_index - each.match_index))}`).join(", ");
   }
   return group.leader ? element("span", { class: "quiet" }, `${group.leader} knows`) : "";
@@ -272,6 +273,7 @@ function cluster_whole(status) {
     each.disk ? bytes(each.disk.limit_bytes) : "", each.disk ? `${decimal.format(each.disk.sync_p99_us / 1000)} ms` : "",
     disk_state(each.disk),
   ]);
+  const lost = new Set(status.members.filter((each) => !each.reachable).map((each) => each.replaces ? each.id : each.name));
   const groups = status.groups.map((each) => [
     each.group === 0 ? "0 (system)" : String(each.group),
     each.leader || mark("bad", "none"),
@@ -279,7 +281,7 @@ function cluster_whole(status) {
     each.members.join(", ") + (each.settled ? "" : " (changing)"),
     each.learners.join(", "),
     each.commit_index,
-    behind(each, status.answering_node),
+    behind(each, status.answering_node, lost),
     each.commit_index - each.applied_index,
     group_state(each),
   ]);

@@ -9,7 +9,8 @@ from fifo import commands as c
 from fifo.messages.dead_letters import CAUSES
 
 if TYPE_CHECKING:
-    from support.fifo.model.group import Message, ModelQueue
+    from support.fifo.model.queues import ModelQueue
+    from support.fifo.model.records import Message
 
 
 @dataclass(eq=False)

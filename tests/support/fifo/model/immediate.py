@@ -12,7 +12,8 @@ from support.fifo.model.scans import END
 from support.fifo.model.staging import Fields, due_at
 
 if TYPE_CHECKING:
-    from support.fifo.model.group import Left, Line, ModelQueue
+    from support.fifo.model.queues import ModelQueue
+    from support.fifo.model.records import Left, Line
 
 
 def taken_at_once(

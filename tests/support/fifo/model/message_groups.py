@@ -9,7 +9,8 @@ from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
 
 if TYPE_CHECKING:
-    from support.fifo.model.group import Left, Line, Message, ModelConsumer, ModelQueue
+    from support.fifo.model.queues import ModelQueue
+    from support.fifo.model.records import Left, Line, Message, ModelConsumer
 
 
 class ModelMessageGroups:

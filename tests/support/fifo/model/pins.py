@@ -13,7 +13,8 @@ from fifo import effects as e
 from support.fifo.model.staging import is_crowded
 
 if TYPE_CHECKING:
-    from support.fifo.model.group import Left, Message, ModelQueue
+    from support.fifo.model.queues import ModelQueue
+    from support.fifo.model.records import Left, Message
 
 
 @dataclass(eq=False)

@@ -13,7 +13,8 @@ from quorum_selectors.expression import steps
 from quorum_selectors.lookup_costs import LOOKUP_STEPS, cells
 
 if TYPE_CHECKING:
-    from support.fifo.model.group import Left, Line, ModelQueue
+    from support.fifo.model.queues import ModelQueue
+    from support.fifo.model.records import Left, Line
 
 END = 1 << 62
 """The front of a group that shares the front of those that have seen everything."""

@@ -10,7 +10,8 @@ from fifo import commands as c
 from fifo import effects as e
 
 if TYPE_CHECKING:
-    from support.fifo.model.group import Left, ModelQueue
+    from support.fifo.model.queues import ModelQueue
+    from support.fifo.model.records import Left
 
 
 Fields = Mapping[str, Any]

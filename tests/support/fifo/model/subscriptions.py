@@ -11,7 +11,8 @@ from support.fifo.model.scans import END
 from support.fifo.model.staging import is_crowded
 
 if TYPE_CHECKING:
-    from support.fifo.model.group import Left, Message, ModelQueue
+    from support.fifo.model.queues import ModelQueue
+    from support.fifo.model.records import Left, Message
 
 MESSAGE_BYTES = 100  # of every message that tests publish against the model
 

@@ -11,7 +11,8 @@ from support.fifo.model.immediate import taken_at_once
 from support.fifo.model.staging import Fields, due_at, is_crowded, key_of, priority_of
 
 if TYPE_CHECKING:
-    from support.fifo.model.group import Message, ModelConsumer, ModelGroup, ModelProducer
+    from support.fifo.model.group import ModelGroup
+    from support.fifo.model.records import Message, ModelConsumer, ModelProducer
 
 
 @dataclass(eq=False)
