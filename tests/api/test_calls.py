@@ -429,6 +429,26 @@ def test_unread_answers_of_one_address_take_a_limited_number_of_bytes(
     with_server(run)
 
 
+def test_clients_that_leave_during_an_answer_are_no_errors(caplog: pytest.LogCaptureFixture) -> None:
+    """grpcio says so with an exception, if a client leaves at the moment of a write."""
+
+    async def run(world: World) -> None:
+        request = queue_pb2.BrowseRequest(queue="q", limit=1_000_000)
+        for _ in range(20):
+            clients = [await StalledClient.connect(world.port) for _ in range(4)]
+            for client in clients:
+                await client.call("/quorum.v1.Queue/Browse", request.SerializeToString())
+            while world.gate.calls.total < len(clients):
+                await asyncio.sleep(0)
+            for client in clients:
+                client.close()
+            while world.gate.calls.total:
+                await asyncio.sleep(0)
+
+    with_server(run)
+    assert [each.getMessage() for each in caplog.records] == []
+
+
 def test_addresses_are_told_from_what_grpc_says() -> None:
     assert client_address("ipv4:10.0.0.7:41822") == "10.0.0.7"
     assert client_address("ipv6:%5B::1%5D:41822") == client_address("ipv6:[::1]:5")

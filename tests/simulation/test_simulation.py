@@ -342,7 +342,12 @@ def test_a_large_batch_is_checked_in_the_simulations_only_thread() -> None:
 # ---- what it reaches
 
 UNREACHED = """
+    fifo/layouts.py
+    fifo/persistence/invariants.py
+    fifo/queries/transactions.py
+    fifo/results.py
     quorum/__init__.py
+    quorum/__main__.py
     quorum/api/allocator.py
     quorum/api/connections.py
     quorum/api/grpc/calls.py
@@ -426,17 +431,17 @@ UNREACHED = """
     quorum/cli/subscriptions.py
     quorum/cli/transactions.py
     quorum/cli/users.py
-    quorum/client/answers.py
-    quorum/client/bulk/client.py
-    quorum/client/bulk/calls.py
     quorum/client/admin/definition_files.py
     quorum/client/admin/definitions.py
     quorum/client/admin/members.py
     quorum/client/admin/rabbitmq_definitions.py
     quorum/client/admin/redrive.py
-    quorum/client/connection/tls.py
     quorum/client/admin/transactions.py
     quorum/client/admin/users.py
+    quorum/client/answers.py
+    quorum/client/bulk/calls.py
+    quorum/client/bulk/client.py
+    quorum/client/connection/tls.py
     quorum/demo/extract.py
     quorum/demo/flights.py
     quorum/demo/one_flight.py
@@ -487,10 +492,6 @@ UNREACHED = """
     quorum/spark/verify_holders.py
     quorum/spark/verify_order.py
     quorum/sync.py
-    fifo/layouts.py
-    fifo/persistence/invariants.py
-    fifo/queries/transactions.py
-    fifo/results.py
     selectors/quorum_selectors/evaluate.py
     selectors/quorum_selectors/unparse.py
 """

@@ -188,6 +188,9 @@ class Call:
         self._since[self] = time.monotonic()
         try:
             await self._context.write(data)
+        except grpc.aio.InternalError as error:
+            # the client has ended the call; mostly grpcio cancels the handler before it can write
+            raise asyncio.CancelledError from error
         finally:
             del self._since[self]
 
