@@ -43,7 +43,7 @@ def inspect(path: Path, files: Files | None = None) -> Iterator[RecordInfo]:
     if path.suffix == ".index":
         yield from _inspect_index(path, RealFiles() if files is None else files)
         return
-    file = RealFiles().open(path)
+    file = (RealFiles() if files is None else files).open(path)
     try:
         stamp = Stamp(decode_header(file.pread(HEADER_BLOCK, 0), path).file_id)
         scanner = Scanner(path, file, file.size())
