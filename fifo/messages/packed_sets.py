@@ -69,5 +69,5 @@ def without(packed: Packed, slots: bytes, sparse: int) -> Packed:
     if isinstance(packed, int) or len(packed) > 2 * _FEW:
         return pack(unpack(packed) & ~unpack(slots), sparse)
     members = [packed[at : at + 2] for at in range(0, len(packed), 2)]
-    gone = {slots[at : at + 2] for at in range(0, len(slots), 2)}
+    gone = dict.fromkeys([slots[at : at + 2] for at in range(0, len(slots), 2)])
     return b"".join([slot for slot in members if slot not in gone])

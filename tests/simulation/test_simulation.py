@@ -342,10 +342,6 @@ def test_a_large_batch_is_checked_in_the_simulations_only_thread() -> None:
 # ---- what it reaches
 
 UNREACHED = """
-    fifo/layouts.py
-    fifo/persistence/invariants.py
-    fifo/queries/transactions.py
-    fifo/results.py
     quorum/__init__.py
     quorum/__main__.py
     quorum/api/allocator.py
@@ -492,6 +488,10 @@ UNREACHED = """
     quorum/spark/verify_holders.py
     quorum/spark/verify_order.py
     quorum/sync.py
+    fifo/layouts.py
+    fifo/persistence/invariants.py
+    fifo/queries/transactions.py
+    fifo/results.py
     selectors/quorum_selectors/evaluate.py
     selectors/quorum_selectors/unparse.py
 """
