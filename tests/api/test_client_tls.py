@@ -424,6 +424,40 @@ def test_a_session_outlives_a_file_that_is_away_for_a_moment(made: Path) -> None
     asyncio.run(run())
 
 
+def hello(name: bytes) -> bytes:
+    """The first bytes of a client that asks for this name, of nine bytes."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    sent = outgoing.read()
+    assert sent.count(b"localhost") == 1
+    return sent.replace(b"localhost", name)
+
+
+def test_a_name_that_is_not_ascii_writes_nothing_at_the_http_port(
+    made: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def run() -> None:
+        async with serving() as (_, [api]):
+            certificates = Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key")
+            http = HttpServer(api.hub, "n1", JsonApi(api.hub, api.admin, api.queues), certificates, None)
+            [free] = free_ports(1)
+            port = await http.start(f"{HOST}:{free}")
+            try:
+                for name in (b"localhost", b"lo\x80alhost", b"loc\xff\xff\xff\xff\xff\xff"):
+                    reader, writer = await asyncio.open_connection(HOST, port)
+                    writer.write(hello(name))
+                    assert await reader.read(1), "an answer of TLS"
+                    writer.close()
+            finally:
+                await http.stop()
+
+    asyncio.run(run())
+    said = capfd.readouterr()
+    assert "Traceback" not in said.out + said.err
+
+
 def test_the_http_port_has_the_renewed_certificate_too_and_metrics_say_when_it_ends(made: Path) -> None:
     def connection(port: int) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=str(made / "ca.pem"))

@@ -145,7 +145,7 @@ class HttpServer:
         )
         config.load()
         if certificates is not None and config.ssl is not None:
-            RenewedContext(certificates, config.ssl)
+            config.ssl = RenewedContext(certificates, config.ssl)
         self._server = _Uvicorn(config)
         self._task: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -143,18 +143,26 @@ class Certificates:
         return ""
 
 
-class RenewedContext:
-    """A context of Python's TLS whose new connections have the newest certificate. `ssl` has no such context, so the
-    first one gives each handshake the newest one."""
+class RenewedContext(ssl.SSLContext):
+    """A context of Python's TLS whose new connections have the newest certificate. `ssl` has no such context, so each
+    connection of asyncio (`wrap_bio`) is one of the newest context.
+
+    It has no callback for the name that a client asks for: `ssl` writes a traceback if that is not ASCII."""
+
+    def __new__(cls, certificates: Certificates, first: ssl.SSLContext) -> RenewedContext:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
     def __init__(self, certificates: Certificates, first: ssl.SSLContext) -> None:
         """first: has the certificate that the files have now."""
         self._certificates = certificates
         self._version = certificates.version
         self._newest = first
-        first.sni_callback = self._choose
 
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        self._renew()
+        return self._newest.wrap_bio(*arguments, **options)
+
+    def _renew(self) -> None:
         self._certificates.renew()
         version = self._certificates.version
         if version != self._version:
@@ -165,7 +173,6 @@ class RenewedContext:
                 structlog.get_logger().error("renewed certificates are not used for HTTP", error=str(error))
             else:
                 self._newest, self._version = fresh, version
-        connection.context = self._newest
 
 
 @lru_cache(maxsize=1_024)
