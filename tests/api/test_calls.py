@@ -403,6 +403,34 @@ def test_a_client_that_does_not_take_an_answer_in_time_loses_its_connection(
     with_server(run)
 
 
+@pytest.mark.parametrize(("method", "window_bytes"), [*((each, 0) for each in UNREAD), ("Queue/Browse", 20)])
+def test_a_call_that_is_ended_keeps_its_place_until_its_client_has_taken_what_was_sent(
+    method: str, window_bytes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(calls_module, "ANSWER_LIMIT_S", 0.0)
+
+    async def run(world: World) -> None:
+        client = await StalledClient.connect(world.port, window_bytes)
+        await client.call("/quorum.v1." + method, UNREAD[method].SerializeToString())
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        peers = world.gate.stalled()
+        [call] = world.gate._since
+        call.end(status.exhausted("too_many_calls", "its place went to another one"))
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert world.gate.calls.total + world.gate.reserved.total == 1
+        assert world.gate.stalled() == peers
+        assert close_peers(world.port, peers) == 1
+        while world.gate.calls.total or world.gate.reserved.total:
+            await asyncio.sleep(0)
+        assert not world.gate._since
+        client.close()
+
+    with_server(run)
+    assert [each.getMessage() for each in caplog.records] == []
+
+
 def test_unread_answers_of_one_address_take_a_limited_number_of_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,9 +9,9 @@ they are parsed.
 - If all places of a kind are taken, the first call of an address ends the oldest call of the address with the most
   calls.
 - The first request has a time limit; a call without requests ends.
-- A client has to take each answer within a time limit, and the call keeps its place until then. gRPC keeps unread
-  answers until the connection is closed, so the server closes it (`Gate.stalled`). The bytes of single answers are
-  reserved in a window of their own until the client has taken them.
+- A client has to take each answer within a time limit, and the call keeps its place until then, even if it is ended.
+  gRPC keeps unread answers until the connection is closed, so the server closes it (`Gate.stalled`). The bytes of
+  single answers are reserved in a window of their own until the client has taken them.
 - The bytes of a request are reserved in the node's window for received requests before they are parsed, and released
   when the service is done with the request. A call that waits for the window is not read.
 - A request with too many bytes or elements (request_limits.py) ends its call, and is not parsed.
@@ -131,14 +131,15 @@ class Places:
 class Call:
     """A call under way, which its handler uses as gRPC's context. It records unfinished writes."""
 
-    __slots__ = ("_context", "_serialize", "_since", "_task", "ended", "failure", "share")
+    __slots__ = ("_context", "_has_sent", "_serialize", "_since", "_task", "ended", "failure", "share")
 
     def __init__(self, context: Context, serialize: Callable[[Any], bytes], since: dict[Call, float]) -> None:
-        """since: start time of each unfinished write, the oldest first."""
+        """since: start time of each unfinished write, the oldest first; `over` has to follow."""
         self._context = context
         self._serialize = serialize
         self._since = since
         self._task = asyncio.current_task()
+        self._has_sent = False
         self.ended: status.StatusError | None = None
         self.failure = ""
         """why its handler has ended it"""
@@ -187,12 +188,30 @@ class Call:
     async def _send(self, data: bytes) -> None:
         self._since[self] = time.monotonic()
         try:
-            await self._context.write(data)
+            await (self._context.write(data) if self._has_sent else self._send_first(data))
         except grpc.aio.InternalError as error:
             # the client has ended the call; mostly grpcio cancels the handler before it can write
             raise asyncio.CancelledError from error
-        finally:
-            del self._since[self]
+        del self._since[self]  # not if it is cancelled: gRPC sends the rest, and then the status
+
+    async def _send_first(self, data: bytes) -> None:
+        """Write the call's headers and first answer; a cancellation waits until they are sent. Until then grpcio
+        cannot send a status: it would send the headers again, which fails."""
+        writing = asyncio.ensure_future(self._context.write(data))
+        cancelled: asyncio.CancelledError | None = None
+        while not writing.done():
+            try:
+                await asyncio.wait((writing,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        writing.result()
+        self._has_sent = True
+        if cancelled is not None:
+            raise cancelled
+
+    def over(self) -> None:
+        """The call has ended, and nothing of it waits to be sent."""
+        self._since.pop(self, None)
 
     def end(self, why: status.StatusError) -> None:
         """End the call with this status."""
@@ -332,6 +351,7 @@ class Gate:
                 raise
             await abort(context, call.ended)
         finally:
+            call.over()
             self._access.over(call)
             if call.share:
                 method.calls.leave(call.share, call)

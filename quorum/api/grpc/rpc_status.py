@@ -6,6 +6,8 @@ the message.
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
@@ -26,4 +28,8 @@ def to_proto(status: Status) -> status_pb2.Status:
 
 
 async def abort(context: grpc.aio.ServicerContext, error: StatusError) -> None:
-    await context.abort_with_status(rpc_status.to_status(to_proto(error.status)))
+    """End the call with this status. CancelledError if the client has left before it was sent."""
+    try:
+        await context.abort_with_status(rpc_status.to_status(to_proto(error.status)))
+    except grpc.aio.InternalError as failed:
+        raise asyncio.CancelledError from failed

@@ -298,6 +298,7 @@ class FakeStream:
         self.answer(failed=queue_pb2.Failed(request_id=request_id, status=refusal.status))
 
     async def run(self, requests: AsyncIterator[Any], context: Any) -> None:
+        await context.send_initial_metadata(())  # a status cannot follow a first write that was cancelled
         reading = asyncio.create_task(self._read(requests))
         writing = asyncio.create_task(self._write(context))
         try:

@@ -22,16 +22,16 @@ def literal(name: str, value: str) -> bytes:
 
 
 class StalledClient:
-    """The server may send headers, and not a byte of any message."""
+    """The server may send headers, and of each call's messages only the bytes of a window, which is never renewed."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._stream = 1
 
     @classmethod
-    async def connect(cls, port: int) -> Self:
+    async def connect(cls, port: int, window_bytes: int = 0) -> Self:
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
-        window = struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0)
+        window = struct.pack(">HI", _INITIAL_WINDOW_SIZE, window_bytes)
         client._writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, window))
         return client
 
