@@ -178,3 +178,29 @@ def test_known_queues_are_looked_at_one_page_at_a_time(monkeypatch: pytest.Monke
             assert known() == {*keys}
 
     virtual_time.run(scenario())
+
+
+def test_a_queue_whose_leader_goes_before_its_work_has_begun_is_forwarded_when_it_is_back() -> None:
+    async def scenario() -> None:
+        done: set[Key] = set()
+        looks = 0
+
+        async def forward(queues: DeadQueues, key: Key, place: Any) -> Hashable:
+            done.add(key)
+            return None
+
+        async def found(_: object) -> Any:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                await asyncio.sleep(0)  # the tasks are made meanwhile
+                assert queues._working and not done
+                return SimpleNamespace(groups=(), queues=[])
+            return SimpleNamespace(groups=(1,), queues=KEYS if len(done) < len(KEYS) else [])
+
+        async with in_line(forward, found) as queues:
+            await asyncio.sleep(3 * dead_queues.LOOK_S)
+            assert looks > 2 and done == {*KEYS}
+            assert not queues._working and queues._places._value == dead_queues.PLACES
+
+    virtual_time.run(scenario())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
@@ -90,7 +91,7 @@ class DeadQueues:
         self._places = asyncio.Semaphore(PLACES)
         self._ready: dict[Key, None] = {}
         self._has_ready = asyncio.Event()
-        self._working: dict[Key, asyncio.Task[None]] = {}
+        self._working: dict[Key, asyncio.Task[Hashable]] = {}
         self._renewed: set[Key] = set()
         """working queues in which a message may have died since they looked"""
         self._waiting: dict[Hashable, _Waiting] = {}
@@ -118,7 +119,9 @@ class DeadQueues:
                     continue
                 key = next(iter(self._ready))
                 del self._ready[key]
-                self._working[key] = tasks.create_task(self._work(key))
+                place = Place(self._places)
+                self._working[key] = task = tasks.create_task(self._work(key, place))
+                task.add_done_callback(partial(self._has_worked, key, place))
 
     async def _find(self) -> None:
         """Look at one page after the other: at once where there is something new, otherwise after a while."""
@@ -165,25 +168,27 @@ class DeadQueues:
                 task.cancel()
         return begun
 
-    async def _work(self, key: Key) -> None:
-        place = Place(self._places)
-        target: Hashable = None
+    async def _work(self, key: Key, place: Place) -> Hashable:
+        """Return what the queue has to wait for, None if there is nothing."""
         try:
-            target = await self._forward(self, key, place)
+            return await self._forward(self, key, place)
         except Exception as error:  # a defect holds up its own queue only
             structlog.get_logger().critical("dead letters cannot be forwarded", queue=key, exc_info=error)
-            target = key
-        finally:
-            place.leave()
-            del self._working[key]
-            if target is not None:
-                self._wait(target, key, None)
-            else:
-                self.clean_epochs.pop(key, None)
-                if key in self._renewed:
-                    self._add([key])
-            self._renewed.discard(key)
-            self._end_try(key)
+            return key
+
+    def _has_worked(self, key: Key, place: Place, task: asyncio.Task[Hashable]) -> None:
+        """The queue's task has ended; it has not even begun if it was cancelled at once."""
+        target = None if task.cancelled() else task.result()
+        place.leave()
+        del self._working[key]
+        if target is not None:
+            self._wait(target, key, None)
+        else:
+            self.clean_epochs.pop(key, None)
+            if key in self._renewed:
+                self._add([key])
+        self._renewed.discard(key)
+        self._end_try(key)
 
     # ---- targets
 
