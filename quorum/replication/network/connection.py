@@ -197,7 +197,6 @@ class PeerNetwork:
         self._dirty: dict[str, _Connection] = {}
         self._buffered: dict[int, _Connection] = {}
         """connections whose channels have received bytes that the next poll reads, by file descriptor"""
-        self._events: list[tuple[str, bool]] = []
         self._frames: list[tuple[str, int, bytes]] = []
         self._configured = dict(members)
         self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < me}
@@ -339,11 +338,6 @@ class PeerNetwork:
     def connected(self, peer: str) -> bool:
         """Whether frames to this peer can be sent now."""
         return peer in self._up
-
-    def events(self) -> list[tuple[str, bool]]:
-        """(peer, whether it was connected or lost) since the last call, in order."""
-        events, self._events = self._events, []
-        return events
 
     def close(self) -> None:
         """Close everything. Queued frames are tried once."""
@@ -591,7 +585,6 @@ class PeerNetwork:
         connection.reader = FrameReader(connection.channel, self._buffer)
         self._up[peer] = connection
         self._answered_no_s.pop(peer, None)
-        self._events.append((peer, True))
         self.stats.connected += 1
         if peer in self._dials:
             self._dials[peer].backoff_s = BACKOFF_MIN_S
@@ -710,7 +703,6 @@ class PeerNetwork:
         if self._up.get(connection.peer) is connection:
             del self._up[connection.peer]
             self._dirty.pop(connection.peer, None)
-            self._events.append((connection.peer, False))
             self.stats.lost += 1
             self._log.info("peer lost", peer=connection.peer, reason=reason)
 
