@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -186,40 +186,40 @@ async def _serve(
     gc.freeze()
     gc.enable()
     driver.start()
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    reloading = []
-    if source is not None:
-        signalled = asyncio.Event()
-        loop.add_signal_handler(signal.SIGHUP, signalled.set)
-        reloader = Reloader(config, source, access, named.certificates, named.security, named.tokens)
-        reloading.append(asyncio.create_task(reloader.reload_on(signalled)))
-    logger.info(
-        "started",
-        clients=config.client_address,
-        peers=config.members[config.name].peer,
-        http=config.http_listen or "off",
-        tls=", ".join(_with_tls(config, named)) or "off",
-        boot=start.boot,
-    )
-    watching = asyncio.create_task(watch_health(hub, server))
-    returning = asyncio.create_task(allocator.return_memory())
-    forwarding = asyncio.create_task(forward_dead_letters(hub))
-    stopped = asyncio.create_task(stopping.wait())
-    await _first_end(stopped, watching, forwarding, *reloading)
-    logger.info("stopping")
-    for task in (watching, returning, forwarding, *reloading):
-        task.cancel()
-    await _hand_over(hub)
-    await hub.stop()
-    await server.stop(STOP_GRACE_S)
-    if http is not None:
-        await http.stop()
-    await loop.run_in_executor(None, driver.stop)
-    network.close()
+    try:
+        tasks = [watch_health(hub, server), allocator.return_memory(), forward_dead_letters(hub)]
+        if source is not None:
+            reloader = Reloader(config, source, access, named.certificates, named.security, named.tokens)
+            tasks.append(reloader.reload_on(_signalled(signal.SIGHUP)))
+        stopping = _signalled(signal.SIGTERM, signal.SIGINT)
+        logger.info(
+            "started",
+            clients=config.client_address,
+            peers=config.members[config.name].peer,
+            http=config.http_listen or "off",
+            tls=", ".join(_with_tls(config, named)) or "off",
+            boot=start.boot,
+        )
+        await _until(stopping, tasks, [*server.tasks, *(() if http is None else http.tasks)])
+        logger.info("stopping")
+        await _hand_over(hub)
+        await hub.stop()
+        await server.stop(STOP_GRACE_S)
+        if http is not None:
+            await http.stop()
+    finally:
+        await server.stop(0)  # after a defect
+        await asyncio.to_thread(driver.stop)  # it uses the log and the network
+        network.close()
     return 0
+
+
+def _signalled(*numbers: signal.Signals) -> asyncio.Event:
+    """An event that is set by each of these signals."""
+    event = asyncio.Event()
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, event.set)
+    return event
 
 
 def _network(
@@ -302,13 +302,24 @@ def _with_tls(config: NodeConfig, named: NamedFiles) -> Iterator[str]:
         yield "http"
 
 
-async def _first_end(stopped: asyncio.Task[Any], *needed: asyncio.Task[None]) -> None:
-    """Return when the process is to stop. Raises the defect of a task that has ended before: without it the health
-    status would not change any more, no dead letter would be forwarded, or the configuration would not be reloaded."""
-    await asyncio.wait({stopped, *needed}, return_when=asyncio.FIRST_COMPLETED)
-    for task in needed:
-        if task.done():
-            task.result()
+async def _until(
+    stopping: asyncio.Event,
+    work: Iterable[Coroutine[Any, Any, None]],
+    others: Iterable[asyncio.Task[None]] = (),
+) -> None:
+    """Do this work until the process is to stop. Raises the defect of a part, or of the other tasks: without them the
+    health status would not change any more, no dead letter would be forwarded, or a port would not be watched."""
+    tasks = [asyncio.create_task(each) for each in work]
+    stopped = asyncio.create_task(stopping.wait())
+    waiting: set[asyncio.Task[Any]] = {stopped, *tasks, *others}
+    try:
+        while not stopped.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        for task in (stopped, *tasks):
+            task.cancel()
 
 
 async def _hand_over(hub: Hub) -> None:

@@ -50,7 +50,8 @@ class Server:
         self.certificates = certificates
         self._health = Health(SERVICES)
         self._max_connections = max_connections()
-        self._watching: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+        """end only after `stop`"""
         self._server = GrpcServer(
             options=[
                 ("grpc.max_receive_message_length", FRAME_BYTES),
@@ -91,7 +92,7 @@ class Server:
             why = "gRPC could not, just now" if reason is None else reason.strerror or str(reason)
             raise OperatorError(f"cannot listen for clients on {address}: {why}") from error
         await self._server.start()
-        self._watching = asyncio.create_task(self._watch(port))
+        self.tasks.append(asyncio.create_task(self._watch(port)))
         return port
 
     async def _watch(self, port: int) -> None:
@@ -122,8 +123,8 @@ class Server:
     async def stop(self, grace_s: float) -> None:
         """Stop listening, and end the calls that are still under way after grace_s seconds. Return after grace_s +
         STOP_LIMIT_S at the latest."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self.tasks:
+            task.cancel()
         self._health.stop()
         stopping = asyncio.ensure_future(self._server.stop(grace_s))
         _, late = await asyncio.wait({stopping}, timeout=grace_s + STOP_LIMIT_S)

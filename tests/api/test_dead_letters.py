@@ -398,11 +398,11 @@ def test_the_process_ends_if_letters_are_not_forwarded_any_more() -> None:
         async def waits() -> None:
             await asyncio.sleep(2 * LONG_S)
 
-        stopped, watching = asyncio.create_task(waits()), asyncio.create_task(waits())
         with pytest.raises(ValueError, match="a defect"):
-            await process._first_end(stopped, watching, asyncio.create_task(fails()))
-        stopped.cancel()
-        watching.cancel()
+            await process._until(asyncio.Event(), [waits(), fails()])
+        port = asyncio.create_task(fails())
+        with pytest.raises(ValueError, match="a defect"):
+            await process._until(asyncio.Event(), [waits()], [port])
 
     asyncio.run(run())
 

@@ -147,8 +147,8 @@ class HttpServer:
         if certificates is not None and config.ssl is not None:
             config.ssl = RenewedContext(certificates, config.ssl)
         self._server = _Uvicorn(config)
-        self._task: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+        """end only after `stop`"""
 
     def _limited(self, app: ASGIApp) -> ASGIApp:
         """As uvicorn's `limit_concurrency`, which answers in plain text and does not count by address."""
@@ -190,9 +190,9 @@ class HttpServer:
                 raise
         except OSError as error:
             raise OperatorError(f"cannot listen for HTTP on {address}: {error.strerror}") from error
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
         chosen: int = listener.getsockname()[1]
-        self._watching = asyncio.create_task(self._watch(chosen))
+        serving, watching = self._server.serve(sockets=[listener]), self._watch(chosen)
+        self.tasks += [asyncio.create_task(serving), asyncio.create_task(watching)]
         return chosen
 
     async def _watch(self, port: int) -> None:
@@ -206,8 +206,8 @@ class HttpServer:
                 )
 
     async def stop(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
         self._server.should_exit = True
-        if self._task is not None:
-            await self._task
+        if self.tasks:
+            serving, watching = self.tasks
+            watching.cancel()
+            await serving
