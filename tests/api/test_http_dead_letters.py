@@ -218,6 +218,37 @@ def test_a_message_that_cannot_be_settled_any_more_is_in_doubt_at_once(
     asyncio.run(run())
 
 
+def test_a_redrive_of_a_queue_whose_group_does_not_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with member() as web, quorum.connect(web.url) as client:
+            await park(client, "orders")
+            with monkeypatch.context() as patch:
+                patch.setattr(dead_letters, "REDRIVE_S", 0.2)
+                patch.setattr(dead_letters._Session, "_take", lambda *_: None)
+                status, reason, _ = await web.refused("POST", f"{PARKING}/redrive", {})
+                assert (status, reason) == (503, "NO_LEADER")
+            found = await web.ok("POST", f"{PARKING}/redrive", {})
+            assert found["moved"] == [{"queue": "orders", "messages": 1}]
+
+    asyncio.run(run())
+
+
+def test_a_redrive_that_meets_a_defect_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("a defect")
+
+    async def run() -> None:
+        async with member() as web, quorum.connect(web.url) as client:
+            await park(client, "orders")
+            with monkeypatch.context() as patch:
+                patch.setattr(dead_letters._Session, "_take", fails)
+                status, reason, text = await web.refused("POST", f"{PARKING}/redrive", {})
+                assert (status, reason) == (500, "FAILED") and "its log has the reason" in text
+            assert (await web.ok("POST", f"{PARKING}/redrive", {}))["is_complete"]
+
+    asyncio.run(run())
+
+
 def test_messages_that_come_meanwhile_are_not_moved() -> None:
     async def run() -> None:
         async with serving() as (url, [api]), quorum.connect(url) as client:

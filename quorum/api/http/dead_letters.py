@@ -24,7 +24,7 @@ from quorum.api.owners import owner_of
 from quorum.api.session import outcomes as o
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.consumers import Consumer, Disposition
-from quorum.api.status import Code, Status, StatusError, exhausted, make
+from quorum.api.status import Code, Status, StatusError, exhausted, make, unavailable
 from quorum.client.admin.records import Redriven
 from quorum.client.admin.redrive import (
     HISTORY,
@@ -138,18 +138,23 @@ class Redriver:
             raise exhausted("too_many_calls", text)
         self._hub.access.audit.begin("redrive", user, peer, f"queue={queue}")
         self._is_busy = True
+        redrive: Redrive[_Letter] | None = None
         try:
-            async with _Session(self._hub, queue, owner_of(peer), publish) as session:
+            async with (
+                asyncio.timeout(REDRIVE_S),
+                _Session(self._hub, queue, owner_of(peer), publish) as session,
+            ):
                 bounds = Bounds(AT_A_TIME, ROUND_BYTES, most_taken=limit)
                 redrive = Redrive(session, queue, bounds, only or None, next_sequence)
-                try:
-                    async with asyncio.timeout(REDRIVE_S):
-                        await redrive.run()
-                except TimeoutError:
-                    redrive.is_complete = False
-            return _told(redrive.result)
+                await redrive.run()
+        except TimeoutError as error:
+            if redrive is None:
+                text = f"no leader has answered for the queue {queue!r} within {REDRIVE_S:g} s; nothing was moved"
+                raise unavailable("no_leader", text) from error
+            redrive.is_complete = False
         finally:
             self._is_busy = False
+        return _told(redrive.result)
 
 
 class _Session:
@@ -220,6 +225,10 @@ class _Session:
                     self._take(each)
         except StatusError as error:
             self._fail(error.status)
+        except Exception as error:
+            structlog.get_logger().critical("a redrive has failed", exc_info=error)
+            text = "this member has failed to serve the redrive; its log has the reason"
+            self._fail(make(Code.INTERNAL, "failed", text))
 
     def _take(self, outcome: o.Outcome) -> None:
         if isinstance(outcome, DeliveredBatch):
@@ -255,6 +264,7 @@ class _Session:
             self._answer(number, why)
         if not self._drained.done():
             self._drained.set_exception(StatusError(why))
+            self._drained.exception()  # asyncio does not complain if no further message is taken
 
     async def take(self, count: int) -> tuple[list[_Letter], int]:
         try:
