@@ -16,6 +16,7 @@ from quorum.log.errors import (
     LogFull,
     LogLocked,
     LogUnknown,
+    NotCached,
 )
 from quorum.log.files import File, Files, Lock, RealFiles
 from quorum.log.inspection import RecordInfo, inspect
@@ -46,6 +47,7 @@ __all__ = [
     "LogLocked",
     "LogStats",
     "LogUnknown",
+    "NotCached",
     "RealFiles",
     "RecordInfo",
     "RecordKind",

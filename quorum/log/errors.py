@@ -9,6 +9,7 @@ LogError
   LogLocked         another process holds the directory
   LogClosed         used after close()
   EntryMissing      no such (group, index) here
+  NotCached         the caller does not wait for the disk, and the body has to be read from there
 """
 
 from __future__ import annotations
@@ -92,3 +93,7 @@ class LogClosed(LogError):
 
 class EntryMissing(LogError, LookupError):
     """No entry of this group has this index here: never written, cut, or dropped with a snapshot."""
+
+
+class NotCached(LogError):
+    """The body is neither in this process's memory nor in the system's page cache."""

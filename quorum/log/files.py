@@ -30,6 +30,9 @@ NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors that mean no more files can be opened, by this process or by the system."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_DESCRIPTORS
 """Errors that mean there is no space, on the disk or for an open file: the disk has not failed."""
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+_UNREAD = memoryview(bytearray(64 << 10))
+"""Takes bytes that are only asked for: they are read again, into an object of their own size, if they are there."""
 MAX_BUFFERS = 1024
 """Buffers that one call of pwritev takes (IOV_MAX)."""
 
@@ -39,13 +42,16 @@ that are being synced, by several groups and threads at a time."""
 
 
 class File(Protocol):
-    """An open file. `pread` may be called from any thread, everything else from one."""
+    """An open file. `pread` and `pread_cached` may be called from any thread, everything else from one."""
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
         """Write the buffers one after the other at offset; returns the number of bytes taken, perhaps not all."""
 
     def pread(self, length: int, offset: int) -> bytes:
         """At most length bytes from offset; fewer only at the end of the file."""
+
+    def pread_cached(self, length: int, offset: int) -> bytes | None:
+        """The same, but None if it would wait for the disk: the bytes are not in the system's page cache."""
 
     def sync_data(self) -> None:
         """Make all bytes written so far survive a power cut (fdatasync)."""
@@ -127,6 +133,18 @@ class RealFile:
             pieces.append(data)
             got += len(data)
         return b"".join(pieces)
+
+    def pread_cached(self, length: int, offset: int) -> bytes | None:
+        whole, rest = divmod(length, len(_UNREAD))
+        try:
+            count = os.preadv(self._fd, [*[_UNREAD] * whole, _UNREAD[:rest]], offset, _NO_WAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:  # the file system cannot tell
+                raise
+            count = length
+        return self.pread(length, offset) if count == length else None
 
     def sync_data(self) -> None:
         os.fdatasync(self._fd)

@@ -515,9 +515,10 @@ class Log:
 
     # ---- reading: any thread
 
-    def read(self, group: int, index: int) -> bytes:
-        """The body of an entry, checked: from the view, or below it while it is live. EntryMissing, LogDamaged."""
-        return self._store.read(group, index)
+    def read(self, group: int, index: int, *, waits: bool = True) -> bytes:
+        """The body of an entry, checked: from the view, or below it while it is live. EntryMissing, LogDamaged; without
+        `waits` NotCached if the disk has to read it."""
+        return self._store.read(group, index, waits=waits)
 
     def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
         """The term of an entry and its body, checked. EntryMissing, LogDamaged."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from quorum.log.errors import Damage, LogDamaged
+from quorum.log.errors import Damage, LogDamaged, NotCached
 from quorum.log.record import HEADER_BYTES, body_is_good
 from quorum.log.segments import Segment
 
@@ -68,12 +68,20 @@ class VerifiedPlaces:
             del self._places[next(iter(self._places))]
 
 
-def read_body(segment: Segment, offset: int, *, lsn: int, group: int, index: int, length: int) -> bytes:
-    """A record's body, complete and checked; LogDamaged if it is not what was written."""
+def read_body(
+    segment: Segment, offset: int, *, lsn: int, group: int, index: int, length: int, waits: bool = True
+) -> bytes:
+    """A record's body, complete and checked; LogDamaged if it is not what was written. Without `waits` NotCached if it
+    has to come from the disk."""
     at_once = length < AT_ONCE_BYTES
+    pread = segment.file.pread if waits else segment.file.pread_cached
     try:
-        data = segment.file.pread(HEADER_BYTES + length if at_once else HEADER_BYTES, offset)
-        body = data[HEADER_BYTES:] if at_once else segment.file.pread(length, offset + HEADER_BYTES)
+        data = pread(HEADER_BYTES + length if at_once else HEADER_BYTES, offset)
+        if data is None:
+            raise NotCached(str(segment.path))
+        body = data[HEADER_BYTES:] if at_once else pread(length, offset + HEADER_BYTES)
+        if body is None:
+            raise NotCached(str(segment.path))
     except OSError as error:
         raise LogDamaged(Damage(str(segment.path), offset, lsn, f"cannot be read: {error}")) from error
     header = segment.stamp.decode(data)

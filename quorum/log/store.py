@@ -57,8 +57,9 @@ class Store:
 
     # ---- reading: any thread
 
-    def read(self, group: int, index: int) -> bytes:
-        """The body of an entry, checked. EntryMissing, LogDamaged."""
+    def read(self, group: int, index: int, *, waits: bool = True) -> bytes:
+        """The body of an entry, checked. EntryMissing, LogDamaged; without `waits` NotCached if the disk has to read
+        it."""
         with self.mutex:
             self._check()
             table = self.contents.tables.get(group)
@@ -69,7 +70,7 @@ class Store:
         found, body, segment = self._find(group, index)
         if segment is None:
             return body
-        return self._read_whole(segment, found, group, index)
+        return self._read_whole(segment, found, group, index, waits=waits)
 
     def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
         """The term of an entry and its body, checked. EntryMissing, LogDamaged."""
@@ -330,11 +331,13 @@ class Store:
             return found, body, None
         return found, b"", held
 
-    def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
+    def _read_whole(
+        self, segment: Segment, found: Body, group: int, index: int, *, waits: bool = True
+    ) -> bytes:
         """Read a body and check it; releases the segment."""
         try:
-            offset = found.place & OFFSET_MASK
-            body = read_body(segment, offset, lsn=found.lsn, group=group, index=index, length=found.length)
+            offset, lsn, length = found.place & OFFSET_MASK, found.lsn, found.length
+            body = read_body(segment, offset, lsn=lsn, group=group, index=index, length=length, waits=waits)
         except LogDamaged as error:
             self._found_bad(error.damages[0], found, group, index)
             raise

@@ -55,7 +55,7 @@ ADDRESS = c.Address(1, 1, 1)
 class Log:
     """Entry 5 has a batch of two messages."""
 
-    def read(self, group: int, index: int) -> bytes:
+    def read(self, group: int, index: int, *, waits: bool = True) -> bytes:
         operation = encode(c.Enqueue(7, 1, 1, 2, 2), c.Origin(bytes(16), 1, 1), batch([b"a", b"b"]))
         return b"\0" + b"".join(command_parts([operation], 0, 1))
 

@@ -8,21 +8,28 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 
+import quorum
 from fifo.commands import Address, Enqueue
 from fifo.effects import Deliver, Run
 from quorum.api import shares
 from quorum.api.bulk.stored_rows import CACHED_BYTES, RowReader
 from quorum.api.hub import deliveries
-from quorum.api.hub.deliveries import BodyReader
+from quorum.api.hub.deliveries import BodyOnDisk, BodyReader
 from quorum.api.hub.reading import STEP_BYTES, Workers
 from quorum.api.services import queue_service
 from quorum.api.status import StatusError
+from quorum.log import LogDamaged, NotCached
+from quorum.log.reader import RecentBodies
+from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.batches import StoredBatch
 from quorum.node.wire.operations import command_parts, encode
 from quorum.v1 import queue_pb2 as pb
+from quorum.v1 import queue_pb2_grpc
 from support.members.cluster import batch
+from support.members.served import serving
 
 BODY = 100_000
 PER_ENTRY = 20
@@ -200,3 +207,53 @@ def test_a_block_is_given_before_its_rows_hold_more_batches_than_it_may() -> Non
     runs = [Run(index, 1, index, 0, 3) for index in range(1, 21)]
     blocks = [*made.feed(runs, Failures()), *made.take()]
     assert [block.rows for block in blocks] == [3, 3, 3, 3, 3, 3, 2]
+
+
+def test_bodies_that_the_disk_has_to_read_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of gets and of deliveries, in order. The event loop does not wait for the disk."""
+
+    async def run() -> None:
+        async with serving() as (url, [api]), quorum.connect(url) as client:
+            await client.declare("q")
+            bodies = [b"%d" % number for number in range(40)]
+            for body in bodies:
+                await client.publish("q", body)
+            monkeypatch.setattr(RecentBodies, "get", lambda *_: None)
+            for disk in api.cluster.disks.values():
+                disk.is_cold = True
+            async with grpc.aio.insecure_channel(url.removeprefix("quorum://")) as channel:
+                taken = await queue_pb2_grpc.QueueStub(channel).Get(pb.GetRequest(queue="q", count=10))  # type: ignore[no-untyped-call]
+            found = [each.message.body for each in taken.messages]
+            async with client.consume("q") as consumer:
+                async for message in consumer:
+                    found.append(message.body)
+                    if len(found) == len(bodies):
+                        break
+            assert found == bodies
+            assert any(each.name.startswith("reading") for each in threading.enumerate())
+
+    asyncio.run(run())
+
+
+def test_a_body_that_the_disk_cannot_read_is_unreadable_and_not_only_on_the_disk() -> None:
+    class Cold(Log):
+        def read(self, group: int, index: int, *, waits: bool = True) -> bytes:
+            if not waits:
+                raise NotCached("on the disk")
+            if index == 1:
+                raise LogDamaged
+            return super().read(group, index)
+
+    async def run() -> None:
+        reader = BodyReader(Cold(), workers=Workers())  # type: ignore[arg-type]
+        with pytest.raises(BodyOnDisk) as first:
+            reader.command(1, 1)
+        with pytest.raises(BodyUnreadable) as damaged:
+            await first.value.load()
+        assert not isinstance(damaged.value, BodyOnDisk)
+        with pytest.raises(BodyOnDisk) as second:
+            reader.command(1, 2)
+        await second.value.load()
+        assert reader.batch(1, 2, 0).count == PER_ENTRY
+
+    asyncio.run(run())

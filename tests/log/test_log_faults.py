@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -291,6 +292,34 @@ def test_readers_in_other_threads_see_whole_bodies_while_the_log_grows_and_is_cu
     assert not wrong
     assert min(counts) >= 200
     log.close()
+
+
+def test_a_real_file_reads_what_is_cached_and_says_if_it_would_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RealFiles().create(tmp_path / "f")
+    file.pwritev([b"abcdef"], 0)
+    assert file.pread_cached(3, 1) == b"bcd"  # or the file system cannot tell
+
+    def preadv(error: OSError | None, count: int = 0) -> Callable[..., int]:
+        def call(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+            assert sum(map(len, buffers)) == 3
+            if error is not None:
+                raise error
+            return count
+
+        return call
+
+    monkeypatch.setattr(os, "preadv", preadv(BlockingIOError(errno.EAGAIN, "it would wait")))
+    assert file.pread_cached(3, 1) is None
+    monkeypatch.setattr(os, "preadv", preadv(None, 2))
+    assert file.pread_cached(3, 1) is None, "a part is cached"
+    monkeypatch.setattr(os, "preadv", preadv(OSError(errno.EOPNOTSUPP, "cannot tell")))
+    assert file.pread_cached(3, 1) == b"bcd"
+    monkeypatch.setattr(os, "preadv", preadv(OSError(errno.EIO, "the disk has failed")))
+    with pytest.raises(OSError, match="has failed"):
+        file.pread_cached(3, 1)
+    file.close()
 
 
 def test_the_real_files_do_what_the_log_relies_on(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quorum.log import EntryMissing, Journal, Log, LogDamaged, Retained, writer
+from quorum.log import EntryMissing, Journal, Log, LogDamaged, NotCached, Retained, writer
 from quorum.log.segments import HEADER_BLOCK, segment_path
 from quorum.replication.storage import BESIDE_ENTRIES
 from support.log.disk import SimDisk
@@ -187,3 +187,23 @@ def test_room_for_an_append_is_room_for_what_it_writes_before_its_entries(
             for index in range(begin, begin + 5):
                 journal.append([b"body"], index, 2)
     assert answers == {True, False}
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_who_does_not_wait_for_the_disk_is_told_that_a_body_is_there_only(size: int) -> None:
+    disk = SimDisk()
+    log = opened(disk)
+    body = bytes([7]) * size
+    log.journal(1).append([body], 1, 1)
+    log.sync()
+    disk.is_cold = True
+    with pytest.raises(NotCached):
+        log.read(1, 1, waits=False)
+    assert log.read(1, 1) == body
+    disk.is_cold = False
+    assert log.read(1, 1, waits=False) == body
+    assert not log.damages
+    disk.is_cold = True
+    kept = opened(disk, recent_bytes=1 << 20)
+    kept.journal(1).append([body], 2, 1)
+    assert kept.read(1, 2, waits=False) == body, "it is in the memory of the log"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
 from fifo.effects import Deliver, Run
 from fifo.frozen_dataclasses import dataclass
-from quorum.log import EntryMissing, Log, LogDamaged
+from quorum.api.hub.reading import Workers
+from quorum.log import EntryMissing, Log, LogDamaged, NotCached
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire import batches
 from quorum.node.wire.operations import Command, batch_of, count_of
@@ -49,6 +50,15 @@ class DeliveredBatch:
     delivery_counts: tuple[tuple[int, int], ...] = ()
 
 
+class BodyOnDisk(BodyUnreadable):
+    """The disk has to read the body, and the event loop does not wait for that. load: reads it in a thread, for the
+    reader that has raised this; BodyUnreadable."""
+
+    def __init__(self, group: int, index: int, load: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(group, index, "not in memory")
+        self.load = load
+
+
 class BodyReader:
     """Reads batches from the node's log. The sessions and gets of a node share one reader, which belongs to the event
     loop. Calls that read in worker threads have their own readers (Hub.body_reader).
@@ -57,8 +67,11 @@ class BodyReader:
     when they are resumed; the caller repairs the body in between (MemberRequests.readable).
     """
 
-    def __init__(self, log: Log, cached_bytes: int = CACHED_BYTES) -> None:
+    def __init__(self, log: Log, cached_bytes: int = CACHED_BYTES, workers: Workers | None = None) -> None:
+        """workers: for a reader of the event loop, which raises BodyOnDisk. Without them each read waits for the
+        disk."""
         self._log = log
+        self._workers = workers
         self._most_bytes = cached_bytes
         self._cached_bytes = 0
         self._last: tuple[int, int] = (-1, -1)
@@ -80,12 +93,30 @@ class BodyReader:
         """Return the command of a whole entry."""
         if self._last != (group, index) or self._command is None:
             try:
-                body = self._log.read(group, index)
+                body = (
+                    self._log.read(group, index)
+                    if self._workers is None
+                    else self._log.read(group, index, waits=False)
+                )
+            except NotCached as error:
+                raise BodyOnDisk(group, index, partial(self._load, group, index)) from error
             except (EntryMissing, LogDamaged) as error:
                 raise BodyUnreadable(group, index, str(error)) from error
-            self._command = Command(memoryview(body)[1:])
-            self._last = (group, index)
+            self._take(group, index, body)
+        assert self._command is not None
         return self._command
+
+    async def _load(self, group: int, index: int) -> None:
+        assert self._workers is not None
+        try:
+            body = await self._workers.read(partial(self._log.read, group, index))
+        except (EntryMissing, LogDamaged) as error:
+            raise BodyUnreadable(group, index, str(error)) from error
+        self._take(group, index, body)
+
+    def _take(self, group: int, index: int, body: bytes) -> None:
+        self._command = Command(memoryview(body)[1:])
+        self._last = (group, index)
 
     def operation(self, group: int, index: int, operation: int) -> memoryview:
         return self.command(group, index).operation(operation)

@@ -63,7 +63,7 @@ class Hub:
         self.workers = Workers()
         self.turns = Turns()
         self.filters = Filters(self.turns)
-        self.reader = BodyReader(log)
+        self.reader = BodyReader(log, workers=self.workers)
         self._log = log
         self.received = ByteWindow(node_window, max_waiting=node_window)
         """requests that services have in hand, by the client's address"""

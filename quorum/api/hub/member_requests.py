@@ -15,6 +15,7 @@ import structlog
 
 from quorum.api import status
 from quorum.api.hub.catalog_view import CatalogView
+from quorum.api.hub.deliveries import BodyOnDisk
 from quorum.api.hub.raft_thread import RaftInputs
 from quorum.api.owners import CALLER
 from quorum.catalog.queues import CatalogQueue
@@ -115,7 +116,14 @@ class MemberRequests:
                 yield item
 
     async def repair(self, unreadable: BodyUnreadable) -> None:
-        """Return when the body can be read. UNAVAILABLE if that takes too long."""
+        """Return when the body can be read: from the disk, or after another member has sent it. UNAVAILABLE if that
+        takes too long."""
+        if isinstance(unreadable, BodyOnDisk):
+            try:
+                await unreadable.load()
+                return
+            except BodyUnreadable as error:
+                unreadable = error
         future = self._future()
         self._inputs.submit(ev.RepairBody(unreadable.group, unreadable.index, future))
         try:

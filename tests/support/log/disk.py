@@ -125,6 +125,9 @@ class SimFile:
             raise OSError(errno.EIO, "the disk cannot read this")
         return bytes(inode.data[offset : offset + length])
 
+    def pread_cached(self, length: int, offset: int) -> bytes | None:
+        return None if self._disk.is_cold else self.pread(length, offset)
+
     def sync_data(self) -> None:
         inode = self._use()
         self._disk.syncs += 1
@@ -195,6 +198,8 @@ class SimDisk:
         """All files together, if anybody counts. Files without a name count no more, even if they are open."""
         self.short_writes = False
         self.bad_reads = False
+        self.is_cold = False
+        """The page cache has nothing."""
         self.during_sync: Callable[[], None] = lambda: None
         """Called in each sync of a file: a slow disk moves the clock there."""
         self.refused: Callable[[], None] = lambda: None

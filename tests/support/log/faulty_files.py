@@ -224,6 +224,9 @@ class FaultyFile:
     def pread(self, length: int, offset: int) -> bytes:
         return self._file.pread(length, offset)
 
+    def pread_cached(self, length: int, offset: int) -> bytes | None:
+        return self._file.pread_cached(length, offset)
+
     def sync_data(self) -> None:
         self._sync(self._file.sync_data)
 
