@@ -231,7 +231,7 @@ def check_sink(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
                 "leave the others out, or set ignoreUnknownColumns=true"
             )
         if not _fits(name, given):
-            raise OptionError(f"column {name} of a sink is {_SINK[name]}; this one is {given.simpleString()}")
+            raise OptionError(f"column {name} of a sink is {_SINK[name]}; {_misfit(name, given)}")
         taken.append(name)
     if "body" not in taken:
         raise OptionError("a sink needs a column body: the messages' bytes or text")
@@ -249,6 +249,14 @@ _SINK = {
     "fields": "a struct of strings, integers, doubles and booleans",
     "properties": "a variant, a JSON object as a string, or map<string,string>",
 }
+
+
+def _misfit(name: str, given: DataType) -> str:
+    """What does not fit. A struct may have a thousand fields, so only the first wrong one is named."""
+    if name == FIELDS and isinstance(given, StructType):
+        wrong = next(each for each in given.fields if not isinstance(each.dataType, SINK_FIELD_TYPES))
+        return f"field {wrong.name} is {wrong.dataType.simpleString()}"
+    return f"this one is {given.simpleString()}"
 
 
 def _fits(name: str, given: DataType) -> bool:

@@ -147,6 +147,10 @@ def test_a_sink_takes_what_a_message_has() -> None:
             "column fields of a sink is",
         ),
         (
+            struct(("body", BinaryType()), ("fields", struct(("a", LongType()), ("b", TimestampType())))),
+            "integers, doubles and booleans; field b is timestamp",
+        ),
+        (
             struct(("body", BinaryType()), ("priority", StringType())),
             "column priority of a sink is an integer",
         ),
