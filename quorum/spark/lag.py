@@ -38,9 +38,11 @@ class Lag:
     oldest_enqueued: datetime | None
 
 
-def lag(progress: Mapping[str, Any]) -> list[Lag]:
+def lag(progress: Mapping[str, Any] | None) -> list[Lag]:
     """The lag of each queue that the query reads, from its progress (`query.lastProgress`, `event.progress`, or its
-    JSON). Other sources of the query have none."""
+    JSON). Other sources of the query have none. None, the progress of a query before its first batch, has none."""
+    if progress is None:
+        return []
     return [
         Lag(
             queue,

@@ -62,6 +62,9 @@ OF_SPARK = (
 )
 """Options that Spark itself adds, in lower case."""
 
+OF_A_TABLE = "provider"
+"""An option that Spark adds for CREATE TABLE only. It asks for the schema with all options, and reads with none."""
+
 MODES: dict[Use, tuple[str, ...]] = {"read": ("browse",), "stream": ("consume", "tail")}
 ONLY_CONSUME = (
     "subscription",
@@ -204,6 +207,11 @@ class _Values:
     def __init__(self, given: Mapping[str, str], use: Use) -> None:
         self._by_name = {name.lower(): value for name, value in given.items()}
         documented = {name.lower(): name for name in KNOWN}
+        if OF_A_TABLE in self._by_name:
+            raise OptionError(
+                "a table cannot be made of a queue, because Spark does not give the table's options to Python sources; "
+                "use CREATE TEMPORARY VIEW name USING quorum OPTIONS (...)"
+            )
         for name in self._by_name:
             if name in OF_SPARK or name.startswith("spark."):
                 continue

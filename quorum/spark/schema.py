@@ -138,6 +138,7 @@ def seen_fields(queues: Iterable[Mapping[str, str]]) -> tuple[Field, ...]:
 
     - bytes;
     - properties whose kind differs between queues;
+    - names with a zero byte, because Spark's Arrow cuts a name there and loses the values;
     - all but one of the names that differ only in case, because Spark does not distinguish them;
     - those beyond MAX_FIELDS, in the order of names.
     """
@@ -149,7 +150,7 @@ def seen_fields(queues: Iterable[Mapping[str, str]]) -> tuple[Field, ...]:
     lower: set[str] = set()
     for name in sorted(kinds):
         (kind, *others) = sorted(kinds[name])
-        if not others and kind in TYPE_OF_KIND and name.lower() not in lower:
+        if not others and kind in TYPE_OF_KIND and name.lower() not in lower and "\0" not in name:
             lower.add(name.lower())
             found.append(Field(name, TYPE_OF_KIND[kind]))
     return tuple(found[:MAX_FIELDS])
@@ -209,10 +210,18 @@ def _check_fields(given: DataType) -> None:
 def _distinct(fields: Sequence[Field], where: str) -> tuple[Field, ...]:
     seen: set[str] = set()
     for each in fields:
+        _refuse_zero_byte(each.name)
         if each.name.lower() in seen:
             raise OptionError(f"{where} names the field {each.name} twice; Spark ignores the case of names")
         seen.add(each.name.lower())
     return tuple(fields)
+
+
+def _refuse_zero_byte(name: str) -> None:
+    if "\0" in name:
+        raise OptionError(
+            f"field {name!r} has a zero byte in its name, where Spark cuts it; use the column properties"
+        )
 
 
 # ---- the columns of a sink
@@ -231,7 +240,10 @@ def check_sink(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
                 "leave the others out, or set ignoreUnknownColumns=true"
             )
         if not _fits(name, given):
-            raise OptionError(f"column {name} of a sink is {_SINK[name]}; this one is {given.simpleString()}")
+            raise OptionError(f"column {name} of a sink is {_SINK[name]}; {_misfit(name, given)}")
+        if isinstance(given, StructType):
+            for field in given.fields:
+                _refuse_zero_byte(field.name)
         taken.append(name)
     if "body" not in taken:
         raise OptionError("a sink needs a column body: the messages' bytes or text")
@@ -249,6 +261,14 @@ _SINK = {
     "fields": "a struct of strings, integers, doubles and booleans",
     "properties": "a variant, a JSON object as a string, or map<string,string>",
 }
+
+
+def _misfit(name: str, given: DataType) -> str:
+    """What does not fit. A struct may have a thousand fields, so only the first wrong one is named."""
+    if name == FIELDS and isinstance(given, StructType):
+        wrong = next(each for each in given.fields if not isinstance(each.dataType, SINK_FIELD_TYPES))
+        return f"field {wrong.name} is {wrong.dataType.simpleString()}"
+    return f"this one is {given.simpleString()}"
 
 
 def _fits(name: str, given: DataType) -> bool:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from quorum.client.bulk.records import StagedPart
-from quorum.client.errors import NotFound, QuorumError, UnavailableError
+from quorum.client.errors import NotFound, PermissionRefused, QuorumError, UnavailableError
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import SinkOptions
 from quorum.spark.rows import ToService
@@ -101,8 +101,8 @@ class _Stager:
         for queue, name in self._begun:
             try:
                 self._at.discard(queue, self.done.producer, self.done.batch, [name])
-            except NotFound:
-                continue  # the queue does not exist, so nothing is staged for it
+            except (NotFound, PermissionRefused):
+                continue  # the queue does not exist, or the user may not write to it, so nothing is staged for it
             except QuorumError as error:
                 log.warning("queue %r: the part of a failed task stays staged for a while: %s", queue, error)
                 if isinstance(error, UnavailableError):

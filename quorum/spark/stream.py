@@ -381,7 +381,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "tracks its progress asynchronously, which this source does not support",
                 "released": "these messages were given back to the queue, because the subscription was silent for "
                 "longer than subscriptionTimeout or was released",
-                "not_given": "there was never such an offset: the checkpoint belongs to another subscription or queue",
+                "not_given": "there was never such an offset: the queue or its subscription was deleted and made "
+                "again, or the checkpoint belongs to another one; start the query with another checkpoint",
             }[error.reason.lower()]
             return DataLoss(f"{where}: {why} ({error})")
         return error

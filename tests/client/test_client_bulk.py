@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -301,3 +303,58 @@ def test_what_can_never_work_is_not_sent(
     with client_of(nodes) as client, pytest.raises(UsageError, match=problem):
         call(client)
     assert nodes[0].requests == []
+
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "open_subscription": ("q", "s"),
+    "reserve": ("q", "s", 1, 0),
+    "reservations": ("q", "s"),
+    "read_reserved": ("q", "s", 1),
+    "settle": ("q", "s", 1, 1),
+    "keep_alive": ("q", "s", 1),
+    "release_subscription": ("q", "s", 1),
+    "delete_subscription": ("q", "s"),
+    "subscriptions": ("q",),
+    "open_view": ("q",),
+    "browse": ("q",),
+    "close_view": ("q", 1),
+    "stage": ("q", "p", 1, [pa.record_batch({"body": [b"x"]})]),
+    "publish": ("q", "p", 1, [StagedPart(bytes(16), 1)]),
+    "discard": ("q", "p", 1, [bytes(16)]),
+    "queue_info": ("q",),
+}
+"""Every call, with arguments that are right."""
+WRONG = (-1, 1.5, object(), "\ud800", 1 << 70, [object()], pa.table({"body": [b"x"]}))
+
+
+@pytest.mark.parametrize("call", sorted(CALLS))
+def test_an_argument_of_a_wrong_type_is_refused_and_nothing_is_sent(
+    nodes: tuple[Node, Node], call: str
+) -> None:
+    client = client_of(nodes)
+    parameters = list(inspect.signature(getattr(client, call)).parameters)
+    for name, wrong in itertools.product(parameters, WRONG):
+        given = {**dict(zip(parameters, CALLS[call], strict=False)), name: wrong}
+        with pytest.raises(UsageError):
+            list(getattr(client, call)(**given) or ())
+    assert not any(node.requests for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        (pa.table({"body": [b"x"]}), "not a Table; a table has the method to_batches"),
+        ([{"body": b"x"}], "it has a dict"),
+    ],
+)
+def test_what_is_no_list_of_record_batches_is_not_staged(
+    nodes: tuple[Node, Node], batches: Any, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        client_of(nodes).stage("q", "p", 1, batches)
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, "5", None])
+def test_a_timeout_of_a_wrong_type_is_refused(timeout_ms: Any) -> None:
+    with pytest.raises(UsageError, match="timeout_ms"):
+        BulkClient("quorum://127.0.0.1:1", timeout_ms=timeout_ms)

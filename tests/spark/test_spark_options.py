@@ -40,6 +40,13 @@ def test_queues_are_sorted_because_offsets_are_compared_as_text() -> None:
     assert stream(queue="b, a ,c").queues == ("a", "b", "c")
 
 
+def test_a_table_is_refused_with_what_works_instead() -> None:
+    """Spark asks for the schema of a new table with these options. It then reads the table without any."""
+    given = {"queue": "a", "option.queue": "a", "provider": "quorum", "owner": "root"}
+    with pytest.raises(OptionError, match="use CREATE TEMPORARY VIEW name USING quorum"):
+        source_options(given, "read")
+
+
 @pytest.mark.parametrize(
     ("text", "ms"),
     [("1s", 1_000), ("500 ms", None), ("2m", 120_000), ("24h", 86_400_000), ("30d", 2_592_000_000)],

@@ -229,6 +229,10 @@ def test_the_figures_are_of_all_queues_and_are_made_anew_when_the_offset_moves(
         driver.stop()
 
 
+def test_a_query_before_its_first_batch_has_no_lag() -> None:
+    assert lag(None) == []
+
+
 def test_other_sources_have_no_lag() -> None:
     for offset in (None, "no json", "17", {"orders": 3}, '{"orders": {"0": 5}}'):
         assert lag({"sources": [{"latestOffset": offset}]}) == []

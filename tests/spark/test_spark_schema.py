@@ -91,6 +91,18 @@ def test_seen_properties_become_fields_where_they_are_of_one_kind() -> None:
     assert seen_fields(queues) == (Field("A", StringType()), Field("b", LongType()))
 
 
+def test_a_name_with_a_zero_byte_is_no_field_because_spark_loses_its_values() -> None:
+    assert seen_fields([{"a\0b": "text", "c": "text"}]) == (Field("c", StringType()),)
+    fields = ("fields", struct(("a\0b", StringType())))
+    for refused in (
+        lambda: parse_fields("`a\0b` STRING"),
+        lambda: check_projection(struct(fields)),
+        lambda: check_sink(struct(("body", BinaryType()), fields), SINK),
+    ):
+        with pytest.raises(OptionError, match="zero byte in its name"):
+            refused()
+
+
 def test_a_users_schema_is_a_choice_of_columns() -> None:
     check_projection(
         struct(("body", BinaryType()), ("properties", StringType()), ("priority", IntegerType()))
@@ -145,6 +157,10 @@ def test_a_sink_takes_what_a_message_has() -> None:
         (
             struct(("body", BinaryType()), ("fields", struct(("a", ArrayType(LongType()))))),
             "column fields of a sink is",
+        ),
+        (
+            struct(("body", BinaryType()), ("fields", struct(("a", LongType()), ("b", TimestampType())))),
+            "integers, doubles and booleans; field b is timestamp",
         ),
         (
             struct(("body", BinaryType()), ("priority", StringType())),

@@ -15,7 +15,7 @@ from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client.bulk.records import StagedPart
-from quorum.client.errors import RefusedError
+from quorum.client.errors import NotFound, PermissionRefused, QuorumError, RefusedError
 from quorum.spark import QueryFailed, cause, plain_failures
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import sink_options
@@ -126,6 +126,24 @@ def test_a_task_that_fails_leaves_nothing_staged(
         with pytest.raises(OSError, match="the rest cannot be read"):
             _stage(options, shape, "app", 3, whole)
         assert bulk.discard(queue, "app", 3) == 0
+
+
+@pytest.mark.parametrize("error", [NotFound, PermissionRefused])
+def test_a_task_that_may_not_stage_warns_of_no_staged_rows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: type[QuorumError]
+) -> None:
+    class Refusing:
+        def stage(self, *_: Any, **__: Any) -> None:
+            raise error("refused")
+
+        discard = stage
+
+    monkeypatch.setattr("quorum.spark.sink.service", lambda _: Refusing())
+    options = sink_options({"queue": "q"}, streaming=False)
+    shape = ToService(StructType([StructField("body", BinaryType())]), ["body"], "q")
+    with pytest.raises(error, match="refused"):
+        _stage(options, shape, "app", 3, iter([pa.RecordBatch.from_pydict({"body": [b"a"]})]))
+    assert not caplog.records
 
 
 def test_a_batch_whose_parts_are_gone_is_refused_whole(

@@ -9,16 +9,26 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
+from google.protobuf.descriptor import FieldDescriptor
 
 from quorum.client.bulk import records
 from quorum.client.bulk.calls import BulkChannels, Node, streamed
 from quorum.client.connection.endpoints import DEFAULT_TIMEOUT_MS
 from quorum.client.errors import ServiceError, UsageError
-from quorum.client.values import values_to_dict
+from quorum.client.values import (
+    require_flag,
+    require_mapping,
+    require_text,
+    require_timeout,
+    require_whole,
+    values_to_dict,
+)
 from quorum.v1 import bulk_pb2 as pb
+
+T = TypeVar("T")
 
 BLOCK_ROWS = 8_192
 BLOCK_BYTES = 1 << 20
@@ -29,6 +39,9 @@ MOST_BLOCK_BYTES = 8 << 20
 KINDS: dict[str, pb.Field.Kind] = {
     name.lower(): kind for name, kind in pb.Field.Kind.items() if kind != pb.Field.KIND_UNSPECIFIED
 }
+MAX_UINT32, MAX_UINT64 = (1 << 32) - 1, (1 << 64) - 1
+_MOST = {FieldDescriptor.TYPE_UINT64: MAX_UINT64, FieldDescriptor.TYPE_UINT32: MAX_UINT32}
+"""The highest number of an argument, by the type of its field."""
 _KIND = {number: name for name, number in KINDS.items()}
 STARTS = {name.lower(): number for name, number in pb.OpenSubscriptionRequest.Start.items()}
 EXPIRIES = {name.lower(): number for name, number in pb.OpenSubscriptionRequest.OnExpiry.items()}
@@ -41,6 +54,8 @@ class BulkClient:
     def __init__(self, url: str, *, timeout_ms: int | Callable[[], int] = DEFAULT_TIMEOUT_MS) -> None:
         """timeout_ms: limit of a call with all its repeats; of a stream, limit from one block to the next. Or a
         function that returns it for each call."""
+        if not callable(timeout_ms):
+            require_timeout("timeout_ms", timeout_ms)
         self._channels = BulkChannels(url, timeout_ms)
 
     def close(self) -> None:
@@ -69,7 +84,8 @@ class BulkClient:
     ) -> records.SubscriptionState:
         """Make the subscription or begin its next generation. start, for a new one: "earliest" or "latest".
         timeout_ms: 0 is a day. on_expiry: "release", "discard" or "keep"."""
-        request = pb.OpenSubscriptionRequest(
+        request = _request(
+            pb.OpenSubscriptionRequest,
             queue=queue,
             subscription=subscription,
             selector=selector,
@@ -94,7 +110,8 @@ class BulkClient:
         wait_ms: int = 0,
     ) -> records.Reservation:
         """The reservation that follows offset `after`; its offset is `after` if there is nothing to reserve."""
-        request = pb.ReserveRequest(
+        request = _request(
+            pb.ReserveRequest,
             queue=queue,
             subscription=subscription,
             generation=generation,
@@ -115,8 +132,13 @@ class BulkClient:
         self, queue: str, subscription: str, *, after: int = 0, to: int = 0, index: int = 0
     ) -> records.Reservations:
         """Outstanding reservations with after < offset <= to (0: all), and the nodes from which to read them."""
-        request = pb.DescribeReservationsRequest(
-            queue=queue, subscription=subscription, after=after, to=to, index=index
+        request = _request(
+            pb.DescribeReservationsRequest,
+            queue=queue,
+            subscription=subscription,
+            after=after,
+            to=to,
+            index=index,
         )
         found = self._call(
             "DescribeReservations", request, f"asking for subscription {subscription!r} of {queue!r}"
@@ -148,11 +170,15 @@ class BulkClient:
         """The messages first .. first+count-1 (count 0: to the end) of a reservation. fields: name of an application
         property -> "text", "integer", "floating" or "boolean". prefer: the address to try first."""
         wanted = _columns(columns, fields)
+        require_whole("first", first, 0, MAX_UINT32)
+        require_whole("count", count, 0, MAX_UINT32)
+        require_text("prefer", prefer)
         doing = f"reading reservation {offset} of subscription {subscription!r} of {queue!r}"
         come = 0
 
         def begin(node: Node) -> Any:
-            request = pb.ReadReservedRequest(
+            request = _request(
+                pb.ReadReservedRequest,
                 queue=queue,
                 subscription=subscription,
                 offset=offset,
@@ -175,7 +201,9 @@ class BulkClient:
 
     def settle(self, queue: str, subscription: str, generation: int, to: int) -> records.SubscriptionState:
         """Settle the messages of all reservations up to offset `to`."""
-        request = pb.SettleRequest(queue=queue, subscription=subscription, generation=generation, to=to)
+        request = _request(
+            pb.SettleRequest, queue=queue, subscription=subscription, generation=generation, to=to
+        )
         return _state(
             self._call(
                 "Settle", request, f"settling up to {to} for subscription {subscription!r} of {queue!r}"
@@ -183,7 +211,7 @@ class BulkClient:
         )
 
     def keep_alive(self, queue: str, subscription: str, generation: int) -> records.SubscriptionState:
-        request = pb.KeepAliveRequest(queue=queue, subscription=subscription, generation=generation)
+        request = _request(pb.KeepAliveRequest, queue=queue, subscription=subscription, generation=generation)
         return _state(
             self._call("KeepAlive", request, f"keeping subscription {subscription!r} of {queue!r} alive")
         )
@@ -192,7 +220,9 @@ class BulkClient:
         self, queue: str, subscription: str, generation: int
     ) -> records.SubscriptionState:
         """Return all outstanding messages to the queue."""
-        request = pb.ReleaseSubscriptionRequest(queue=queue, subscription=subscription, generation=generation)
+        request = _request(
+            pb.ReleaseSubscriptionRequest, queue=queue, subscription=subscription, generation=generation
+        )
         return _state(
             self._call(
                 "ReleaseSubscription", request, f"releasing subscription {subscription!r} of {queue!r}"
@@ -201,13 +231,13 @@ class BulkClient:
 
     def delete_subscription(self, queue: str, subscription: str) -> None:
         """Return all outstanding messages and remove the subscription. It need not exist."""
-        request = pb.DeleteSubscriptionRequest(queue=queue, subscription=subscription)
+        request = _request(pb.DeleteSubscriptionRequest, queue=queue, subscription=subscription)
         self._call("DeleteSubscription", request, f"deleting subscription {subscription!r} of {queue!r}")
 
     def subscriptions(self, queue: str, *, index: int = 0) -> list[records.SubscriptionInfo]:
         found = self._call(
             "ListSubscriptions",
-            pb.ListSubscriptionsRequest(queue=queue, index=index),
+            _request(pb.ListSubscriptionsRequest, queue=queue, index=index),
             f"listing subscriptions of {queue!r}",
         )
         return [
@@ -230,7 +260,7 @@ class BulkClient:
 
     def open_view(self, queue: str, *, ttl_ms: int = 0) -> records.View:
         """Open a view of the messages that are ready now. ttl_ms: 0 is an hour."""
-        request = pb.OpenViewRequest(queue=queue, ttl_ms=ttl_ms)
+        request = _request(pb.OpenViewRequest, queue=queue, ttl_ms=ttl_ms)
         found = self._call("OpenView", request, f"opening a view of {queue!r}")
         return records.View(found.view, found.first_sequence, found.end_sequence, found.count, found.index)
 
@@ -251,10 +281,13 @@ class BulkClient:
         """The matching messages of a view with start_sequence <= sequence < end_sequence (0: to the end). View 0: the
         messages that are ready when the node reads them. Other arguments as in read_reserved."""
         wanted = _columns(columns, fields)
+        require_whole("limit", limit, 0, MAX_UINT64)
+        require_text("prefer", prefer)
         place, come = start_sequence, 0
 
         def begin(node: Node) -> Any:
-            request = pb.BrowseViewRequest(
+            request = _request(
+                pb.BrowseViewRequest,
                 queue=queue,
                 view=view,
                 start_sequence=place,
@@ -280,7 +313,7 @@ class BulkClient:
 
     def close_view(self, queue: str, view: int) -> None:
         """Close a view. It need not exist."""
-        request = pb.CloseViewRequest(queue=queue, view=view)
+        request = _request(pb.CloseViewRequest, queue=queue, view=view)
         self._call("CloseView", request, f"closing view {view} of {queue!r}")
 
     # ---- staging
@@ -290,14 +323,19 @@ class BulkClient:
     ) -> records.StagedPart:
         """Write one part of a batch; it is invisible until it is published. part: its name, 16 bytes, random if not
         given. Another attempt to write the same rows needs another name."""
+        if not isinstance(batches, Iterable):
+            raise UsageError(
+                f"batches are a list of record batches, not a {type(batches).__name__}; "
+                "a table has the method to_batches"
+            )
         name = part or uuid.uuid4().bytes
+        named = _request(pb.StageRequest, queue=queue, producer=producer, batch=batch, part=name)
         rows = chunk = index = 0
         doing = f"staging batch {batch} of {producer!r} for {queue!r}"
         for some in _calls(_blocks(batches)):
             requests = [pb.StageRequest(arrow=block) for block, _ in some]
-            first = requests[0]
-            first.queue, first.producer, first.batch, first.part = queue, producer, batch, name
-            first.first_chunk = chunk
+            requests[0].MergeFrom(named)
+            requests[0].first_chunk = chunk
             found = self._call("Stage", requests, doing)
             rows, chunk = rows + sum(count for _, count in some), found.next_chunk
             index = max(index, found.index)
@@ -309,8 +347,9 @@ class BulkClient:
         self, queue: str, producer: str, batch: int, parts: Iterable[records.StagedPart]
     ) -> records.Published:
         """Publish the parts in this order, all at once, unless this batch or a later one was published before."""
-        named = list(parts)
-        request = pb.PublishStagedRequest(
+        named = _listed("parts", parts, records.StagedPart, "what stage has returned")
+        request = _request(
+            pb.PublishStagedRequest,
             queue=queue,
             producer=producer,
             batch=batch,
@@ -325,8 +364,13 @@ class BulkClient:
     ) -> int:
         """Drop unpublished parts of a batch, all of them if none is named. Returns the number of dropped rows. forget:
         the producer is never used again; it gives its place in the queue back."""
-        request = pb.DiscardStagedRequest(
-            queue=queue, producer=producer, batch=batch, parts=list(parts), forget=forget
+        request = _request(
+            pb.DiscardStagedRequest,
+            queue=queue,
+            producer=producer,
+            batch=batch,
+            parts=_listed("parts", parts, bytes, "names of parts, each of them bytes"),
+            forget=forget,
         )
         return int(
             self._call("Discard", request, f"discarding batch {batch} of {producer!r} in {queue!r}").rows
@@ -336,7 +380,7 @@ class BulkClient:
 
     def queue_info(self, queue: str, *, with_fields: bool = False, index: int = 0) -> records.BulkQueueInfo:
         """Describe the queue. with_fields: sample messages for their application properties."""
-        request = pb.QueueInfoRequest(queue=queue, with_fields=with_fields, index=index)
+        request = _request(pb.QueueInfoRequest, queue=queue, with_fields=with_fields, index=index)
         found = self._call("QueueInfo", request, f"asking for queue {queue!r}")
         return records.BulkQueueInfo(
             values_to_dict(found.arguments),
@@ -354,8 +398,32 @@ class BulkClient:
         )
 
 
+def _request(kind: Any, **given: Any) -> Any:
+    """The request with these arguments. UsageError for one of a wrong type or range."""
+    for name, value in given.items():
+        field = kind.DESCRIPTOR.fields_by_name[name]
+        if field.type == field.TYPE_STRING:
+            require_text(name, value)
+        elif field.type in _MOST:
+            require_whole(name, value, 0, _MOST[field.type])
+        elif field.type == field.TYPE_BOOL:
+            require_flag(name, value)
+        elif field.type == field.TYPE_BYTES and not field.is_repeated and not isinstance(value, bytes):
+            raise UsageError(f"{name} is bytes, not {type(value).__name__}")
+    return kind(**given)
+
+
+def _listed(what: str, given: Any, kind: type[T], of: str) -> list[T]:
+    """The values of an argument that takes several. UsageError if it is a single one, or has one of another type."""
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        found = list(given)
+        if all(isinstance(each, kind) for each in found):
+            return found
+    raise UsageError(f"{what} are a list of {of}")
+
+
 def _chosen(what: str, given: str, known: Mapping[str, Any]) -> Any:
-    if given not in known:
+    if not isinstance(given, str) or given not in known:
         raise UsageError(f"{what} {given!r}; allowed: {', '.join(known)}")
     return known[given]
 
@@ -371,7 +439,8 @@ def _endpoints(found: Iterable[pb.Endpoint]) -> tuple[records.Endpoint, ...]:
 
 
 def _columns(names: Sequence[str], fields: Mapping[str, str] | None) -> pb.Columns:
-    made = pb.Columns(names=names)
+    made = pb.Columns(names=_listed("columns", names, str, "names"))
+    require_mapping("fields", fields or {})
     for name, kind in (fields or {}).items():
         made.fields.add(name=name, kind=_chosen(f"the kind of field {name!r}", kind, KINDS))
     return made
@@ -390,6 +459,8 @@ def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
     kept: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
+        if not isinstance(batch, pa.RecordBatch):
+            raise UsageError(f"batches are a list of record batches; it has a {type(batch).__name__}")
         if not batch.num_rows:
             continue
         if kept and (
