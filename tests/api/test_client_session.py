@@ -427,6 +427,28 @@ def test_an_answer_does_not_overtake_a_consumer_timeout() -> None:
     on_node(scenario)
 
 
+def test_a_consumer_timeout_is_told_although_the_consumer_is_being_cancelled() -> None:
+    """A settlement that was sent before the cancel may come after the timeout, and is answered all the same. A client
+    cancels a consumer and attaches it again after an earlier timeout."""
+
+    async def scenario(node: Node) -> None:
+        consumer = await holding(node)
+        consumers = node.session.consumers
+        node.told()
+        consumers.settle(2, consumer, Disposition(c.Settle, 5, ((2, 2),)))
+        consumers.cancel(3, "c", requeue=True)
+        await consumers.attach(4, "c", "orders", None, 10)
+        for event in ("drained", "active", "timed_out"):
+            node.say(ev.Notified(node.session.number, Notify(ADDRESS, 7, "c", 5, event, 2)))  # type: ignore[arg-type]
+        node.answer(Ok(0), 0)
+        node.answer(Ok(0), 1)
+        node.say(ev.Notified(node.session.number, Notify(ADDRESS, 7, "c", 5, "timed_out", 2)))
+        node.answer(AttachedReply(6), 2)
+        assert node.told() == [TimedOut("c", 5, 2), Done((2,)), Done((3,)), Attached(4, "c", 6)]
+
+    on_node(scenario)
+
+
 def test_what_is_about_another_queue_that_had_the_tag_before_means_nothing() -> None:
     async def scenario(node: Node) -> None:
         bills = CatalogQueue(8, "bills", 1, (), c.QueueConfig("bills"))

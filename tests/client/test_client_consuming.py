@@ -492,6 +492,29 @@ async def test_a_settlement_that_came_after_the_consumer_timeout_is_no_success(w
         world.cluster.holds_dispositions = False
 
 
+@on_cluster()
+async def test_a_settlement_is_no_success_if_its_message_timed_out_after_others_of_the_consumer(
+    world: World,
+) -> None:
+    """All messages are void for the client at the first timeout. The service requeues the later ones when their own
+    time has passed, and says so."""
+    async with quorum.connect(world.url) as client, client.consume("q", consumer_tag="c") as consumer:
+        await filled(client, 2)
+        _, later = await take(consumer, 2)
+        [server_side] = world.cluster.queues["q"].consumers
+        world.cluster.holds_dispositions = True
+        settling = asyncio.create_task(consumer.settle(later, wait=True))
+        await eventually(lambda: len(world.cluster.dispositions) == 1, "it is sent")
+        for tag in (1, 2):
+            timed_out = queue_pb2.TimedOut(consumer_tag="c", attach=server_side.attach, last_tag=tag)
+            server_side.stream.answer(timed_out=timed_out)
+        [sent] = world.cluster.dispositions
+        server_side.stream.answer(done=queue_pb2.Done(request_ids=[sent.request_id]))
+        with pytest.raises(VoidDelivery, match="delivery 2 had timed out before"):
+            await settling
+        world.cluster.holds_dispositions = False
+
+
 def _time_out(consumer: FakeConsumer) -> None:
     """The service says that all messages that a consumer holds have timed out."""
     timed_out = queue_pb2.TimedOut(
@@ -877,7 +900,7 @@ async def test_a_settlement_that_was_void_before_it_was_sent_awaits_no_answer(wo
         [message] = await take(consumer, 1)
         settling = asyncio.create_task(message.settle(wait=True))
         await asyncio.sleep(0)  # it is queued, and the writer has not run
-        consumer.timed_out(1)
+        consumer.timed_out(consumer.attach, 1)
         with pytest.raises(VoidDelivery):
             await settling
         assert not client._live()._stream.requests

@@ -85,6 +85,9 @@ class SessionConsumers:
         self._commands = commands
         self._outbox = commands.outbox
         self.by_tag: dict[str, Consumer] = {}
+        self._ending: set[tuple[int, str, int]] = set()
+        """queue id, tag and attachment of the consumers whose cancel with requeue is not answered: their messages may
+        time out before a settlement that was sent earlier than the cancel"""
         self._getters: dict[int, Consumer] = {}
         """by queue id: the holder of got messages"""
         self._gets: dict[int, deque[int]] = {}
@@ -173,17 +176,28 @@ class SessionConsumers:
         consumer = self.find(request_id, tag)
         if consumer is not None:
             command = c.Cancel(consumer.queue, consumer.tag, requeue)
-            self._submit(consumer, command, partial(self._commands.finish, request_id))
+            ending = consumer.queue, consumer.tag, consumer.attach
+            self._submit(consumer, command, partial(self._cancel_answered, request_id, ending))
             del self.by_tag[consumer.tag]
-            if not requeue:
+            if requeue:
+                self._ending.add(ending)
+            else:
                 consumer.is_cancelled = True
                 self.by_tag[consumer.tag] = consumer  # behind those that were cancelled before
 
+    def _cancel_answered(self, request_id: int, ending: tuple[int, str, int], reply: Reply | None) -> None:
+        self._ending.discard(ending)
+        self._commands.finish(request_id, reply)
+
     def notified(self, notify: Notify) -> None:
         """A consumer's credit was given back, it has become active or inactive, it has held messages for too long, or
-        its queue was deleted. What is about an earlier attachment of its tag means nothing."""
+        its queue was deleted. What is about an earlier attachment of its tag means nothing, but the client learns
+        which messages of a consumer that it cancels have timed out before: their settlements are answered next."""
         consumer = self._attached(notify.queue, notify.consumer_tag, notify.attach)
         if consumer is None:
+            ending = notify.queue, notify.consumer_tag, notify.attach
+            if notify.event == "timed_out" and ending in self._ending:
+                self._outbox.add(TimedOut(notify.consumer_tag, notify.attach, notify.value))
             return
         if notify.event == "drained":
             self._outbox.add(Drained(notify.consumer_tag, notify.value))

@@ -201,6 +201,8 @@ class _Disposal:
     tags: list[tuple[int, int]]
     waiting: asyncio.Future[Any] | None = None
     request_id: int = 0
+    attach: int = 0
+    """the attachment in which it was sent"""
     late_to: int = 0
     """the service has requeued the messages up to this tag before the disposal came"""
 
@@ -225,7 +227,7 @@ class Holder:
         self._link = link
         self._disposals: deque[_Disposal] = deque()
         self._sent: deque[_Disposal] = deque()
-        """those of this attachment whose answers callers wait for, and some that are answered"""
+        """those whose answers callers wait for, and some that are answered"""
 
     async def settle(self, target: Target, *, wait: bool = False) -> None:
         """Settle messages. wait=True: return when that is committed."""
@@ -284,19 +286,18 @@ class Holder:
         self.attach = 0
         self.held.clear()
         self.in_transactions = 0
-        self._sent.clear()
         disposals, self._disposals = self._disposals, deque()
         for disposal in disposals:
             self._link.forget(disposal.request_id)
             if disposal.waiting is not None and not disposal.waiting.done():
                 disposal.waiting.set_exception(VoidDelivery(f"{self}: its attachment has ended; not settled"))
 
-    def too_late_to(self, tag: int) -> None:
-        """The service has requeued the messages up to this tag: the disposals of these that it has not answered yet
-        have no effect, though it answers them as if they had."""
+    def too_late_to(self, attach: int, tag: int) -> None:
+        """The service has requeued the messages of this attachment up to this tag: the disposals of these that it has
+        not answered yet have no effect, though it answers them as if they had. The attachment may be void already."""
         for disposal in self._sent:
-            if disposal.waiting is not None and not disposal.waiting.done():
-                disposal.late_to = tag
+            if disposal.attach == attach and disposal.waiting is not None and not disposal.waiting.done():
+                disposal.late_to = max(disposal.late_to, tag)
 
     def dispositions(
         self,
@@ -355,6 +356,7 @@ class Holder:
             if disposal.waiting is not None:
                 while self._sent and (before := self._sent[0].waiting) is not None and before.done():
                     self._sent.popleft()
+                disposal.attach = self.attach
                 self._sent.append(disposal)
         return self._disposition(disposal)
 

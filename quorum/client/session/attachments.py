@@ -153,8 +153,8 @@ class Attachments:
 
     def timed_out(self, timed_out: Any) -> None:
         consumer = self._consumers.get(timed_out.consumer_tag)
-        if consumer is not None and consumer.attach == timed_out.attach:
-            consumer.timed_out(timed_out.last_tag)
+        if consumer is not None:
+            consumer.timed_out(timed_out.attach, timed_out.last_tag)
 
     # ---- the stream's life
 

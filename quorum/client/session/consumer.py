@@ -303,11 +303,14 @@ class Consumer(Holder):
         self._begun = None
         self._given_to = 0
 
-    def timed_out(self, last_tag: int) -> None:
+    def timed_out(self, attach: int, last_tag: int) -> None:
         """The caller has held messages for longer than the queue's x-consumer-timeout: all held messages are void. The
         consumer is attached again when the caller asks for a delivery, because that shows that it has not stopped.
-        last_tag: disposals of tags up to it that are not answered yet have come too late."""
-        self.too_late_to(last_tag)
+        last_tag: disposals of tags up to it that are not answered yet have come too late. Further messages of the same
+        attachment may time out later."""
+        self.too_late_to(attach, last_tag)
+        if attach != self.attach:
+            return
         self.void()
         self._state.is_timed_out = True
         self._signal.set()
