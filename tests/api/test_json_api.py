@@ -16,6 +16,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 import quorum
+from quorum.api import shares
 from quorum.api.http import answers, json_api, json_codec
 from quorum.api.http import server as http_server
 from quorum.api.http.calls import CALLS, PREFIX, request_of
@@ -423,7 +424,10 @@ def test_an_answer_of_messages_has_a_maximum_of_bytes(monkeypatch: pytest.Monkey
 def test_an_unread_answer_takes_room_and_time_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, clients that read nothing could fill the member's memory."""
     monkeypatch.setattr(answers, "ANSWERS_BYTES", 1 << 20)
-    monkeypatch.setattr(answers, "ANSWER_LIMIT_S", 5.0)
+    monkeypatch.setattr(answers, "ANSWER_LIMIT_S", 10.0)
+    monkeypatch.setattr(
+        shares, "PATIENCE_S", 0.05
+    )  # the second answer is refused before the first one's time is over
     monkeypatch.setattr(json_api, "BROWSED_BYTES", 1 << 30)
 
     async def run() -> None:
