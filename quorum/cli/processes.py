@@ -22,6 +22,8 @@ from quorum.errors import ClusterError
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 POLL_S = 0.02
+OUTPUT_LIMIT_S = 5.0
+"""Time to write the rest of a process's output after its end: a sink may not take it."""
 
 LineSink = Callable[[str, str], None]
 """Called with (member's name, a line of its output), on that member's thread."""
@@ -119,10 +121,10 @@ class MemberProcess:
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches only this process, which stops members in order
             )
-        started = ProcessId.of(self._process.pid)
-        if started is None:
+        fields = _stat(self._process.pid)  # also of a child that has ended by now, until `poll`
+        if fields is None:
             raise ClusterError(f"member {name} ended at once; its output is in {output}")
-        self.id = started
+        self.id = ProcessId(self._process.pid, int(fields[19]))
         self._pump: threading.Thread | None = None
         if sink is not None:
             assert self._process.stdout is not None
@@ -131,8 +133,11 @@ class MemberProcess:
             self._pump.start()
 
     def poll(self) -> int | None:
-        """The exit status, None while it runs."""
-        return self._process.poll()
+        """The exit status, None while it runs. After its end, its output is in the file."""
+        status = self._process.poll()
+        if status is not None and self._pump is not None:
+            self._pump.join(OUTPUT_LIMIT_S)
+        return status
 
     def wait(self, timeout_s: float) -> int | None:
         """The exit status, None if it still runs after timeout_s."""

@@ -18,7 +18,7 @@ async def main():
     del batches[:-1]  # the last one is at the end of the arena: nothing before it goes back by itself
     before = resident_mb()
     returning = asyncio.create_task(allocator.return_memory())
-    for _ in range(100):
+    for _ in range(600):
         await asyncio.sleep(0.2)
         if resident_mb() < before - 50:
             break

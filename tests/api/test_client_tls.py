@@ -159,7 +159,7 @@ def test_a_client_certificate_is_demanded_where_authorities_of_clients_are_set(m
             other = made.parent / "other"
             for url in (ca, f"{ca}&certificate_file={other}/client.pem&key_file={other}/client.key"):
                 with pytest.raises(TimedOut, match="as if it refused the client's certificate"):
-                    async with quorum.connect(url, connect_timeout_ms=1_500):
+                    async with quorum.connect(url, connect_timeout_ms=3_000):
                         pass
 
     asyncio.run(run())

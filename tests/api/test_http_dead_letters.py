@@ -22,6 +22,12 @@ from support.members.served import serving
 PARKING = "/api/v1/queues/parking"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine looks at few letters in the usual time."""
+    monkeypatch.setattr(dead_letters, "LOOK_S", 60.0)
+
+
 async def park(
     client: Client, *origins: str, is_single_active: bool = False, consumer_timeout_ms: int | None = None
 ) -> None:

@@ -16,7 +16,8 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 import quorum
-from quorum.api.http import answers, json_api, json_codec
+from quorum.api import shares
+from quorum.api.http import answers, events, json_api, json_codec
 from quorum.api.http import server as http_server
 from quorum.api.http.calls import CALLS, PREFIX, request_of
 from quorum.api.http.description import openapi
@@ -146,10 +147,17 @@ def test_a_user_name_of_a_wrong_length_is_refused() -> None:
     asyncio.run(run())
 
 
-def test_idle_connections_of_an_address_leave_places() -> None:
+def test_idle_connections_of_an_address_leave_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would have all of them for ever: nothing else ends a connection that has sent no request."""
+    close_excess, are_all_open = http_server.close_excess, False
+
+    def when_all_are_open(port: int, most: int) -> int:
+        return close_excess(port, most) if are_all_open else 0
+
+    monkeypatch.setattr(http_server, "close_excess", when_all_are_open)
 
     async def run() -> None:
+        nonlocal are_all_open
         async with member() as http, asyncio.timeout(IDLE_LIMIT_S):
             idle = [
                 await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
@@ -157,6 +165,7 @@ def test_idle_connections_of_an_address_leave_places() -> None:
             ]
             status, answer = await http.ask("GET", "/healthz")
             assert (status, answer["error"]["reason"]) == (503, "OVERLOADED")
+            are_all_open = True
             while (await http.ask("GET", "/healthz"))[0] != 200:
                 await asyncio.sleep(0.1)
             for _, writer in idle:
@@ -423,7 +432,10 @@ def test_an_answer_of_messages_has_a_maximum_of_bytes(monkeypatch: pytest.Monkey
 def test_an_unread_answer_takes_room_and_time_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, clients that read nothing could fill the member's memory."""
     monkeypatch.setattr(answers, "ANSWERS_BYTES", 1 << 20)
-    monkeypatch.setattr(answers, "ANSWER_LIMIT_S", 5.0)
+    monkeypatch.setattr(answers, "ANSWER_LIMIT_S", 10.0)
+    monkeypatch.setattr(
+        shares, "PATIENCE_S", 0.05
+    )  # the second answer is refused before the first one's time is over
     monkeypatch.setattr(json_api, "BROWSED_BYTES", 1 << 30)
 
     async def run() -> None:
@@ -450,7 +462,9 @@ def test_an_unread_answer_takes_room_and_time_within_limits(monkeypatch: pytest.
     asyncio.run(run())
 
 
-def test_events_show_what_their_query_names() -> None:
+def test_events_show_what_their_query_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PART_LIMIT_S", IDLE_LIMIT_S)
+
     async def run() -> None:
         async with member() as http:
             for name in ("a1", "a2", "b1"):

@@ -187,6 +187,7 @@ def test_a_member_killed_and_started_again_catches_up(quorum: Quorum, tmp_path: 
         stopping = ("cluster", "stop", "node-3", "--dir", str(tmp_path / "c"))
         assert quorum(*stopping, cwd=tmp_path) == "stopped node-3\n"
         assert "node-3: no process" in quorum(*stopping, cwd=tmp_path, status=1)
+        deadline = time.monotonic() + LIMIT_S
         while "answers, and does not serve" not in quorum("health", "--answers", address, cwd=tmp_path):
             assert time.monotonic() < deadline
         answered = json.loads(quorum("health", "--json", address, cwd=tmp_path, status=1))

@@ -62,6 +62,8 @@ def service() -> Iterator[Service]:
 
 
 LIMIT_S = 60
+SHORT_S = "2"
+"""A time-out that a test waits for, and that is long enough for the connection and the messages, on a busy machine."""
 
 
 def environment() -> dict[str, str]:
@@ -315,7 +317,7 @@ def test_lines_are_published_and_consumed(quorum: Quorum, service: Service) -> N
     assert quorum.alone("browse", "lines", "-n", "2", url=service.url)[0] == "one\ntwo\n"
     out, _ = quorum.alone("consume", "lines", "-n", "2", url=service.url)
     assert out == "one\ntwo\n"
-    out, _ = quorum.alone("consume", "lines", "--json-lines", "--timeout", "0.2", url=service.url)
+    out, _ = quorum.alone("consume", "lines", "--json-lines", "--timeout", SHORT_S, url=service.url)
     assert [json.loads(line) for line in out.splitlines()] == [
         {"body_base64": "dGhy/2Vl", "properties": {}, "application_properties": {}}
     ]
@@ -368,11 +370,11 @@ def test_kept_messages_stay_in_the_queue(quorum: Quorum, service: Service) -> No
 def test_fewer_messages_than_wanted_have_a_status_of_their_own(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("few")
     quorum("publish", "few", "a", "b", url=service.url)
-    out, err = quorum("consume", "few", "-n", "3", "--timeout", "0.2", url=service.url, status=3)
+    out, err = quorum("consume", "few", "-n", "3", "--timeout", SHORT_S, url=service.url, status=3)
     assert (out, err) == ("a\nb\n", "received 2 of 3 messages before the time-out\n")
-    out, err = quorum("consume", "few", "-n", "1", "--timeout", "0.2", url=service.url, status=3)
+    out, err = quorum("consume", "few", "-n", "1", "--timeout", SHORT_S, url=service.url, status=3)
     assert (out, err) == ("", "received 0 of 1 message before the time-out\n")
-    assert quorum("consume", "few", "--timeout", "0.2", url=service.url) == ("", "")
+    assert quorum("consume", "few", "--timeout", SHORT_S, url=service.url) == ("", "")
 
 
 def test_a_selector_the_service_refuses_is_one_line(quorum: Quorum, service: Service) -> None:

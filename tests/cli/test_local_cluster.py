@@ -9,17 +9,19 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from quorum.api.security.certificates import Certificates
 from quorum.api.security.named_files import peer_security
 from quorum.cli import cluster as cluster_commands
-from quorum.cli import local_cluster
+from quorum.cli import local_cluster, processes
 from quorum.cli.local_cluster import PORTS, LocalCluster, free_ports
 from quorum.cli.processes import MemberProcess, ProcessId, stop
 from quorum.client.connection.endpoints import parse_url
@@ -30,8 +32,10 @@ from quorum.log.log import LOCK
 
 STARTED_LIMIT_S = 60.0
 """Time for a process to be loaded."""
-SLEEPER = "import time; time.sleep(60)"
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+GRACE_S = 3.0
+"""Time for a process to end, on a busy machine."""
+SLEEPER = "import time; time.sleep(600)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); " + SLEEPER
 
 
 @pytest.fixture
@@ -159,7 +163,7 @@ def test_processes_are_paused_resumed_killed_and_measured(
     cluster.resume("node-1")
     _until(lambda: _state(sleeper.pid) != "T")
     cluster.kill("node-1")
-    assert sleeper.wait(10) == -signal.SIGKILL
+    assert sleeper.wait(STARTED_LIMIT_S) == -signal.SIGKILL
     assert cluster.running() == {}
     assert live.cpu_seconds() >= 0.0
     assert live.resident_bytes() == 0
@@ -204,9 +208,9 @@ def test_who_does_not_stop_is_killed(sleeper: subprocess.Popen[bytes]) -> None:
         ids = [ProcessId.of(each.pid) for each in (sleeper, stubborn)]
         assert all(each is not None for each in ids)
         os.kill(sleeper.pid, signal.SIGSTOP)
-        assert stop([each for each in ids if each is not None], 0.5) == [ids[1]]
-        assert sleeper.wait(10) == -signal.SIGTERM
-        assert stubborn.wait(10) == -signal.SIGKILL
+        assert stop([each for each in ids if each is not None], GRACE_S) == [ids[1]]
+        assert sleeper.wait(STARTED_LIMIT_S) == -signal.SIGTERM
+        assert stubborn.wait(STARTED_LIMIT_S) == -signal.SIGKILL
 
 
 def test_a_member_that_ends_at_once_is_reported_with_its_output(tmp_path: Path) -> None:
@@ -224,6 +228,47 @@ def test_a_member_that_ends_at_once_is_reported_with_its_output(tmp_path: Path) 
     assert cluster.status() is None
     assert not cluster.is_serving("node-1")
     assert cluster.leader_of(1) is None
+
+
+def member_of(tmp_path: Path, program: str, heard: list[str]) -> MemberProcess:
+    return MemberProcess(
+        "a", tmp_path / "config", tmp_path / "output", lambda _, line: heard.append(line), ("-c", program)
+    )
+
+
+def test_the_output_of_a_member_is_whole_when_its_end_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread takes it. `wait_ready` shows the end of it."""
+    pump, goes_on = processes._pump, threading.Event()
+
+    def late(*arguments: Any) -> None:
+        assert goes_on.wait(STARTED_LIMIT_S)
+        pump(*arguments)
+
+    monkeypatch.setattr(processes, "_pump", late)
+    heard: list[str] = []
+    member = member_of(tmp_path, "print('the reason')", heard)
+    _until(lambda: not member.id.is_alive())
+    threading.Timer(0.2, goes_on.set).start()
+    assert member.poll() == 0
+    assert heard == ["the reason"]
+    assert (tmp_path / "output").read_text(encoding="utf-8") == "the reason\n"
+
+
+def test_a_member_may_end_before_its_number_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine its parent may run again only then. What was wrong is in its output."""
+    start = subprocess.Popen
+
+    def slowly(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = start(*arguments, **options)
+        _until(lambda: ProcessId.of(process.pid) is None)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", slowly)
+    heard: list[str] = []
+    member = member_of(tmp_path, "raise SystemExit('the reason')", heard)
+    assert (member.poll(), heard) == (1, ["the reason"])
 
 
 def test_the_environment_of_whoever_starts_members_does_not_configure_them(

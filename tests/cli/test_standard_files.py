@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,9 @@ def test_output_that_cannot_be_written_is_an_error_and_settles_nothing(
     assert done.returncode == 1
     assert done.stderr == f"error: the output cannot be written: {why}\n"
     with quorum.sync.connect(url) as client:
+        deadline = time.monotonic() + LIMIT_S
+        while client.describe("orders").queue.checked_out:  # the command's session ends after the command
+            assert time.monotonic() < deadline
         [message] = client.browse("orders")
         assert message.body == b"one"
 

@@ -14,7 +14,7 @@ from quorum.client.admin.exchanges import ExchangeCalls
 from quorum.client.client import DOING, Client
 from quorum.client.errors import ClosedError, NotFound, TimedOut, UnavailableError, UsageError
 from quorum.v1 import admin_pb2
-from support.fake_server.harness import World, on_cluster
+from support.fake_server.harness import SHORT_MS, World, on_cluster
 
 
 @on_cluster()
@@ -152,7 +152,7 @@ async def test_browsing_waits_for_a_node_until_its_time_limit(world: World) -> N
         assert [message.body async for message in client.browse("q")] == [b"x"]
         world.nodes[0].unavailable_calls = 1_000_000
         with pytest.raises(UnavailableError, match="not now"):
-            _ = [message async for message in client.browse("q", timeout_ms=200)]
+            _ = [message async for message in client.browse("q", timeout_ms=SHORT_MS)]
 
 
 @on_cluster()
@@ -218,8 +218,8 @@ async def test_all_tries_of_a_browse_share_its_time_limit(world: World) -> None:
     first, second = world.nodes
     async with quorum.connect(world.url) as client:
         first.unavailable_calls, second.has_no_majority = 1, True
-        with pytest.raises(TimedOut, match="no answer for 300 ms; last error: browsing 'q': not now"):
-            _ = [message async for message in client.browse("q", timeout_ms=300)]
+        with pytest.raises(TimedOut, match=f"no answer for {SHORT_MS} ms; last error: browsing 'q': not now"):
+            _ = [message async for message in client.browse("q", timeout_ms=SHORT_MS)]
 
 
 def test_all_calls_for_one_answer_share_its_time_limit() -> None:

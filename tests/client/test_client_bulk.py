@@ -20,6 +20,7 @@ from quorum.client.bulk.records import StagedPart
 from quorum.client.errors import ClosedError, RefusedError, ServiceError, TimedOut, UsageError
 from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import bulk_pb2_grpc
+from support.fake_server.harness import SHORT_MS
 
 
 def block(first: int, count: int) -> pb.Block:
@@ -109,7 +110,7 @@ def nodes() -> Iterator[tuple[Node, Node]]:
         node.server.stop(None).wait()
 
 
-def client_of(nodes: tuple[Node, ...], timeout_ms: int = 10_000) -> BulkClient:
+def client_of(nodes: tuple[Node, ...], timeout_ms: int = 60_000) -> BulkClient:
     return BulkClient("quorum://" + ",".join(node.address for node in nodes), timeout_ms=timeout_ms)
 
 
@@ -135,7 +136,7 @@ def test_a_call_is_repeated_until_its_deadline(nodes: tuple[Node, Node]) -> None
         assert client.settle("q", "g", 1, 4).settled == 4
     one.failures = two.failures = 10**6
     with (
-        client_of(nodes, timeout_ms=300) as client,
+        client_of(nodes, timeout_ms=SHORT_MS) as client,
         pytest.raises(TimedOut, match=r"not now.*no node was available"),
     ):
         client.settle("q", "g", 1, 4)

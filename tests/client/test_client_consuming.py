@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
+from unittest.mock import patch
 
 import grpc
 import pytest
@@ -21,6 +22,7 @@ from quorum.client.errors import (
     VoidDelivery,
 )
 from quorum.client.messages.delivery import GetHolder, Link
+from quorum.client.session import session
 from quorum.v1 import queue_pb2
 from support.fake_server.harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster
 from support.fake_server.server import FakeConsumer, Refusal
@@ -326,11 +328,12 @@ async def test_a_settle_that_was_not_committed_says_so(world: World) -> None:
 
 @on_cluster()
 async def test_settles_written_before_closing_are_taken(world: World) -> None:
-    async with quorum.connect(world.url) as client:
-        await filled(client, 300)
-        consumer = await client.consume("q")
-        for message in await take(consumer, 300):
-            await message.settle()
+    with patch.object(session, "CLOSE_FLUSH_S", EVENTUALLY_S):
+        async with quorum.connect(world.url) as client:
+            await filled(client, 300)
+            consumer = await client.consume("q")
+            for message in await take(consumer, 300):
+                await message.settle()
     await eventually(lambda: len(settled(world)) == 300, "all settled")
 
 
@@ -455,7 +458,7 @@ async def test_a_consumer_takes_nothing_from_the_attachment_of_one_before(world:
         await filled(client, 3)
         world.cluster.holds_attaches = True
         with pytest.raises(TimedOut):
-            await client.consume("q", consumer_tag="c", timeout_ms=50)
+            await client.consume("q", consumer_tag="c", timeout_ms=SHORT_MS)
         attaching = asyncio.ensure_future(client.consume("q", consumer_tag="c").start())
         await eventually(lambda: len(world.cluster.held_attaches) == 2, "attached again")
         world.cluster.release_attaches()
@@ -667,8 +670,10 @@ async def test_what_a_given_up_get_takes_goes_back(world: World) -> None:
         held: list[Any] = []
         answer = stream.answer
         stream.answer = lambda **response: held.append(response)  # type: ignore[method-assign]
+        getting = asyncio.create_task(client.get("q", 2, timeout_ms=SHORT_MS))
+        await eventually(lambda: len(held) == 2, "taken, not answered")
         with pytest.raises(TimedOut):
-            await client.get("q", 2, timeout_ms=50)
+            await getting
         stream.answer = answer  # type: ignore[method-assign]
         assert not world.cluster.queues["q"].ready
         for response in held:
@@ -700,8 +705,10 @@ async def test_an_attach_that_took_too_long_is_taken_back(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 2)
         world.nodes[0].muted = True
+        attaching = asyncio.create_task(client.consume("q", timeout_ms=SHORT_MS).start())
+        await eventually(lambda: "attach" in world.nodes[0].requests, "requested")
         with pytest.raises(TimedOut):
-            await client.consume("q", timeout_ms=50)
+            await attaching
         world.nodes[0].muted = False
         await eventually(lambda: not world.cluster.queues["q"].consumers, "detached")
         assert list(world.cluster.queues["q"].ready) == [1, 2]

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from google.rpc import code_pb2
 
 import quorum
-from support.fake_server.harness import World, eventually, on_cluster
+from quorum.client.session import placement
+from support.fake_server.harness import EVENTUALLY_S, World, eventually, on_cluster
 from support.fake_server.server import Refusal
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session stays if it does not find the leader soon. On a busy machine it may take longer."""
+    monkeypatch.setattr(placement, "FIND_LEADER_S", EVENTUALLY_S)
 
 
 def requests(world: World, number: int) -> list[str]:

@@ -27,7 +27,7 @@ from quorum.client.errors import (
 )
 from quorum.client.session import session
 from quorum.v1 import queue_pb2
-from support.fake_server.harness import World, eventually, on_cluster
+from support.fake_server.harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster
 from support.fake_server.server import Refusal
 
 QUICK = {"silence_ms": 2_000}
@@ -237,7 +237,7 @@ async def test_a_publish_past_its_deadline_is_unknown_and_can_be_awaited_again(w
     async with quorum.connect(world.url) as client:
         world.cluster.holds_confirms = True
         with pytest.raises(PublishUnknown) as unknown:
-            await client.publish_batch("q", numbered(0, 2), timeout_ms=50)
+            await client.publish_batch("q", numbered(0, 2), timeout_ms=SHORT_MS)
         world.cluster.holds_confirms = False
         world.cluster.release_confirms()
         assert await unknown.value.confirmation == 2
@@ -454,7 +454,8 @@ async def test_what_is_unanswered_for_23_hours_on_one_stream_is_given_up_too(wor
 async def test_a_client_that_knows_the_outcome_of_everything_closes_its_session_cleanly(world: World) -> None:
     client = await quorum.connect(world.url)
     await client.publish("q", b"one")
-    await client.close()
+    with patch.object(session, "CLOSE_FLUSH_S", EVENTUALLY_S):
+        await client.close()
     assert world.nodes[0].requests[-1] == "close"
 
 

@@ -96,7 +96,7 @@ def test_publish_consume_settle_and_get(world: World) -> None:
         client.publish("s", b"0", {"subject": "x"}, {"n": 1})
         assert client.publish_batch("s", [b"1", b"2"]) == 2
         confirmations = [client.send_batch("s", [b"%d" % n]) for n in range(3, 6)]
-        assert [confirmation.result(10) for confirmation in confirmations] == [1, 1, 1]
+        assert [confirmation.result(EVENTUALLY_S) for confirmation in confirmations] == [1, 1, 1]
         with client.consume("s", prefetch=4) as consumer:
             for message in consumer:
                 consumer.settle(message, wait=True)
@@ -114,7 +114,7 @@ def test_publish_consume_settle_and_get(world: World) -> None:
         with pytest.raises(PublishRejected):
             client.publish("s", b"late")
         with pytest.raises(PublishRejected):
-            client.send_batch("s", [b"late"]).result(10)
+            client.send_batch("s", [b"late"]).result(EVENTUALLY_S)
 
 
 @blocking
@@ -122,7 +122,7 @@ def test_batches_and_a_wait_with_an_end(world: World) -> None:
     with quorum.sync.connect(world.url) as client, client.consume("q") as consumer:
         assert consumer.next_delivery(timeout_ms=20) is None
         client.publish_batch("q", [b"a", b"b"])
-        delivery = consumer.next_delivery(timeout_ms=10_000)
+        delivery = consumer.next_delivery(timeout_ms=60_000)
         assert delivery is not None
         assert consumer.settle_batch(delivery, wait=True)
         client.publish("q", b"c")

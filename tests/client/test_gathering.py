@@ -13,7 +13,7 @@ import quorum
 from quorum.client.client import Client
 from quorum.client.errors import ClosedError, PublishRejected, PublishUnknown, TimedOut, UsageError
 from quorum.client.session.gathering import ALONE_BYTES
-from support.fake_server.harness import World, eventually, on_cluster
+from support.fake_server.harness import SHORT_MS, World, eventually, on_cluster
 from support.fake_server.server import Refusal
 
 
@@ -181,10 +181,11 @@ async def test_a_message_that_was_sent_may_still_be_confirmed_when_its_time_is_u
         other = asyncio.create_task(client.publish("q", b"patient"))
         await asyncio.sleep(0)
         with pytest.raises(PublishUnknown) as caught:
-            await client.publish("q", b"hasty", timeout_ms=30)
+            await client.publish("q", b"hasty", timeout_ms=SHORT_MS)
         assert not other.done()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(caught.value.confirmation, 0.01)
+        await eventually(lambda: len(arrived(world)) == 2, "accepted")
         world.cluster.release_confirms()
         assert await caught.value.confirmation == 1
         await other
@@ -198,7 +199,7 @@ async def test_an_outcome_that_nobody_awaits_again_is_not_reported(world: World)
     async with quorum.connect(world.url) as client:
         world.cluster.holds_confirms = True
         with pytest.raises(PublishUnknown):
-            await client.publish("q", b"hasty", timeout_ms=30)
+            await client.publish("q", b"hasty", timeout_ms=SHORT_MS)
         world.nodes[0].cut(Refusal(code_pb2.FAILED_PRECONDITION, "SESSION_EXPIRED", "forgotten"))
         await eventually(lambda: client._live().publisher.is_idle, "failed")
     gc.collect()

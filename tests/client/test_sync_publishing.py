@@ -14,7 +14,7 @@ import pytest
 import quorum.sync
 from quorum.client.errors import ClosedError, PublishRejected, PublishUnknown, TimedOut, UsageError
 from quorum.client.messages.batch import Message
-from support.fake_server.harness import World, eventually, on_cluster
+from support.fake_server.harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster
 
 THREADS = 24
 
@@ -136,12 +136,12 @@ async def test_a_message_that_was_sent_may_still_be_confirmed_when_its_time_is_u
     async with threads(world) as here:
         world.cluster.holds_confirms = True
         with pytest.raises(PublishUnknown) as caught:
-            await here.publish(b"hasty", timeout_ms=30)
+            await here.publish(b"hasty", timeout_ms=SHORT_MS)
         confirmation = caught.value.confirmation
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(confirmation.result, 0.01)
         answer(world)
-        assert await asyncio.to_thread(confirmation.result, 10) == 1
+        assert await asyncio.to_thread(confirmation.result, EVENTUALLY_S) == 1
     assert world.cluster.queues["q"].arrived == [b"hasty"]
 
 

@@ -53,8 +53,9 @@ class Cluster:
         self.now = 100.0
         self.networks: dict[str, PeerNetwork] = {}
         self.frames: dict[str, list[tuple[str, int, bytes]]] = {}
-        self._sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("a", "b", "c")}
+        self._sockets = {name: listening(("127.0.0.1", 0)) for name in ("a", "b", "c")}
         self.members = {name: each.getsockname()[:2] for name, each in self._sockets.items()}
+        self._held = [holding(address) for address in self.members.values()]
 
     def add(
         self,
@@ -71,7 +72,7 @@ class Cluster:
     ) -> PeerNetwork:
         listener = self._sockets.pop(name, None)
         if listener is None:
-            listener = socket.create_server(self.members[name])
+            listener = listening(self.members[name])
         made = network_class(
             name,
             boot,
@@ -108,8 +109,20 @@ class Cluster:
     def close(self) -> None:
         for network in self.networks.values():
             network.close()
-        for each in self._sockets.values():
+        for each in (*self._sockets.values(), *self._held):
             each.close()
+
+
+def listening(address: tuple[str, int]) -> socket.socket:
+    return socket.create_server(address, reuse_port=True)
+
+
+def holding(address: tuple[str, int]) -> socket.socket:
+    """Nothing else gets this port while no network listens there."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.bind(address)
+    return made
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def fill_apart(client: sync.Client, bulk: BulkClient, queue: str, *parts: tuple[
     """Publishes each part at a later millisecond than the one before. Returns the times of the parts."""
     times: list[datetime] = []
     for first, last in parts:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LIMIT_S
         while times and datetime.now(UTC) <= times[-1] + timedelta(milliseconds=20):
             assert time.monotonic() < deadline
             time.sleep(0.01)

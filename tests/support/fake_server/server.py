@@ -17,6 +17,8 @@ no commit is finished yet, `cluster.holds_confirms` accepts publishes and keeps 
 from __future__ import annotations
 
 import asyncio
+import socket
+import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -559,7 +561,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
     def __init__(self, cluster: FakeCluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
-        self.port = 0
+        self.port = _port_of(self)
         self.muted = False
         self.is_cut_off = False
         self.has_no_majority = False
@@ -580,7 +582,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         self._server = grpc.aio.server(options=[("grpc.http2.min_ping_interval_without_data_ms", 500)])
         queue_pb2_grpc.add_QueueServicer_to_server(self, self._server)
         admin_pb2_grpc.add_AdminServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self._server.add_insecure_port(self.address)
         await self._server.start()
         return self
 
@@ -818,6 +820,18 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         if self.unavailable_calls > 0:
             self.unavailable_calls -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+
+
+def _port_of(node: FakeNode) -> int:
+    """A port that nothing else gets as long as the node exists, also while it is stopped."""
+    held = socket.socket()
+    held.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEPORT, 1
+    )  # as gRPC's; only sockets that listen get connections
+    held.bind(("127.0.0.1", 0))
+    weakref.finalize(node, held.close)
+    port: int = held.getsockname()[1]
+    return port
 
 
 def parse(data: bytes) -> Any:

@@ -24,6 +24,7 @@ from support.members.services import Api
 LIMITS = BatchLimits(4_096, 1 << 20, 4 << 20)
 TURN_S = 0.001
 STEP_MS = 5
+LIMIT_S = 120.0
 
 
 @contextlib.asynccontextmanager
@@ -100,9 +101,9 @@ def served_in_a_thread(size: int = 1) -> Iterator[str]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert started.wait(30)
+        assert started.wait(LIMIT_S)
         yield urls[0]
     finally:
         stopping.set()
-        thread.join(30)
+        thread.join(LIMIT_S)
         structlog.configure(**logging)

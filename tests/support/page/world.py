@@ -23,7 +23,7 @@ from support.members.services import Api
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 USER, PASSWORD = "admin", "longpassword"
 LIMIT_S = 300.0
-WAIT_MS = 20_000
+WAIT_MS = 90_000
 SERIOUS = ("serious", "critical")
 
 
@@ -94,7 +94,9 @@ async def served_page(size: int = 1, members: int = 1) -> AsyncIterator[Served]:
 async def browser() -> AsyncIterator[Browser]:
     expect.set_options(timeout=WAIT_MS)
     async with async_playwright() as playwright:
-        found = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        found = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=WAIT_MS
+        )
         try:
             yield found
         finally:
