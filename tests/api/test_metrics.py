@@ -17,6 +17,7 @@ import quorum
 from fifo.versions import CURRENT
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
+from quorum.api.session.client_session import ClientSession
 from quorum.cli.local_cluster import free_ports
 from quorum.errors import OperatorError
 from quorum.node import queries as q
@@ -126,6 +127,24 @@ def test_single_queues_are_shown_where_they_are_asked_for() -> None:
             assert "other" not in found.text
             assert "queue=" not in (await get(port, "/metrics")).text
             assert (await get(port, f"/metrics/queues?prefix={'x' * 300}")).status == 400
+
+    asyncio.run(run())
+
+
+def test_only_sessions_of_clients_are_counted() -> None:
+    async def run() -> None:
+        async with served() as (url, port, api):
+            ClientSession(api.hub).open(bytes(16), 1, 7)  # as for forwarding dead letters
+
+            async def counted() -> float:
+                return (await get(port, "/metrics")).value("quorum_sessions")
+
+            assert await counted() == 0
+            async with quorum.connect(url):
+                assert await counted() == 1
+            async with asyncio.timeout(60):
+                while await counted():
+                    await asyncio.sleep(0.01)
 
     asyncio.run(run())
 

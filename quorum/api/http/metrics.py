@@ -71,7 +71,7 @@ class Metrics:
             found = await self._hub.requests.query(q.DescribeCluster())
             families = Families()
             _add_member(families, found)
-            families.gauge("quorum_sessions", "Open sessions of clients.", len(self._hub.sessions.all()))
+            families.gauge("quorum_sessions", "Open sessions of clients.", len(self._hub.client_sessions))
             led = _led(found)
             for group in found.groups:
                 _add_group(families, group, is_led=group.group in led)
