@@ -431,14 +431,30 @@ def test_a_damaged_body_is_not_copied_until_it_is_healed() -> None:
         assert set(readable(again)) >= {*KEPT, *range(90, 101)}
 
 
-def test_a_segment_without_index_file_and_with_a_bad_header_stays_and_holds_no_other_up() -> None:
-    disk = SimDisk()
-    log = filled(disk, 400)
+def unreadable_segment(disk: SimDisk, log: Log) -> Sealed:
+    """A sealed segment that loses its index file, and has a bad header."""
     history = log._store.history
     bad = history.sealed[1]
     disk.flip(bad.segment.path, (HEADER_BLOCK + 33) * 8)
     del disk.names[index_path(bad.segment.path)]
     history.cache.drop(bad)
+    return bad
+
+
+def test_what_an_unreadable_segment_had_is_missing() -> None:
+    """So it is fetched from another member."""
+    disk = SimDisk()
+    log = filled(disk, 400)
+    bad = unreadable_segment(disk, log)
+    retain(log, 390)
+    lost = range(bad.parts[False, 1].low, bad.parts[False, 1].high + 1)
+    assert list(log.missing(1, array("Q", range(1, 401)))) == [*lost]
+
+
+def test_a_segment_without_index_file_and_with_a_bad_header_stays_and_holds_no_other_up() -> None:
+    disk = SimDisk()
+    log = filled(disk, 400)
+    history, bad = log._store.history, unreadable_segment(disk, log)
     retain(log, 390, bad.parts[False, 1].low)
     assert collect(log) > 0
     assert bad in history.sealed
