@@ -122,9 +122,7 @@ class GroupState:
 
     def live_nodes(self) -> list[tuple[int, int]]:
         """(node, boot) of the processes that have sessions here, ascending."""
-        return sorted(
-            {(p.address.node, p.address.boot) for p in self.sessions.producers.values() if p.ended_ms < 0}
-        )
+        return sorted(self.sessions.live)
 
     def departed_boot(self, node: int) -> int:
         """The highest boot number of this node's processes that were declared gone; -1 if none was."""

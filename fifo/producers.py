@@ -172,6 +172,7 @@ class Sessions:
         "ended",
         "fences",
         "limits",
+        "live",
         "owned",
         "producers",
         "ranges",
@@ -183,6 +184,7 @@ class Sessions:
         self.ended: dict[bytes, None] = {}  # those without a session, in the order of ending
         self.fences = Fences(limits)
         self.owned: dict[int, int] = {}  # owner -> how many producers; follows from them
+        self.live: dict[tuple[int, int], int] = {}  # (node, boot) -> its live sessions; follows from them
         self.ranges = Owned()  # the ranges of clients' producers but for the first of each; follow from them
         self.departed: dict[int, int] = {}  # node -> boot: that process and all before it have gone
         self.departing: dict[int, None] = {}  # nodes whose sessions have not all been ended yet
@@ -286,10 +288,12 @@ class Sessions:
             producer.owner = owner
             self._count(producer, 1)
             self.count_ranges(producer)
+            self._count_live(producer, -1)
             producer.epoch = origin.epoch
             producer.address = address
             producer.last_n = 0
             producer.ended_ms = -1
+            self._count_live(producer, 1)
             self.ended.pop(producer.name, None)
         return Registered(tuple(producer.accepted), known=True)
 
@@ -297,10 +301,12 @@ class Sessions:
         """Adds a producer as it is."""
         self.producers[producer.name] = producer
         self._count(producer, 1)
+        self._count_live(producer, 1)
         self.count_ranges(producer)
 
     def end(self, producer: Producer, now_ms: int, *, is_clean: bool, version: int) -> None:
         """Notes that the producer's session has ended. is_clean: it was closed with nothing unconfirmed."""
+        self._count_live(producer, -1)
         producer.ended_ms = now_ms
         self.ended.pop(producer.name, None)
         self.ended[producer.name] = None
@@ -327,6 +333,14 @@ class Sessions:
     def _forget(self, name: bytes) -> None:
         del self.ended[name]
         self._count(self.producers.pop(name), -1)
+
+    def _count_live(self, producer: Producer, change: int) -> None:
+        """Counts a producer for its process, or no longer, if its session lives."""
+        if producer.ended_ms < 0:
+            process = producer.address.node, producer.address.boot
+            self.live[process] = self.live.get(process, 0) + change
+            if not self.live[process]:
+                del self.live[process]
 
     def _count(self, producer: Producer, change: int) -> None:
         """Counts a producer and its ranges for its owner, or no longer."""

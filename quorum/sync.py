@@ -398,8 +398,14 @@ class Client(_Settling):
         super().__init__(loop, self._client)
 
     def close(self, *, timeout_ms: int = aio.CLOSE_TIMEOUT_MS) -> None:
-        with contextlib.suppress(ClosedError):  # closed already, or by another thread meanwhile
-            self._loop.run(self._client.close(timeout_ms=timeout_ms))
+        try:
+            with contextlib.suppress(ClosedError):  # closed already, or by another thread meanwhile
+                self._loop.run(self._client.close(timeout_ms=timeout_ms))
+        except UsageError:  # nothing was done: a wrong time limit, or a callback in the loop's own thread
+            raise
+        except BaseException:  # such as KeyboardInterrupt: no other call may come that ends the thread
+            self._loop.stop()
+            raise
         self._loop.stop()
 
     def __enter__(self) -> Self:

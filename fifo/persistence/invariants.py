@@ -40,6 +40,12 @@ def check(group: GroupMachine) -> None:
     owners = [producer.owner for producer in sessions.producers.values()]
     _expect(len(owners) - owners.count(NODE) <= limits.max_producers, "too many producers")
     _expect(sessions.owned == {owner: owners.count(owner) for owner in owners}, "owners are counted")
+    live = Counter(
+        (producer.address.node, producer.address.boot)
+        for producer in sessions.producers.values()
+        if producer.ended_ms < 0
+    )
+    _expect(sessions.live == dict(live), "live sessions are counted by process")
     ranges = Owned()
     for producer in sessions.producers.values():
         ranges.add(producer.owner, 0 if producer.owner == NODE else max(0, len(producer.accepted) - 1))

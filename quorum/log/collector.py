@@ -23,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from quorum.log.errors import Damage, LogDamaged, LogError
+from quorum.log.examining import Finding, Findings, Remedy
 from quorum.log.files import NO_ROOM, Files, commit_file, temporary_path, write_fully
 from quorum.log.index import Part, Sealed, arrange, encode_index, index_path, write_index_if_room
 from quorum.log.record import HEADER_BYTES, RecordKind, body_is_good
@@ -43,8 +44,11 @@ MOST_AT_ONCE = 64
 class Survey:
     """The live bytes of each sealed segment, as last surveyed. A segment's live bytes only decrease."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, findings: Findings) -> None:
         self._store = store
+        self._findings = findings
+        self._unreadable: set[bytes] = set()
+        """Segments of which neither the index file nor the records say what is in them. They are not collected."""
         self._known: dict[bytes, tuple[int, int]] = {}
         self._pages: dict[bytes, dict[int, Rows]] = {}
         """The rows of each segment's pages by group: few, and in nearly every segment some have died."""
@@ -56,8 +60,9 @@ class Survey:
         self._spoiled[sealed.listed.file_id] = self._epoch
 
     def is_spoiled(self, sealed: Sealed) -> bool:
-        """Whether a collection failed at this segment and nothing has changed since."""
-        return self._spoiled.get(sealed.listed.file_id) == self._epoch
+        """Whether the segment is unreadable, or a collection failed at it and nothing has changed since."""
+        file_id = sealed.listed.file_id
+        return file_id in self._unreadable or self._spoiled.get(file_id) == self._epoch
 
     def changed(self) -> None:
         """Note that bodies or pages may have become garbage."""
@@ -69,13 +74,20 @@ class Survey:
         return sum(part.size for part in sealed.parts.values()) if known is None else known[1]
 
     def refresh(self) -> None:
-        """Survey the segments that may have changed. Any thread, one at a time."""
+        """Survey the segments that may have changed. Any thread, one at a time, and not while the log is scrubbed."""
         for sealed in list(self._store.history.sealed):
-            if self._known.get(sealed.listed.file_id, (-1, 0))[0] != self._epoch:
+            file_id = sealed.listed.file_id
+            if file_id in self._unreadable or self._known.get(file_id, (-1, 0))[0] == self._epoch:
+                continue
+            try:
                 self.look_at(sealed)
+            except LogDamaged as error:
+                self._unreadable.add(file_id)
+                self._known.pop(file_id, None)
+                self._findings.add([Finding(damage, Remedy.NONE) for damage in error.damages])
 
     def look_at(self, sealed: Sealed) -> None:
-        """Survey one segment. Any thread."""
+        """Survey one segment. Any thread. LogDamaged if nothing says what is in it."""
         live, unclear = 0, []
         with self._store.mutex:
             if not self._store.has(sealed):
@@ -126,6 +138,7 @@ class Survey:
         self._known.pop(sealed.listed.file_id, None)
         self._pages.pop(sealed.listed.file_id, None)
         self._spoiled.pop(sealed.listed.file_id, None)
+        self._unreadable.discard(sealed.listed.file_id)
 
 
 class Collection:
@@ -353,8 +366,8 @@ class _Copy:
 class Collector:
     """Decides which segments are worth collecting. The log's thread."""
 
-    def __init__(self, store: Store, segment_bytes: int) -> None:
-        self.survey = Survey(store)
+    def __init__(self, store: Store, segment_bytes: int, findings: Findings) -> None:
+        self.survey = Survey(store, findings)
         self._store = store
         self._segment_bytes = segment_bytes
         self._outstanding: weakref.ref[Collection] | None = None

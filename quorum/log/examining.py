@@ -51,7 +51,8 @@ class Finding:
 
 
 class Findings:
-    """Findings that wait for repair. The scrubbing thread adds, the log's thread takes; never both at a time."""
+    """Findings that wait for repair. The threads that scrub and survey add, the log's thread takes; never two of them
+    at a time."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, Remedy], Finding] = {}

@@ -102,9 +102,9 @@ class Log:
             retention=retention,
             opened_lsn=found.last_lsn,
         )
-        self._collector = Collector(self._store, segment_bytes)
-        self._journals: dict[int, Journal] = {}
         findings = Findings()
+        self._collector = Collector(self._store, segment_bytes, findings)
+        self._journals: dict[int, Journal] = {}
         self._scrubber = Scrubber(
             self._store,
             files,
@@ -417,8 +417,8 @@ class Log:
     # ---- garbage: plan and adopt in the Raft thread, survey and run in any
 
     def survey(self) -> None:
-        """Update the count of live bytes of the sealed segments, where it may have changed. Any thread, one at a
-        time."""
+        """Update the count of live bytes of the sealed segments, where it may have changed. Any thread, one at a time,
+        and not while `scrub` or `repair` runs. A segment that cannot be read waits for `repair` and stays as it is."""
         self._collector.survey.refresh()
 
     def plan_collection(self) -> Collection | None:

@@ -166,7 +166,10 @@ class Store:
             note(is_here(loose, cuts, trusted))
             for sealed in held:
                 part = sealed.parts[False, group]
-                rows = self.history.columns(sealed).rows(part, int(wanted[0]), int(wanted[-1]))
+                try:
+                    rows = self.history.columns(sealed).rows(part, int(wanted[0]), int(wanted[-1]))
+                except LogDamaged:
+                    continue  # nothing in it can be read
                 note(is_here(rows, cuts, trusted))
         finally:
             self._let_all_go(held)

@@ -80,7 +80,8 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class AwaitQueue:
-    """QueryResult(token, True) once this node's replica has the queue (present) or no longer has it (not present)."""
+    """QueryResult(token, True) once this node's replica has the queue (present) or no longer has it (not present). A
+    queue that was deleted, or removed from the catalog before its group had it, is not waited for."""
 
     group: int
     queue: int

@@ -498,7 +498,8 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class MemberProgress:
-    """match_index: a member has every entry up to this one, as the leader knows; 0 if it has not heard that yet."""
+    """name: as in GroupStatus.voters. match_index: a member has every entry up to this one, as the leader knows; 0 if
+    it has not heard that yet."""
 
     name: str
     match_index: int
@@ -506,11 +507,13 @@ class MemberProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """leader, voters, learners: names. repaired, unreadable, fetching: numbers of entries. version: the machine version
-    that the group uses. last_index: of this node's log. progress: of the other members, if this node leads."""
+    """leader: its name. leader_id: empty for none. voters, learners: names; the id of a member that replaces another
+    one of its name. repaired, unreadable, fetching: numbers of entries. version: the machine version that the group
+    uses. last_index: of this node's log. progress: of the other members, if this node leads."""
 
     group: int
     leader: str
+    leader_id: str
     term: int
     commit_index: int
     applied_index: int

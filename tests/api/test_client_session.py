@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -533,6 +534,25 @@ def test_a_get_is_done_when_its_messages_have_been_told() -> None:
         await session.consumers.get(4, "orders", 2, settled=True)
         node.answer(Ok(0))
         assert node.told() == [Done((4,))], "the queue was empty"
+
+    on_node(scenario)
+
+
+def test_gets_from_queues_that_are_gone_take_no_memory() -> None:
+    async def scenario(node: Node) -> None:
+        consumers, most = node.session.consumers, session_consumers.FEW_GETTERS
+        await consumers.get(1, "orders", 2, settled=False)
+        node.answer(Ok(2))
+        node.deliver("", 9)
+        assert consumers._gets == {}
+        for number in range(8, 5 * most):
+            queue = replace(QUEUE, id=number, name=f"reply-{number}")
+            node.say(ev.CatalogChanged((queue,), (), (), number + 1, 0, 0, 0, (GROUP,)))
+            await consumers.get(2, queue.name, 1, settled=True)
+            node.answer(Ok(0))
+            node.say(ev.CatalogChanged((), (number,), (), number + 1, 0, 0, 0, (GROUP,)))
+            assert len(consumers._getters) <= most
+        assert consumers.find_getter(3, "orders") is not None
 
     on_node(scenario)
 

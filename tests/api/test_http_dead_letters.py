@@ -13,7 +13,7 @@ from quorum.api.http import dead_letters
 from quorum.api.http.dead_letters import Redriver
 from quorum.api.hub.hub import Hub
 from quorum.api.session.client_session import ClientSession
-from quorum.api.status import StatusError, unavailable
+from quorum.api.status import Code, StatusError, unavailable
 from quorum.client.client import Client
 from quorum.v1 import queue_pb2
 from support.members.http_port import PASSWORD, member
@@ -134,6 +134,32 @@ def test_a_redrive_moves_nothing_once_its_user_is_removed(monkeypatch: pytest.Mo
                 assert [each["messages"] for each in found["left"]] == [2]
                 assert "user was changed" in found["left"][0]["reason"]
                 assert await ready(admin, "parking") == 2
+
+    asyncio.run(run())
+
+
+def test_a_publish_that_the_service_refuses_keeps_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may tell by the reason whether the message may have been published."""
+    seen: list[StatusError] = []
+
+    async def publish_only(self: Redriver, *given: Any) -> dict[str, Any]:
+        publish = given[4]
+        request = queue_pb2.PublishRequest(queue="gone")
+        request.messages.add(body=b"1")
+        try:
+            await publish(request)
+        except StatusError as error:
+            seen.append(error)
+        return {}
+
+    async def run() -> None:
+        async with member() as web, quorum.connect(web.url) as client:
+            await client.declare("parking")
+            monkeypatch.setattr(Redriver, "run", publish_only)
+            assert await web.ok("POST", f"{PARKING}/redrive", {}) == {}
+            found = seen[0].status
+            assert (found.code, found.reason) == (Code.NOT_FOUND, "not_found")
+            assert "no queue 'gone'" in found.message
 
     asyncio.run(run())
 

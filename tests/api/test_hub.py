@@ -11,7 +11,7 @@ import pytest
 from google.rpc import code_pb2
 
 from fifo import commands as c
-from fifo.effects import Confirmed, Ok, Refused
+from fifo.effects import Confirmed, Deliver, Ok, Refused
 from quorum.api.hub import member_requests, own_session
 from quorum.api.hub.hub import Hub
 from quorum.api.owners import CALLER
@@ -254,6 +254,20 @@ def test_the_nodes_own_session_begins_anew_and_hears_nothing_of_the_old_one() ->
         assert new.session != old.session
         hub._dispatch([ev.Answered(new.session, new.token, Ok(0))])
         assert await again is None
+
+    with_hub(run)
+
+
+def test_a_get_leaves_nothing_behind_in_the_nodes_own_session() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        calls = [asyncio.create_task(hub.own_session.get(1, 7, 1)) for _ in range(2)]
+        await settle_down()
+        found = [Deliver(c.Address(1, 1, 1), 7, "", 1, tag, ()) for tag in (1, 2)]
+        for submit, deliver in zip(driver.submitted, found, strict=True):
+            hub._dispatch([ev.Answered(submit.session, submit.token, Ok(1))])
+            hub._dispatch([ev.Delivered(submit.session, 1, deliver)])
+        assert [await call for call in calls] == found
+        assert hub.own_session._gets == {}
 
     with_hub(run)
 

@@ -7,7 +7,8 @@ import base64
 import contextlib
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,9 +17,12 @@ import quorum
 from fifo.versions import CURRENT
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
+from quorum.api.session.client_session import ClientSession
 from quorum.cli.local_cluster import free_ports
 from quorum.errors import OperatorError
+from quorum.node import queries as q
 from support.members.served import serving
+from support.members.services import Api
 from support.repository import ROOT
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
@@ -57,15 +61,22 @@ async def get(port: int, path: str, method: str = "GET", user: str = "") -> Answ
 
 
 @contextlib.asynccontextmanager
-async def member() -> AsyncIterator[tuple[str, int]]:
-    """(URL for clients, port for HTTP) of a cluster of one."""
+async def served() -> AsyncIterator[tuple[str, int, Api]]:
+    """(URL for clients, port for HTTP, services) of a cluster of one."""
     async with serving() as (url, [api]):
         http = HttpServer(api.hub, "n1", JsonApi(api.hub, api.admin, api.queues))
         port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
         try:
-            yield url, port
+            yield url, port, api
         finally:
             await http.stop()
+
+
+@contextlib.asynccontextmanager
+async def member() -> AsyncIterator[tuple[str, int]]:
+    """(URL for clients, port for HTTP) of a cluster of one."""
+    async with served() as (url, port, _):
+        yield url, port
 
 
 def test_the_counts_of_queues_are_sums_over_the_groups_that_the_member_leads() -> None:
@@ -116,6 +127,56 @@ def test_single_queues_are_shown_where_they_are_asked_for() -> None:
             assert "other" not in found.text
             assert "queue=" not in (await get(port, "/metrics")).text
             assert (await get(port, f"/metrics/queues?prefix={'x' * 300}")).status == 400
+
+    asyncio.run(run())
+
+
+def test_only_sessions_of_clients_are_counted() -> None:
+    async def run() -> None:
+        async with served() as (url, port, api):
+            ClientSession(api.hub).open(bytes(16), 1, 7)  # as for forwarding dead letters
+
+            async def counted() -> float:
+                return (await get(port, "/metrics")).value("quorum_sessions")
+
+            assert await counted() == 0
+            async with quorum.connect(url):
+                assert await counted() == 1
+            async with asyncio.timeout(60):
+                while await counted():
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
+def test_a_member_of_the_same_name_does_not_count_as_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """n1~new is about to replace n1, and leads already."""
+
+    async def run() -> None:
+        async with served() as (url, port, api), quorum.connect(url) as client:
+            await client.declare("orders")
+            ask = api.hub.requests.query
+
+            async def query(asked: Any) -> Any:
+                found = await ask(asked)
+                if not isinstance(found, q.ClusterStatus):
+                    return found
+                [own] = found.members
+                newcomer = replace(own.member, number=2, id="n1~new", replaces="n1", is_joining=True)
+                return replace(
+                    found,
+                    members=(own, replace(own, member=newcomer)),
+                    groups=tuple([replace(each, leader_id="n1~new") for each in found.groups]),
+                )
+
+            monkeypatch.setattr(api.hub.requests, "query", query)
+            found = await get(port, "/metrics")
+            samples = [line.rpartition(" ")[0] for line in found.text.splitlines() if line[0] != "#"]
+            assert len(samples) == len(set(samples))
+            assert found.value("quorum_member_reachable", member="n1~new") == 1
+            assert found.value("quorum_group_leads", group="1") == 0
+            assert "quorum_messages" not in found.text
+            assert "orders" not in (await get(port, "/metrics/queues")).text
 
     asyncio.run(run())
 

@@ -17,6 +17,7 @@ from quorum.client.errors import (
     NotFound,
     QuorumError,
     RefusedError,
+    ServiceError,
     TimedOut,
     UsageError,
     VoidDelivery,
@@ -712,6 +713,22 @@ async def test_an_attach_that_took_too_long_is_taken_back(world: World) -> None:
         world.nodes[0].muted = False
         await eventually(lambda: not world.cluster.queues["q"].consumers, "detached")
         assert list(world.cluster.queues["q"].ready) == [1, 2]
+
+
+@on_cluster()
+async def test_a_defect_in_an_attachment_ends_the_consumer(world: World) -> None:
+    """Also one that is attached again while its caller waits for messages."""
+    async with quorum.connect(world.url) as client:
+        consumer = await client.consume("q").start()
+        waiting = asyncio.create_task(consumer.next_delivery())
+        with patch.object(Consumer, "attach_request", side_effect=RuntimeError("a defect")):
+            async with asyncio.timeout(EVENTUALLY_S):
+                with pytest.raises(ServiceError, match="a defect"):
+                    await client.consume("q").start()
+                world.nodes[0].cut()
+                with pytest.raises(ServiceError, match="a defect"):
+                    await waiting
+        await client.publish("q", b"the client goes on")
 
 
 @on_cluster()

@@ -226,6 +226,28 @@ def test_a_closed_client_says_so_and_leaves_no_thread(world: World) -> None:
 
 
 @blocking
+def test_a_close_that_fails_or_is_interrupted_leaves_no_thread(world: World) -> None:
+    for error in (RuntimeError("a defect"), KeyboardInterrupt()):
+        client = quorum.sync.connect(world.url)
+
+        def fail(work: Coroutine[Any, Any, Any], error: BaseException = error) -> None:
+            work.close()
+            raise error
+
+        with patch.object(client._loop, "run", fail), pytest.raises(type(error)):
+            client.close()
+        assert "quorum-client" not in [thread.name for thread in threading.enumerate()]
+
+
+@blocking
+def test_a_close_with_a_wrong_time_limit_changes_nothing(world: World) -> None:
+    with quorum.sync.connect(world.url) as client:
+        with pytest.raises(UsageError):
+            client.close(timeout_ms="soon")  # type: ignore[arg-type]
+        client.publish("q", b"x")
+
+
+@blocking
 def test_a_service_that_is_not_there_is_an_error(world: World) -> None:
     with pytest.raises(UnavailableError):
         quorum.sync.connect("quorum://127.0.0.1:1", connect_timeout_ms=200)

@@ -25,6 +25,7 @@ from fifo.effects import Confirmed, Deliver, Done, Notify, Ok, Refused, Register
 from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
+from support.counted_lines import count_lines
 from support.fifo.world import World, producer, sequences
 
 
@@ -541,3 +542,19 @@ def test_a_group_tells_which_messages_of_a_producer_it_has_taken() -> None:
     assert world.machine.taken(name, 1, 5, 7) == ([(5, 5), (6, 6)], 6)
     assert world.machine.taken(name, 2, 1, 10) is None, "a session of another epoch"
     assert world.machine.taken(b"another producer", 1, 1, 10) is None
+
+
+def test_the_processes_with_sessions_are_known_without_a_look_at_each_session() -> None:
+    """The leader asks ten times a second."""
+    world = world_with_queue()
+    for number in range(100):
+        world.apply([(Origin(producer(number), 1, 0), RegisterProducer(Address(2 + number % 2, 5, number)))])
+    assert world.machine.live_nodes() == [(2, 5), (3, 5)]
+    assert count_lines(world.machine.live_nodes) < 10
+    world.apply([(Origin(producer(0), 2, 0), RegisterProducer(Address(4, 1, 1)))])
+    world.apply([(None, NodeDown(2, 5))])
+    world.wake_until_done()
+    assert world.machine.live_nodes() == [(3, 5), (4, 1)]
+    world.apply([(Origin(producer(0), 2, 1), CloseSession())])
+    assert world.machine.live_nodes() == [(3, 5)]
+    assert world.restored(snapshot.encode(world.machine)).live_nodes() == [(3, 5)]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorum.log import Collection, EntryMissing, Log, LogDamaged, LogFailed, LogFull, Retained, Retention
-from quorum.log.index import Columns, Sealed
+from quorum.log.index import Columns, Sealed, index_path
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK, segment_path
 from support.examples import examples
@@ -429,6 +429,44 @@ def test_a_damaged_body_is_not_copied_until_it_is_healed() -> None:
     assert segment_path(DIRECTORY, 1) not in disk.names
     for again in both_lives(log, disk):
         assert set(readable(again)) >= {*KEPT, *range(90, 101)}
+
+
+def unreadable_segment(disk: SimDisk, log: Log) -> Sealed:
+    """A sealed segment that loses its index file, and has a bad header."""
+    history = log._store.history
+    bad = history.sealed[1]
+    disk.flip(bad.segment.path, (HEADER_BLOCK + 33) * 8)
+    del disk.names[index_path(bad.segment.path)]
+    history.cache.drop(bad)
+    return bad
+
+
+def test_what_an_unreadable_segment_had_is_missing() -> None:
+    """So it is fetched from another member."""
+    disk = SimDisk()
+    log = filled(disk, 400)
+    bad = unreadable_segment(disk, log)
+    retain(log, 390)
+    lost = range(bad.parts[False, 1].low, bad.parts[False, 1].high + 1)
+    assert list(log.missing(1, array("Q", range(1, 401)))) == [*lost]
+
+
+def test_a_segment_without_index_file_and_with_a_bad_header_stays_and_holds_no_other_up() -> None:
+    disk = SimDisk()
+    log = filled(disk, 400)
+    history, bad = log._store.history, unreadable_segment(disk, log)
+    retain(log, 390, bad.parts[False, 1].low)
+    assert collect(log) > 0
+    assert bad in history.sealed
+    assert usage(log).segments <= 4
+    [finding] = log.repair()
+    assert finding.damage.path == str(bad.segment.path)
+    log._collector.survey.changed()
+    assert collect(log) == 0
+    assert log.repair() == [], "it is told once"
+    log.journal(1).append([body(401)], 401, 1)
+    log.sync()
+    assert log.read(1, 401) == body(401)
 
 
 def test_damage_of_what_is_garbage_holds_nothing_up() -> None:

@@ -12,7 +12,13 @@ from quorum.node import events as ev
 from quorum.node.cluster.membership import Membership
 from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import MemberDirectory
-from quorum.node.queries import CheckHealth, FindTransferTarget, PlanRebalance, TransferTarget
+from quorum.node.queries import (
+    CheckHealth,
+    DescribeCluster,
+    FindTransferTarget,
+    PlanRebalance,
+    TransferTarget,
+)
 from quorum.node.replica import applier
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
@@ -123,6 +129,27 @@ def test_a_member_that_lost_its_disk_is_replaced_under_its_name() -> None:
     session = Session(cluster, "n3~new")
     session.publish(group, queue, b"d")
     cluster.until(lambda: len(session.confirmed()) == 1, "the new one counts")
+
+
+def test_progress_names_a_member_and_the_one_that_replaces_it_apart() -> None:
+    """Clients and metrics use these names as keys."""
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.crash("n3")
+    cluster.join("n3~new")
+    add(cluster, "n3~new", replaces=True)
+    seen: list[set[str]] = []
+
+    def both_are_told() -> bool:
+        for name in ("n1", "n2"):
+            found = cluster.members[name].answer(DescribeCluster())
+            for group in found.groups:
+                names = [each.name for each in group.progress]
+                assert len(names) == len(set(names)), names
+                seen.append(set(names))
+        return any({"n3", "n3~new"} <= names for names in seen)
+
+    cluster.until(both_are_told, "a group has both")
 
 
 # ---- coming and going

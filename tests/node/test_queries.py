@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from fifo import frozen_dataclasses
+from fifo.persistence import state_crc
 from quorum.node import queries
 from quorum.node.queries import Query
 from quorum.node.reads.query_table import QueryTable
+from quorum.node.replica.replica import empty_state
 from support.members.cluster import Cluster
 
 BASES = (queries.Query, queries.GroupQuery, queries.QueueQuery)
@@ -58,6 +62,21 @@ def test_the_rule_would_notice_a_record_that_is_not_frozen() -> None:
         group: int
 
     assert not is_frozen(Open)
+
+
+def test_a_hash_of_the_state_that_nobody_continues_does_not_keep_a_machine_that_was_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_crc, "FEW_QUEUES", 0)
+    cluster = Cluster(1)
+    cluster.ready()
+    group, _ = cluster.declare("orders")
+    assert cluster.answer(cluster.ask_now("n1", queries.HashState(group))) is None, "there is more to do"
+    replica = cluster.members["n1"].replicas[group]
+    machine = weakref.ref(replica.machine)
+    replica.restore(empty_state(replica.machine))
+    gc.collect()
+    assert machine() is None
 
 
 def test_queries_name_the_groups_that_they_read() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fifo.commands import Wake
+from fifo.commands import Origin, Wake
+from fifo.effects import Ok
 from quorum.node import events as ev
+from quorum.node.sessions.conversation import RESEND_AFTER_MS
 from quorum.node.sessions.session_table import SessionTable
+from support.counted_lines import count_lines
 
 
 @dataclass
@@ -54,3 +57,23 @@ def test_what_was_submitted_before_a_session_ends_is_sent_as_it_is() -> None:
     assert routes.sent == [(7, 2)]
     table.send_submitted(0)
     assert routes.sent == [(7, 2), (7, 1)]
+
+
+def test_only_sessions_with_operations_under_way_are_looked_at_for_resending() -> None:
+    routes = Routes()
+    idle, busy = 300, 3
+    table = table_with_sessions(routes, idle + busy)
+    for number in range(1, idle + busy + 1):
+        table.submit(ev.Submit(number, 7, Wake(), None), 0)
+    table.send_submitted(0)
+    for number in range(1, idle + 1):
+        for n in (0, 1):
+            table.reply(7, Origin(number.to_bytes(16, "big"), 1, n), Ok(), 0)
+    table.resend_overdue(7, 500)
+    routes.sent.clear()
+    assert count_lines(lambda: table.resend_overdue(7, 500)) < 30 * busy
+    assert routes.sent == []
+    table.resend_overdue(7, RESEND_AFTER_MS + 1)
+    assert routes.sent == [(7, 2 * busy)]
+    table.resend_overdue(7, RESEND_AFTER_MS + 2)
+    assert len(routes.sent) == 1, "it was just sent again"

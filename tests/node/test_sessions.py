@@ -144,6 +144,19 @@ def test_a_withdrawn_operation_gives_its_number_to_nothing_when_it_is_sent_again
     assert talk.withdrawn == set()
 
 
+def test_late_withdrawals_are_dropped_also_while_operations_are_always_under_way() -> None:
+    talk = conversation()
+    talk.number(Purge(1), 0)
+    talk.withdraw(0)
+    for number in range(1, 1_000):
+        talk.number(Purge(1), number)
+        assert talk.answer(number - 1, Ok(0))[0]
+        talk.withdraw(number - 2)
+        talk.withdraw(number)
+        assert len(talk.withdrawn) <= 2 * len(talk.unanswered)
+        assert number in talk.withdrawn
+
+
 def test_an_operation_that_is_withdrawn_before_it_is_sent_does_nothing() -> None:
     talk = Conversation(1, b"p" * 16, 1, ADDRESS)
     talk.number(Purge(7, 1), "withdrawn")

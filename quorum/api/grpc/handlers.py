@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
@@ -59,22 +60,24 @@ def unary_once(handler: Call) -> Call:
 
 
 def streaming(handler: Call) -> Call:
-    """Wrap a handler that yields its answers."""
+    """Wrap a handler that yields its answers. What the handler holds is given back when the wrapper is closed."""
 
     @functools.wraps(handler)
     async def handle(self: Any, request: Any, context: Any) -> Any:
         known, has_answered = _known(self._hub, request), False
         try:
             try:
-                async for answer in handler(self, request, context):
-                    yield answer
-                    has_answered = True
+                async with aclosing(handler(self, request, context)) as answers:
+                    async for answer in answers:
+                        yield answer
+                        has_answered = True
                 return
             except status.StatusError as error:
                 if has_answered or not is_outdated(self._hub, known, error):
                     raise
-            async for answer in handler(self, request, context):
-                yield answer
+            async with aclosing(handler(self, request, context)) as answers:
+                async for answer in answers:
+                    yield answer
         except _ERRORS as error:
             await abort(context, _status_of(error))
 

@@ -62,16 +62,29 @@ def status_of(error: Aborted | StatusError | JsonError) -> Any:
     return to_proto(make(Code.INVALID_ARGUMENT, "bad_request", str(error)))
 
 
+def given_status(error: Aborted) -> Status:
+    """What the service has given."""
+    found = error.status
+    info = _info(found)
+    return Status(Code(found.code), info.reason.lower(), found.message, tuple(sorted(info.metadata.items())))
+
+
+def _info(found: Any) -> Any:
+    """The ErrorInfo of a google.rpc.Status."""
+    info = error_details_pb2.ErrorInfo()
+    for detail in found.details:
+        if detail.Is(info.DESCRIPTOR):
+            detail.Unpack(info)
+    return info
+
+
 def failed(why: Status) -> Response:
     return failed_with(to_proto(why))
 
 
 def failed_with(found: Any) -> Response:
     """found: a google.rpc.Status."""
-    info = error_details_pb2.ErrorInfo()
-    for detail in found.details:
-        if detail.Is(info.DESCRIPTOR):
-            detail.Unpack(info)
+    info = _info(found)
     error = {"code": Code(found.code).name, "reason": info.reason, "message": found.message}
     headers = {"www-authenticate": 'Basic realm="quorum"'} if found.code == Code.UNAUTHENTICATED else None
     shown = {"error": {**error, "metadata": dict(sorted(info.metadata.items()))}}

@@ -34,7 +34,7 @@ from quorum.api.http.calls import (
     request_of,
 )
 from quorum.api.http.dead_letters import Redriver
-from quorum.api.http.errors import NO_PLACE, REFUSALS, Aborted, failed, failed_with, status_of
+from quorum.api.http.errors import NO_PLACE, REFUSALS, Aborted, failed, failed_with, given_status, status_of
 from quorum.api.http.events import Events
 from quorum.api.http.json_answer import JsonAnswer
 from quorum.api.http.json_codec import JsonError
@@ -154,9 +154,7 @@ class JsonApi:
             try:
                 await self._services["Queue"].Publish(made, _Context(peer))
             except Aborted as error:
-                raise StatusError(
-                    make(Code(error.status.code), "bad_request", error.status.message)
-                ) from error
+                raise StatusError(given_status(error)) from error
 
         return await self._redriver.run(
             name, only, limit, described["queue"]["next_sequence"], publish, peer, user.name if user else ""

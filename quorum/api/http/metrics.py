@@ -59,11 +59,9 @@ class Families(Collector):
 class Metrics:
     """Makes one answer at a time, so that many scrapes cost no more than one after another."""
 
-    def __init__(self, hub: Hub, name: str, certificate_ends: Mapping[str, Callable[[], int]]) -> None:
-        """name: of this member. certificate_ends: the end of the certificate for each use, in Unix seconds; the
-        functions may read files."""
+    def __init__(self, hub: Hub, certificate_ends: Mapping[str, Callable[[], int]]) -> None:
+        """certificate_ends: the end of the certificate for each use, in Unix seconds; the functions may read files."""
         self._hub = hub
-        self._name = name
         self._certificate_ends = certificate_ends
         self._lock = asyncio.Lock()
 
@@ -72,11 +70,12 @@ class Metrics:
         async with self._lock:
             found = await self._hub.requests.query(q.DescribeCluster())
             families = Families()
-            _add_member(families, found, self._name)
-            families.gauge("quorum_sessions", "Open sessions of clients.", len(self._hub.sessions.all()))
+            _add_member(families, found)
+            families.gauge("quorum_sessions", "Open sessions of clients.", len(self._hub.client_sessions))
+            led = _led(found)
             for group in found.groups:
-                _add_group(families, group, is_led=group.leader == self._name)
-            await self._add_sums(families, self._led(found))
+                _add_group(families, group, is_led=group.group in led)
+            await self._add_sums(families, led)
             for use, end in self._certificate_ends.items():
                 families.gauge(
                     "quorum_certificate_end_timestamp_seconds",
@@ -93,7 +92,7 @@ class Metrics:
         name."""
         async with self._lock:
             families = Families()
-            led = self._led(await self._hub.requests.query(q.DescribeCluster()))
+            led = _led(await self._hub.requests.query(q.DescribeCluster()))
             found = sorted(
                 (each for each in self._queues(led) if each.name.startswith(prefix)),
                 key=lambda queue: queue.name,
@@ -101,9 +100,6 @@ class Metrics:
             async for queue, info in infos(self._hub, found[:MOST_QUEUES]):
                 _add_queue(families, queue.name, info)
         return generate_latest(_registry(families))
-
-    def _led(self, found: q.ClusterStatus) -> frozenset[int]:
-        return frozenset(each.group for each in found.groups if each.leader == self._name)
 
     def _queues(self, groups: frozenset[int]) -> list[CatalogQueue]:
         return [each for each in self._hub.catalog.queues() if each.group in groups]
@@ -151,7 +147,12 @@ def _registry(families: Families) -> CollectorRegistry:
     return registry
 
 
-def _add_member(families: Families, found: q.ClusterStatus, name: str) -> None:
+def _led(found: q.ClusterStatus) -> frozenset[int]:
+    """The groups that this member leads. Ids are compared: a member has the name of the one that it replaces."""
+    return frozenset(each.group for each in found.groups if each.leader_id == found.id)
+
+
+def _add_member(families: Families, found: q.ClusterStatus) -> None:
     families.gauge(
         "quorum_build_info",
         "The release of this member, and the machine version that it knows.",
@@ -167,12 +168,13 @@ def _add_member(families: Families, found: q.ClusterStatus, name: str) -> None:
             standing=standing,
         )
     for each in found.members:
-        if each.member.name != name:
+        member = each.member
+        if member.id != found.id:
             families.gauge(
                 "quorum_member_reachable",
                 "1 if this member has a connection to the other one.",
                 each.is_reachable,
-                member=each.member.name,
+                member=member.id if member.replaces else member.name,
             )
         else:
             _add_disk(families, each)

@@ -89,7 +89,7 @@ class HttpServer:
             ends |= {"client": certificates.end, "http": certificates.end}
         if peer_security is not None:
             ends["peer"] = peer_security.end
-        metrics = Metrics(hub, name, ends)
+        metrics = Metrics(hub, ends)
 
         async def of_member(request: Request) -> Response:
             if (refused := await _refused(hub.access, request)) is not None:

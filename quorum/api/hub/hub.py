@@ -75,6 +75,8 @@ class Hub:
         self.published = PublishedState(clock_s)
         inputs = self._inputs = RaftInputs()
         self.sessions = OpenSessions(inputs)
+        self.client_sessions: set[int] = set()
+        """numbers of the sessions that clients have open; the others are this node's own"""
         self.requests = MemberRequests(inputs, self.catalog)
         self.own_session = OwnSession(
             inputs, self.sessions, self.requests, self.catalog, self.published, self.publishing, random_bytes

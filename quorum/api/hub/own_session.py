@@ -233,8 +233,10 @@ class OwnSession:
 
     def delivered(self, group: int, deliver: Deliver) -> None:
         waiting = self._gets.get(deliver.queue)
-        if waiting:
+        if waiting is not None:
             future = waiting.popleft()
+            if not waiting:
+                del self._gets[deliver.queue]
             if not future.done():
                 future.set_result(deliver)
 

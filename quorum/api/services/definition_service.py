@@ -11,8 +11,8 @@ exist.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -109,8 +109,9 @@ class DefinitionService(ExchangeService, QueueAdminService):
         if first is None:
             return
         if first.dry_run:
-            async for response in self._rehearse(first, requests, owner_of(context.peer())):
-                yield response
+            async with aclosing(self._rehearse(first, requests, owner_of(context.peer()))) as responses:
+                async for response in responses:
+                    yield response
             return
         request: pb.ImportDefinitionsRequest | None = first
         while request is not None:
@@ -161,7 +162,7 @@ class DefinitionService(ExchangeService, QueueAdminService):
         first: pb.ImportDefinitionsRequest,
         requests: AsyncIterator[pb.ImportDefinitionsRequest],
         owner: int,
-    ) -> AsyncIterator[pb.ImportDefinitionsResponse]:
+    ) -> AsyncGenerator[pb.ImportDefinitionsResponse, None]:
         with self._place(owner):
             loop = asyncio.get_running_loop()
             deadline_s = loop.time() + REHEARSAL_LIMIT_S

@@ -71,6 +71,7 @@ class SessionCall:
         finally:
             if reading is not None:
                 reading.cancel()
+            self._hub.client_sessions.discard(self._session.number)
             self._session.release()
 
     async def _open(self, requests: AsyncIterator[pb.SessionRequest], context: Context) -> None:
@@ -81,6 +82,7 @@ class SessionCall:
         self._takes_turns = hello.takes_turns
         producer = producer_of(USER.get(), hello.producer_id)
         self._session.open(producer, hello.epoch, owner_of(context.peer()), hello.first_new_sequence)
+        self._hub.client_sessions.add(self._session.number)
         limits = self._hub.limits
         opened = pb.Opened(
             node=self._hub.node,

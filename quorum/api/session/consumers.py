@@ -23,6 +23,8 @@ from quorum.node.errors import BodyUnreadable
 
 MAX_CONSUMERS = 1_000
 MAX_RANGES = 10_000
+FEW_GETTERS = 100
+"""So many holders of got messages are kept without a look whether their queues still exist."""
 QUOTED_CHARACTERS = 64
 """Maximum characters of a client's tag or name that a refusal quotes. So the answer to a small request stays small."""
 
@@ -90,8 +92,10 @@ class SessionConsumers:
         time out before a settlement that was sent earlier than the cancel"""
         self._getters: dict[int, Consumer] = {}
         """by queue id: the holder of got messages"""
+        self._getters_to_keep = FEW_GETTERS
+        """from this number of holders on, those of deleted queues are looked for"""
         self._gets: dict[int, deque[int]] = {}
-        """by queue id: requests whose messages are about to come"""
+        """by queue id: requests whose messages are about to come, at least one"""
 
     def groups(self) -> set[int]:
         """The groups in which the session holds messages, or may come to hold some."""
@@ -245,7 +249,19 @@ class SessionConsumers:
         return getter
 
     def _getter(self, queue: int, group: int) -> Consumer:
-        return self._getters.setdefault(queue, Consumer("", group, queue))
+        getter = self._getters.get(queue)
+        if getter is None:
+            if len(self._getters) >= self._getters_to_keep:
+                self._forget_deleted_queues()
+            getter = self._getters[queue] = Consumer("", group, queue)
+        return getter
+
+    def _forget_deleted_queues(self) -> None:
+        """Forget the holders of got messages whose queues are gone. The next look comes when their number has
+        doubled."""
+        known = self._hub.catalog.queue_of
+        self._getters = {queue: getter for queue, getter in self._getters.items() if known(queue) is not None}
+        self._getters_to_keep = max(FEW_GETTERS, 2 * len(self._getters))
 
     # ---- dispositions
 
@@ -298,8 +314,11 @@ class SessionConsumers:
         consumer = self._attached(deliver.queue, deliver.consumer_tag, deliver.attach)
         if consumer is not None:
             consumer.delivered_to = deliver.first_tag + sum(run.count for run in deliver.runs) - 1
-        elif not deliver.consumer_tag and self._gets.get(deliver.queue):
-            request_id = self._gets[deliver.queue].popleft()
+        elif not deliver.consumer_tag and deliver.queue in self._gets:
+            waiting = self._gets[deliver.queue]
+            request_id = waiting.popleft()
+            if not waiting:
+                del self._gets[deliver.queue]
         return PendingDelivery(group, deliver, request_id)
 
     def read(self, item: PendingDelivery) -> Iterator[deliveries.DeliveredBatch | BodyUnreadable]:

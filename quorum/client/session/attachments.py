@@ -4,6 +4,7 @@ stream are void."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from quorum.client.errors import (
@@ -11,6 +12,7 @@ from quorum.client.errors import (
     ConnectionLost,
     QuorumError,
     RefusedError,
+    ServiceError,
     TimedOut,
     UnavailableError,
     UsageError,
@@ -64,14 +66,14 @@ class Attachments:
             self.abandon(consumer, TimedOut(f"attaching {consumer} took over {timeout_ms} ms{why}"))
 
     def abandon(self, consumer: Consumer, error: QuorumError) -> None:
-        """End a consumer for whose attachment nobody waits any more."""
+        """End a consumer whose attachment is given up."""
+        consumer.end(error)
         task = self._attaching.get(consumer)
         if task is not None:
             task.cancel()
         self._consumers.pop(consumer.consumer_tag, None)
         if self._stream.is_up:  # the service may still attach it
             self._send_cancel(consumer, self._stream.next_request_id(), requeue=True)
-        consumer.end(error)
 
     def attach_again(self, consumer: Consumer) -> None:
         """Begin a new attachment of a consumer on this stream. An error ends the consumer. Without the cancel the
@@ -189,8 +191,17 @@ class Attachments:
             return running
         task = asyncio.create_task(self._attach(consumer))
         self._attaching[consumer] = task
-        task.add_done_callback(lambda _: self._attaching.pop(consumer, None))
+        task.add_done_callback(partial(self._attach_done, consumer))
         return task
+
+    def _attach_done(self, consumer: Consumer, task: asyncio.Task[None]) -> None:
+        """End the consumer if a defect has ended its attachment: it would wait for ever."""
+        self._attaching.pop(consumer, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            failed = ServiceError(f"the client has failed to attach {consumer}: {error!r}")
+            failed.__cause__ = error
+            self.abandon(consumer, failed)
 
     async def _attach(self, consumer: Consumer) -> None:
         """Retry the attachment until it succeeds or is refused for good. Errors go to the consumer, not to this task's

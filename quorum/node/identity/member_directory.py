@@ -64,11 +64,12 @@ class MemberDirectory:
         return (member or "").partition(JOINED_MARK)[0]
 
     def names_of(self, members: Iterable[str]) -> list[str]:
-        """The members' names, in order. An id is returned as it is if it belongs to no current member, or to one that
-        is about to replace another of the same name."""
-        return sorted(self._name_now(each) for each in members)
+        """`unique_name_of` each, in order."""
+        return sorted(self.unique_name_of(each) for each in members)
 
-    def _name_now(self, member: str) -> str:
+    def unique_name_of(self, member: str) -> str:
+        """The member's name. An id is returned as it is if it belongs to no current member, or to one that is about to
+        replace another of the same name."""
         found = self.by_id.get(member)
         return member if found is None or found.replaces else self.name_of(member)
 

@@ -178,6 +178,7 @@ class ClusterAnswers:
         return q.GroupStatus(
             group=number,
             leader=directory.name_of(raft.leader),
+            leader_id=raft.leader or "",
             term=raft.term,
             commit_index=raft.commit_index,
             applied_index=raft.applied_index,
@@ -192,7 +193,7 @@ class ClusterAnswers:
             version=replica.version,
             last_index=raft.last_index,
             progress=tuple(
-                [q.MemberProgress(directory.name_of(each), raft.match_index(each)) for each in others]
+                [q.MemberProgress(directory.unique_name_of(each), raft.match_index(each)) for each in others]
                 if raft.is_leader
                 else []
             ),

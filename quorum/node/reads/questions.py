@@ -22,13 +22,14 @@ from dataclasses import field
 
 from fifo.frozen_dataclasses import dataclass
 from fifo.group_machine import GroupMachine
+from quorum.catalog.machine import CatalogMachine
 from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable, PageUnreadable
 from quorum.node.reads.query_table import QueryTable
 from quorum.node.reads.read_indexes import ReadIndexes
 from quorum.node.reads.turns import Turns
 from quorum.node.repair.repairer import Repairer
-from quorum.node.replica.replica import Replica
+from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 
 STEP_S = 0.005
 """No further question is begun in a step after this time. At least one is answered."""
@@ -194,10 +195,20 @@ class Questions:
             if isinstance(item, ev.AwaitConfigured):
                 is_done = machine.configured >= item.revision
             else:
-                is_done = machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue)
+                is_done = (
+                    machine.has_queue(item.queue) == item.present
+                    or machine.was_deleted(item.queue)
+                    or (item.present and self._is_gone(item.queue, item.group))
+                )
             if is_done:
                 del self._awaited[item.token]
                 self._outputs.emit(ev.QueryResult(item.token, True))
+
+    def _is_gone(self, queue: int, group: int) -> bool:
+        """Whether the queue was removed from the catalog. Its group then creates it no more, or deletes it again."""
+        system = self._replicas[SYSTEM_GROUP]
+        assert isinstance(system.machine, CatalogMachine)
+        return not system.parted and system.machine.is_gone(queue, group)
 
 
 def _is_doubtful(asked: _Asked, replica: Replica) -> bool:

@@ -12,13 +12,10 @@ from typing import Any
 from fifo.consumers.consumer import Consumer
 from fifo.effects import Refused, Run
 from fifo.group_machine import GroupMachine
-from fifo.persistence.state_crc import StateCrc
 from fifo.queries import group as queries
 from fifo.queries import transactions
 from fifo.results import BrowsePage, DeadWork, ReservationPage
-from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
-from quorum.log.record import crc32c
 from quorum.node import queries as q
 from quorum.node.cluster.peers import Peers
 from quorum.node.identity.member_directory import MemberDirectory
@@ -37,8 +34,6 @@ class QueueAnswers:
         self._directory = directory
         self._peers = peers
         self._log = log
-        self._state_crcs: dict[int, StateCrc] = {}
-        """by group: those that are being made"""
 
     def take_queries(self, table: QueryTable) -> None:
         table.add(q.ReadBarrier, lambda query, now_ms: None)
@@ -85,16 +80,8 @@ class QueueAnswers:
 
     def _hash_state(self, query: q.HashState, now_ms: int) -> q.StateHash | None:
         replica = self._replicas[query.group]
-        machine, index = replica.machine, replica.raft.applied_index
-        if isinstance(machine, CatalogMachine):
-            return q.StateHash(index, crc32c(machine.snapshot()))
-        state = self._state_crcs.get(query.group)
-        if state is None or state.group is not machine:
-            state = self._state_crcs[query.group] = StateCrc(machine)
-        if not state.prepare(HASHED_BYTES):
-            return None
-        del self._state_crcs[query.group]
-        return q.StateHash(index, state.take())
+        crc = replica.hash_state(HASHED_BYTES)
+        return None if crc is None else q.StateHash(replica.raft.applied_index, crc)
 
     # ---- queues
 

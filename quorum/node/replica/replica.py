@@ -14,9 +14,11 @@ from fifo.index_sets import IndexSet
 from fifo.limits import Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.checkpoint import Checkpointer
+from fifo.persistence.state_crc import StateCrc
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
+from quorum.log.record import crc32c
 from quorum.node.errors import BodyUnreadable
 from quorum.node.replica.checkpoints import Checkpoints, LogPages, contents
 from quorum.node.replica.group_clock import GroupClock
@@ -131,6 +133,8 @@ class Replica:
     """connected member that follows a leader -> committed entries that it had still to apply, as it said last"""
     checkpointer: Checkpointer | None = field(init=False)
     """of the machine; the catalog has none"""
+    state_crc: StateCrc | None = field(init=False)
+    """of the machine, while it is made in parts"""
 
     def __post_init__(self) -> None:
         self._use(self.machine)
@@ -455,6 +459,19 @@ class Replica:
         if is_kept:  # else, after a rewind, the log still keeps the entries that the older one refers to
             self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
+    def hash_state(self, most_bytes: int) -> int | None:
+        """A number of the state at the last applied entry. A queue machine's is made in parts of about `most_bytes`:
+        None until little is left."""
+        if isinstance(self.machine, CatalogMachine):
+            found: int = crc32c(self.machine.snapshot())
+            return found
+        if self.state_crc is None:
+            self.state_crc = StateCrc(self.machine)
+        if not self.state_crc.prepare(most_bytes):
+            return None
+        found, self.state_crc = self.state_crc.take(), None
+        return found
+
     def restore(self, state: bytes) -> None:
         """Replaces the machine by the state that save_snapshot has stored."""
         self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
@@ -467,6 +484,7 @@ class Replica:
 
     def _use(self, machine: GroupMachine | CatalogMachine) -> None:
         self.machine = machine
+        self.state_crc = None
         self.checkpointer = None if isinstance(machine, CatalogMachine) else Checkpointer(machine)
 
     def _surroundings(self, machine: GroupMachine) -> tuple[FieldSource, LogPages, Limits]:

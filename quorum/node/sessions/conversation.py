@@ -84,9 +84,11 @@ class Conversation:
 
     def withdraw(self, token: object) -> None:
         """Records that the caller of the operation with this token stopped waiting, if the operation has no answer
-        yet."""
+        yet. Tokens of operations that were answered before are dropped when they are the greater part."""
         if self.unanswered:
             self.withdrawn.add(token)
+            if len(self.withdrawn) > 2 * len(self.unanswered):
+                self.withdrawn.intersection_update([sent.token for sent in self.unanswered])
 
     def answer(self, n: int, reply: Reply | None) -> tuple[bool, object]:
         """Takes the machine's answer to number n. Returns (it was waited for, its token).

@@ -57,6 +57,9 @@ class SessionTable:
         """every session by producer and epoch, also one that is closing while its successor is active"""
         self._waiting: dict[int, dict[tuple[bytes, int], Conversation]] = {}
         """group -> conversations with something to send, the longest waiting first"""
+        self._sent: defaultdict[int, dict[tuple[bytes, int], Conversation]] = defaultdict(dict)
+        """group -> conversations with operations under way, and those whose operations were answered since the last
+        `resend_overdue`"""
         self._submitted: dict[int, None] = {}
         """groups for which inputs of this step have brought operations"""
         self._in_flight: defaultdict[str, Counter[int]] = defaultdict(Counter)
@@ -198,12 +201,16 @@ class SessionTable:
         self._push(group, now_ms)
 
     def resend_overdue(self, group: int, now_ms: int) -> None:
-        for session in self.by_number.values():
-            conversation = session.conversations.get(group)
-            if conversation is None or not conversation.sent_count:
-                continue
-            if now_ms - conversation.sent_at_ms > RESEND_AFTER_MS:
-                self._rewind(conversation)
+        """Resends what was unanswered for too long, in the order of the sessions. O(conversations under way)."""
+        sent = self._sent[group]
+        overdue = []
+        for key, conversation in [*sent.items()]:
+            if not conversation.sent_count:
+                del sent[key]
+            elif now_ms - conversation.sent_at_ms > RESEND_AFTER_MS:
+                overdue.append(conversation)
+        for conversation in sorted(overdue, key=lambda each: each.address.session):
+            self._rewind(conversation)
         self._push(group, now_ms)
 
     def _rewind(self, conversation: Conversation) -> None:
@@ -226,7 +233,7 @@ class SessionTable:
         link = self._routes.link(group) if waiting else None
         if not waiting or link is None:
             return
-        in_flight = self._in_flight[link]
+        in_flight, sent = self._in_flight[link], self._sent[group]
         total, own = in_flight.total(), in_flight[group]
         operations: list[bytes] = []
         is_full = False
@@ -239,6 +246,7 @@ class SessionTable:
                 conversation.link, conversation.sent_at_ms = link, now_ms
             elif conversation.link != link:
                 break  # the leader has changed in this very step: it is about to be rewound
+            sent[key] = conversation
             while conversation.has_unsent:
                 size = conversation.next_size()
                 if link and not _has_room(total, own, size):
