@@ -287,7 +287,7 @@ async def _serve_http(
     from quorum.api.http.server import HttpServer
 
     api = JsonApi(hub, services.admin, services.queues)
-    server = HttpServer(hub, config.name, api, services.certificates, security)
+    server = HttpServer(hub, api, services.certificates, security)
     await server.start(config.http_listen)
     return server
 

@@ -77,13 +77,11 @@ class HttpServer:
     def __init__(
         self,
         hub: Hub,
-        name: str,
         api: JsonApi,
         certificates: Certificates | None = None,
         peer_security: TlsSecurity | None = None,
     ) -> None:
-        """name: of this member. certificates: for TLS, here and for clients of gRPC. peer_security: for other
-        members."""
+        """certificates: for TLS, here and for clients of gRPC. peer_security: for other members."""
         ends: dict[str, Callable[[], int]] = {}
         if certificates is not None:
             ends |= {"client": certificates.end, "http": certificates.end}

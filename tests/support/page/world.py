@@ -72,7 +72,7 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def http_port(api: Api) -> AsyncIterator[tuple[str, HttpServer]]:
-    server = HttpServer(api.hub, api.name, JsonApi(api.hub, api.admin, api.queues))
+    server = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues))
     port = await server.start(f"127.0.0.1:{free_ports(1)[0]}")
     try:
         yield f"http://127.0.0.1:{port}", server
