@@ -13,8 +13,8 @@ from quorum.cli.console import CliError, JsonOption, naming, print_json
 from quorum.cli.counts import counted
 
 if TYPE_CHECKING:
-    from quorum.node.maintenance.backup import Backup
-    from quorum.node.maintenance.new_cluster import Found
+    from quorum.node.offline.backup import Backup
+    from quorum.node.offline.new_cluster import Found
 
 app = typer.Typer(
     help="Back up the data of a stopped member; `quorum cluster recover` makes a new cluster of a backup.",
@@ -31,7 +31,7 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Check a stopped member's data, and copy it to a new directory."""
-    from quorum.node.maintenance.backup import create_backup
+    from quorum.node.offline.backup import create_backup
 
     with naming(backup):
         made = create_backup(data_dir, backup)
@@ -44,7 +44,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Read every byte of a backup, and compare it with what was written. Status 1 if it differs."""
-    from quorum.node.maintenance.backup import verify_backup
+    from quorum.node.offline.backup import verify_backup
 
     _show(verify_backup(backup), backup, as_json)
 
@@ -79,7 +79,7 @@ def recover(
 ) -> None:
     """Make a new cluster of one member from what one member had, when a majority is lost for ever. Status 1 if
     nothing was made."""
-    from quorum.node.maintenance.new_cluster import LossNotAccepted, new_cluster
+    from quorum.node.offline.new_cluster import LossNotAccepted, new_cluster
 
     try:
         with naming(data_dir):

@@ -84,8 +84,8 @@ def check(
 ) -> None:
     """Check every byte of a stopped member's data. Status 0: no damage; 1: damage was found; 2: the data cannot be
     checked."""
-    from quorum.node.maintenance.offline_check import CannotCheck
-    from quorum.node.maintenance.offline_check import check as check_directory
+    from quorum.node.offline.offline_check import CannotCheck
+    from quorum.node.offline.offline_check import check as check_directory
 
     try:
         report = check_directory(directory)

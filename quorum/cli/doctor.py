@@ -166,8 +166,8 @@ def _wrong_data(config: NodeConfig) -> Iterator[str]:
     from quorum.log.files import RealFiles
     from quorum.node.identity.identity import IdentityError, check_identity
     from quorum.node.identity.log_owner import check_owner
-    from quorum.node.maintenance.backup import refuse_backup
-    from quorum.node.maintenance.lost_log import LOG
+    from quorum.node.offline.backup import refuse_backup
+    from quorum.node.offline.lost_log import LOG
 
     if not config.data_dir.is_dir():
         return
@@ -295,7 +295,7 @@ def _port(config: NodeConfig, what: str, address: str) -> Finding:
     """Whether the member can listen there, or does so already. The member is known by its log's lock."""
     from quorum.api.listening import why_not
     from quorum.log.log import LOCK
-    from quorum.node.maintenance.lost_log import LOG
+    from quorum.node.offline.lost_log import LOG
 
     error = why_not(address)
     if error is None:

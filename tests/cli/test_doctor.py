@@ -27,7 +27,7 @@ from quorum.config import load
 from quorum.errors import ConfigError, how_to_install
 from quorum.log.log import LOCK
 from quorum.node.identity.identity import Founding, record_start
-from quorum.node.maintenance.new_cluster import new_cluster
+from quorum.node.offline.new_cluster import new_cluster
 from support.hostile.certificates import issue
 from support.log.data_directories import NAMES, Data
 

@@ -31,7 +31,19 @@ CLIENT: Floors = (
     ("admin/", "bulk/"),
     ("client",),
 )
-FLOORS = {"quorum/api": API, "quorum/client": CLIENT}
+NODE: Floors = (
+    ("errors", "schedule"),
+    ("identity/",),
+    ("leases/", "maintenance/", "wire/"),
+    ("member_config", "queries"),
+    ("events",),
+    ("repair/", "sessions/"),
+    ("replica/",),
+    ("cluster/",),
+    ("opening", "reads/"),
+    ("driver", "member", "offline/"),
+)
+FLOORS = {"quorum/api": API, "quorum/client": CLIENT, "quorum/node": NODE}
 
 
 def floor_of(floors: Floors) -> Mapping[str, int]:

@@ -334,7 +334,7 @@ NOT_AT_START = {
     "quorum.client",
     "quorum.demo",
     "quorum.histories",
-    "quorum.node.maintenance.new_cluster",
+    "quorum.node.offline.new_cluster",
     "quorum.spark",
     "quorum.sync",
     "starlette",

@@ -450,10 +450,10 @@ UNREACHED = """
     quorum/node/driver.py
     quorum/node/errors.py
     quorum/node/identity/log_owner.py
-    quorum/node/maintenance/backup.py
-    quorum/node/maintenance/lost_log.py
-    quorum/node/maintenance/new_cluster.py
-    quorum/node/maintenance/offline_check.py
+    quorum/node/offline/backup.py
+    quorum/node/offline/lost_log.py
+    quorum/node/offline/new_cluster.py
+    quorum/node/offline/offline_check.py
     quorum/pytest_plugin.py
     quorum/replication/network/connection.py
     quorum/replication/network/tls.py

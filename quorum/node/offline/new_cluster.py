@@ -42,7 +42,7 @@ from quorum.errors import OperatorError
 from quorum.log import EntryMissing, Log, LogDamaged, LogUnknown, RealFiles
 from quorum.node.errors import BodyUnreadable, PageUnreadable
 from quorum.node.identity.identity import Identity, begin_new_cluster, read_identity
-from quorum.node.maintenance.backup import (
+from quorum.node.offline.backup import (
     building,
     compare,
     copy_data,
@@ -50,8 +50,8 @@ from quorum.node.maintenance.backup import (
     read_manifest,
     refuse_damage,
 )
-from quorum.node.maintenance.lost_log import LOG
-from quorum.node.maintenance.offline_check import check, locked
+from quorum.node.offline.lost_log import LOG
+from quorum.node.offline.offline_check import check, locked
 from quorum.node.replica.bootstrap import Bootstrap
 from quorum.node.replica.checkpoints import LogPages
 from quorum.node.replica.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource

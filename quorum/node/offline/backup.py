@@ -30,8 +30,8 @@ from quorum.log.received import parse_received_name
 from quorum.log.reserve import reserve_names
 from quorum.log.segments import SNAPSHOTS
 from quorum.node.identity.identity import FILE, decode_line, encode_line, read_identity
-from quorum.node.maintenance.lost_log import LOG
-from quorum.node.maintenance.offline_check import Report, check_locked, locked
+from quorum.node.offline.lost_log import LOG
+from quorum.node.offline.offline_check import Report, check_locked, locked
 
 MANIFEST = "backup.json"
 FORMAT = 1
