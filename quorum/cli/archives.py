@@ -22,9 +22,9 @@ from quorum.cli.console import (
     print_json,
     served,
 )
-from quorum.cli.counts import counted
 from quorum.cli.spark_options import ConfOption, MasterOption, heap
 from quorum.cli.spark_sessions import MemoryOption, spark_session
+from quorum.counts import counted
 
 if TYPE_CHECKING:
     from quorum.spark.selectivity import QueueSelectivity

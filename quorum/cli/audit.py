@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from quorum.cli.console import CliError, JsonOption, print_json
-from quorum.cli.counts import counted
+from quorum.counts import counted
 
 app = typer.Typer(help="Read the audit files of members.", no_args_is_help=True)
 

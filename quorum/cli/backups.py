@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, naming, print_json
-from quorum.cli.counts import counted
+from quorum.cli.console import CliError, JsonOption, print_json
+from quorum.counts import counted
+from quorum.errors import naming
 
 if TYPE_CHECKING:
     from quorum.node.offline.backup import Backup

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli.certificate_files import AUTHORITY_DAYS, write_certificates
-from quorum.cli.console import naming
+from quorum.errors import naming
+from quorum.local_cluster.certificate_files import AUTHORITY_DAYS, write_certificates
 
 app = typer.Typer(help="Certificates for development and tests.", no_args_is_help=True)
 

@@ -27,19 +27,18 @@ from quorum.cli.console import (
     closing,
     connect,
     default_url,
-    naming,
     note,
     output,
     print_json,
     print_table,
     require_linux,
 )
-from quorum.cli.counts import counted
-from quorum.errors import ClusterError
+from quorum.counts import counted
+from quorum.errors import ClusterError, naming
 
 if TYPE_CHECKING:
-    from quorum.cli.local_cluster import LocalCluster
     from quorum.client.admin.records import ClusterStatus, DiskInfo, GroupInfo, MemberProgress
+    from quorum.local_cluster.cluster import LocalCluster
 
 app = typer.Typer(
     help="Manage a cluster's members, or a local cluster of processes for development.", no_args_is_help=True
@@ -103,8 +102,8 @@ def up(
 ) -> None:
     """Start members and show their output until Ctrl-C; with --detach, leave them running."""
     require_linux()
-    from quorum.cli.cluster_file import STATE_FILE
-    from quorum.cli.local_cluster import LocalCluster
+    from quorum.local_cluster.cluster import LocalCluster
+    from quorum.local_cluster.cluster_file import STATE_FILE
 
     prefixer: Prefixer | None = None
 
@@ -230,7 +229,7 @@ def down(
 ) -> None:
     """Stop the members; their data stays. Status 1 if a member still runs that `quorum cluster` did not start; then
     nothing is removed."""
-    from quorum.cli.local_cluster import LocalCluster
+    from quorum.local_cluster.cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
     running = len(cluster.running())
@@ -257,7 +256,7 @@ def start(
 ) -> None:
     """Start members of a local cluster that are down; they keep running after this command. A node that has never been
     a member is left waiting for `quorum cluster add`. One that was removed is stopped again; status 1."""
-    from quorum.cli.local_cluster import LocalCluster
+    from quorum.local_cluster.cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
     new_nodes = [name for name in names if not cluster.was_member(name)]
@@ -284,7 +283,7 @@ def stop_members(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
 ) -> None:
     """Stop members of a local cluster, and return when their processes have ended."""
-    from quorum.cli.local_cluster import LocalCluster
+    from quorum.local_cluster.cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
     down = [name for name in names if cluster.process(name) is None]
@@ -300,7 +299,7 @@ def stop_members(
 @app.command()
 def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
     """Start one more node of a local cluster and add it as a member; it keeps running after this command."""
-    from quorum.cli.local_cluster import LocalCluster
+    from quorum.local_cluster.cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
     with naming(directory):
@@ -336,7 +335,7 @@ def status(
     that is not a member (any more). Status 1 if a group has no leader, or if the answering node cannot reach the leader
     or a majority of the voters."""
     if directory is not None:
-        from quorum.cli.cluster_file import read_url
+        from quorum.local_cluster.cluster_file import read_url
 
         if url is not None:
             raise CliError("--url and --dir both name a cluster; give one of them")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from quorum.cli.console import CliError, JsonOption, print_json
-from quorum.cli.counts import counted
+from quorum.counts import counted
 
 DAMAGED, CANNOT_CHECK = 1, 2
 

@@ -20,10 +20,10 @@ from quorum.cli.console import (
     printable,
     served,
 )
-from quorum.cli.counts import counted
 from quorum.cli.queues import show_redriven
 from quorum.cli.spark_options import ConfOption, MasterOption
 from quorum.cli.spark_sessions import MemoryOption, spark_session
+from quorum.counts import counted
 
 if TYPE_CHECKING:
     from quorum.spark.dead_letters import Counted

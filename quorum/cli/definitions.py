@@ -20,7 +20,7 @@ from quorum.cli.console import (
     printable,
     served,
 )
-from quorum.cli.counts import counted
+from quorum.counts import counted
 
 if TYPE_CHECKING:
     from quorum.client.admin.definitions import DefinitionResult, ImportReport

@@ -23,8 +23,8 @@ import typer
 from quorum import __version__
 from quorum.addresses import host_port
 from quorum.cli.console import JsonOption, print_json, printable, require_linux
-from quorum.cli.listeners import listeners
 from quorum.errors import ConfigError, how_to_install
+from quorum.local_cluster.listeners import listeners
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

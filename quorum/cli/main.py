@@ -231,7 +231,7 @@ def _open_closed_files() -> None:
 
 
 def _is_of_output(error: Exception) -> bool:
-    """Whether standard output could not be written. Commands that write other files name them (console.naming)."""
+    """Whether standard output could not be written. Commands that write other files name them (errors.naming)."""
     if not isinstance(error, OSError) or error.filename:
         return False
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EBADF)

@@ -31,7 +31,7 @@ from quorum.cli.console import (
     pairs,
     served,
 )
-from quorum.cli.counts import counted
+from quorum.counts import counted
 
 if TYPE_CHECKING:
     from quorum.cli.json_lines import Received

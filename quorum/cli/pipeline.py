@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.cli.console import CliError, JsonOption, note, print_json, print_table
-from quorum.cli.counts import counted
 from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
+from quorum.counts import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

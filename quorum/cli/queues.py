@@ -21,7 +21,7 @@ from quorum.cli.console import (
     printable,
     served,
 )
-from quorum.cli.counts import counted
+from quorum.counts import counted
 
 if TYPE_CHECKING:
     from quorum.client.admin.records import ConsumerInfo, QueueInfo, QueueTotals, Redriven, StorageInfo

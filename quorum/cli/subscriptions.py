@@ -20,8 +20,8 @@ from quorum.cli.console import (
     print_table,
     still_trying,
 )
-from quorum.cli.counts import counted
 from quorum.cli.queues import plain_filter, selected, shown
+from quorum.counts import counted
 
 if TYPE_CHECKING:
     from quorum.client.bulk.client import BulkClient

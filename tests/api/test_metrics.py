@@ -16,8 +16,8 @@ import quorum
 from fifo.versions import CURRENT
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
-from quorum.cli.local_cluster import free_ports
 from quorum.errors import OperatorError
+from quorum.local_cluster.cluster import free_ports
 from support.members.served import serving
 from support.repository import ROOT
 

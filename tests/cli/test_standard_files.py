@@ -17,8 +17,8 @@ import pytest
 import typer.main
 
 import quorum.sync
-from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
+from quorum.local_cluster.cluster import LocalCluster
 from support.members.served import served_in_a_thread
 from support.repository import ROOT
 

@@ -31,6 +31,7 @@ PACKAGES = (
     "quorum/client",
     "quorum/histories",
     "quorum/spark",
+    "quorum/local_cluster",
     "quorum/cli",
     "quorum/bench",
     "quorum/demo",

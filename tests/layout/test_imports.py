@@ -23,6 +23,7 @@ ALLOWED = {
     "quorum.errors": (),
     "quorum.addresses": (),
     "quorum.columns": (),
+    "quorum.counts": (),
     "quorum.catalog": ("fifo", "quorum_selectors", "quorum.addresses"),
     "quorum.log": ("quorum.errors",),
     "quorum.replication": ("quorum.log", "quorum.errors"),
@@ -81,8 +82,20 @@ ALLOWED = {
         "quorum.histories",
     ),
     "pyspark_quorum": ("quorum.spark",),
+    "quorum.local_cluster": (
+        "quorum.addresses",
+        "quorum.counts",
+        "quorum.errors",
+        "quorum",
+        "quorum.v1",
+        "quorum.log",
+        "quorum.node",
+        "quorum.client",
+        "quorum.sync",
+    ),
     "quorum.cli": (
         "quorum.addresses",
+        "quorum.counts",
         "quorum",
         "quorum_selectors",
         "quorum.v1",
@@ -96,6 +109,7 @@ ALLOWED = {
         "quorum.bench",
         "quorum.demo",
         "quorum.histories",
+        "quorum.local_cluster",
         "quorum.spark",
     ),
     "quorum.bench": (
@@ -105,12 +119,20 @@ ALLOWED = {
         "quorum.v1",
         "quorum.client",
         "quorum.sync",
-        "quorum.cli",
         "quorum.errors",
+        "quorum.local_cluster",
         "quorum.spark",
     ),
-    "quorum.pytest_plugin": ("quorum", "quorum.sync", "quorum.cli"),
-    "quorum.demo": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
+    "quorum.pytest_plugin": ("quorum", "quorum.sync", "quorum.local_cluster"),
+    "quorum.demo": (
+        "quorum",
+        "quorum.counts",
+        "quorum.v1",
+        "quorum.client",
+        "quorum.sync",
+        "quorum.errors",
+        "quorum.local_cluster",
+    ),
 }
 
 OWN = ("quorum", "fifo", "quorum_selectors", "pyspark_quorum")
@@ -359,6 +381,11 @@ def test_a_member_starts_without_what_only_some_members_need() -> None:
 def test_the_help_of_the_command_does_without_what_single_commands_need() -> None:
     heavy = {"asyncio", "importlib.metadata", "rich", "ssl"}
     assert heavy & imported_by("quorum.cli.main") == set()
+
+
+def test_a_local_cluster_does_without_the_command() -> None:
+    found = imported_by("quorum.local_cluster.cluster", "quorum.local_cluster.certificate_files")
+    assert {"click", "quorum.cli", "rich", "typer"} & found == set()
 
 
 QUICK = ("fifo.", "quorum.catalog.", "quorum.node.", "quorum.api.")

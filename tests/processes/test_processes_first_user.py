@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import quorum.sync
-from quorum.cli import local_cluster
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client.errors import PermissionRefused
+from quorum.local_cluster import cluster as local_cluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.repository import ROOT
 
 LIMIT_S = 60.0

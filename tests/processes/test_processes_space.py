@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster, LocalMember
-from quorum.cli.processes import MemberProcess
 from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError
+from quorum.local_cluster.cluster import LocalCluster, LocalMember
+from quorum.local_cluster.processes import MemberProcess
 from support.log.faulty_files import Faults
 from support.processes.cluster import FaultyCluster, all_equal
 from support.processes.load import CONNECT_LIMIT_MS, leader_of

@@ -397,12 +397,9 @@ UNREACHED = """
     quorum/cli/archives.py
     quorum/cli/audit.py
     quorum/cli/backups.py
-    quorum/cli/certificate_files.py
     quorum/cli/certificates.py
     quorum/cli/cluster.py
-    quorum/cli/cluster_file.py
     quorum/cli/console.py
-    quorum/cli/counts.py
     quorum/cli/data_files.py
     quorum/cli/dead_letters.py
     quorum/cli/definitions.py
@@ -410,15 +407,12 @@ UNREACHED = """
     quorum/cli/exchanges.py
     quorum/cli/health.py
     quorum/cli/json_lines.py
-    quorum/cli/listeners.py
     quorum/cli/live_selectors.py
-    quorum/cli/local_cluster.py
     quorum/cli/main.py
     quorum/cli/members.py
     quorum/cli/messages.py
     quorum/cli/pipeline.py
     quorum/cli/policies.py
-    quorum/cli/processes.py
     quorum/cli/queues.py
     quorum/cli/selector_eval.py
     quorum/cli/serve.py
@@ -438,6 +432,7 @@ UNREACHED = """
     quorum/client/bulk/calls.py
     quorum/client/bulk/client.py
     quorum/client/connection/tls.py
+    quorum/counts.py
     quorum/demo/extract.py
     quorum/demo/flights.py
     quorum/demo/one_flight.py
@@ -445,6 +440,11 @@ UNREACHED = """
     quorum/demo/run.py
     quorum/errors.py
     quorum/histories/files.py
+    quorum/local_cluster/certificate_files.py
+    quorum/local_cluster/cluster.py
+    quorum/local_cluster/cluster_file.py
+    quorum/local_cluster/listeners.py
+    quorum/local_cluster/processes.py
     quorum/log/inspection.py
     quorum/log/reserve.py
     quorum/node/driver.py

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from quorum import sync
-from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import OptionError
 from quorum.spark import dead_letters as module
 from quorum.spark.dead_letters import Counted, Group, count, letters, selector_of

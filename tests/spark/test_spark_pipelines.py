@@ -15,7 +15,7 @@ from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli import queues, subscriptions
 from quorum.cli.live_selectors import of_cluster
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import OptionError, QueryFailed, output_check, plain_failures
 from quorum.spark.archive import Archive, read_archive
 from quorum.spark.selectivity import asked, selectivity

@@ -13,7 +13,7 @@ import pytest
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import lag, start_time
 from quorum.spark.start_time import first_since
 from support.spark.streams import Driver

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client.errors import NotFound
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import QueryFailed, open_views, plain_failures
 from quorum.spark.session import PUSH_DOWN
 from quorum.spark.source import open_view

@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 
 import quorum
-from quorum.cli.local_cluster import HOST, LocalCluster, free_ports
+from quorum.local_cluster.cluster import HOST, LocalCluster, free_ports
 
 PASSWORD = "canary-password-4f1c"
 WORKER, HEALTHY = "worker", "healthy"

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message
 from quorum.demo.flights import Flight, everything
+from quorum.local_cluster.cluster import LocalCluster
 from support.repository import ROOT
 
 if TYPE_CHECKING:

@@ -36,7 +36,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from quorum.addresses import MAX_MEMBERS, host_port
-from quorum.cli.cluster_file import (
+from quorum.counts import counted
+from quorum.errors import ClusterError
+from quorum.local_cluster.cluster_file import (
     ADMINISTRATOR,
     CERTIFICATES,
     STATE_FILE,
@@ -46,10 +48,8 @@ from quorum.cli.cluster_file import (
     read_cluster_file,
     require_cluster,
 )
-from quorum.cli.counts import counted
-from quorum.cli.listeners import listeners
-from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
-from quorum.errors import ClusterError
+from quorum.local_cluster.listeners import listeners
+from quorum.local_cluster.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.log.files import RealFiles
 from quorum.log.log import LOCK
 from quorum.node.identity.identity import Identity, IdentityError, read_identity
@@ -198,7 +198,7 @@ class LocalCluster:
 
     def _secure(self) -> dict[str, str | int]:
         """Make certificates and an administrator; return the settings that name them."""
-        from quorum.cli.certificate_files import write_certificates
+        from quorum.local_cluster.certificate_files import write_certificates
 
         found: dict[str, str | int] = {}
         for purpose, folder in (("tls", self.certificates), ("peers", self.peer_certificates)):

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from quorum.cli.console import naming
-from quorum.errors import ClusterError
+from quorum.errors import ClusterError, naming
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
