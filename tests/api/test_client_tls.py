@@ -29,7 +29,7 @@ from quorum.client.bulk.client import BulkClient
 from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import NotFound, PermissionRefused, TimedOut, TlsError, UnavailableError, UsageError
 from quorum.errors import ConfigError
-from quorum.local_cluster.cluster import free_ports
+from quorum.local_cluster.ports import free_ports
 from quorum.replication.network.tls import TlsSecurity
 from support.hostile.certificates import HOST, issue
 from support.members.served import serving

@@ -17,7 +17,7 @@ from fifo.versions import CURRENT
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
 from quorum.errors import OperatorError
-from quorum.local_cluster.cluster import free_ports
+from quorum.local_cluster.ports import free_ports
 from support.members.served import serving
 from support.repository import ROOT
 

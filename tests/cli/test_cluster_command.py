@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from quorum.errors import ClusterError
-from quorum.local_cluster.cluster import LocalCluster, free_ports
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.ports import free_ports
 from quorum.local_cluster.processes import ProcessId
 from support.forked_commands import ForkedCommands
 from support.repository import ROOT

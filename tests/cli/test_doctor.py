@@ -24,7 +24,7 @@ from quorum.cli import doctor
 from quorum.cli.certificates import create
 from quorum.config import load
 from quorum.errors import ConfigError, how_to_install
-from quorum.local_cluster.cluster import free_ports
+from quorum.local_cluster.ports import free_ports
 from quorum.log.log import LOCK
 from quorum.node.identity.identity import Founding, record_start
 from quorum.node.offline.new_cluster import new_cluster

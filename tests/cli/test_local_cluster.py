@@ -23,7 +23,8 @@ from quorum.client.connection.endpoints import parse_url
 from quorum.config import load
 from quorum.errors import ClusterError
 from quorum.local_cluster import cluster as local_cluster
-from quorum.local_cluster.cluster import PORTS, LocalCluster, free_ports
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.ports import PORTS, free_ports
 from quorum.local_cluster.processes import MemberProcess, ProcessId, stop
 from quorum.log.files import RealFiles
 from quorum.log.log import LOCK

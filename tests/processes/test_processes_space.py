@@ -18,7 +18,8 @@ import pytest
 
 import quorum
 from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError
-from quorum.local_cluster.cluster import LocalCluster, LocalMember
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.member import LocalMember
 from quorum.local_cluster.processes import MemberProcess
 from support.log.faulty_files import Faults
 from support.processes.cluster import FaultyCluster, all_equal

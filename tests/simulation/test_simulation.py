@@ -443,8 +443,12 @@ UNREACHED = """
     quorum/local_cluster/certificate_files.py
     quorum/local_cluster/cluster.py
     quorum/local_cluster/cluster_file.py
+    quorum/local_cluster/directory.py
     quorum/local_cluster/listeners.py
+    quorum/local_cluster/member.py
+    quorum/local_cluster/ports.py
     quorum/local_cluster/processes.py
+    quorum/local_cluster/running.py
     quorum/log/inspection.py
     quorum/log/reserve.py
     quorum/node/driver.py

@@ -16,7 +16,7 @@ import quorum
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
 from quorum.client.client import Client
-from quorum.local_cluster.cluster import free_ports
+from quorum.local_cluster.ports import free_ports
 from support.members.served import serving
 from support.members.services import Api
 

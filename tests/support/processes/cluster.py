@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quorum.errors import ClusterError
-from quorum.local_cluster.cluster import LocalCluster, LocalMember
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.member import LocalMember
 from quorum.local_cluster.processes import MemberProcess
 from support.log.faulty_files import Faults
 from support.processes.member import CUT_STATUS, FAULTS_FILE, SETUP_FILE

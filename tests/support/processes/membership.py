@@ -11,7 +11,8 @@ import quorum
 from quorum.cli.members import ask
 from quorum.client.admin.records import ClusterStatus
 from quorum.client.connection.endpoints import parse_url
-from quorum.local_cluster.cluster import LocalCluster, LocalMember
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.member import LocalMember
 from support.histories import checkers
 from support.processes.load import CONNECT_LIMIT_MS, LIGHT, POLL_S, Load, Recorder, leader_of
 

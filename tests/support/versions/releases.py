@@ -11,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from quorum.local_cluster.cluster import LocalCluster, LocalMember
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.member import LocalMember
 from quorum.local_cluster.processes import MemberProcess
 from support.repository import ROOT
 
