@@ -43,7 +43,7 @@ def export(
     timeout: TimeoutOption = None,
 ) -> None:
     """Write the definitions of the cluster as JSON, sorted: equal definitions make an equal file."""
-    from quorum.client.admin.definition_files import text_of
+    from quorum.definitions.definition_files import text_of
 
     with served(url, timeout) as client:
         found = client.export_definitions()
@@ -72,7 +72,7 @@ def import_(
 ) -> None:
     """Add what the cluster does not have. Nothing that exists is changed or removed. Exit status 1 if something exists
     otherwise or is refused."""
-    from quorum.client.admin.definition_files import DefinitionsError
+    from quorum.client.admin.definitions import DefinitionsError
 
     data = _read(file)
     with served(url, Patience(timeout, is_for_each_call=True)) as client:
@@ -90,7 +90,7 @@ def import_(
 
 def _read(file: Path) -> bytes:
     """The file's bytes, and one more than allowed if it has more: the client then says so."""
-    from quorum.client.admin.definition_files import MAX_FILE_BYTES
+    from quorum.definitions.definition_files import MAX_FILE_BYTES
 
     if file == STANDARD:
         return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)

@@ -24,8 +24,9 @@ from quorum.cli.console import (
 from quorum.counts import counted
 
 if TYPE_CHECKING:
-    from quorum.client.admin.records import ConsumerInfo, QueueInfo, QueueTotals, Redriven, StorageInfo
+    from quorum.client.admin.records import ConsumerInfo, QueueInfo, QueueTotals, StorageInfo
     from quorum.client.bulk.records import SubscriptionInfo
+    from quorum.redrive import Redriven
 
 app = typer.Typer(help="Queues.", no_args_is_help=True)
 

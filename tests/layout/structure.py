@@ -28,6 +28,7 @@ PACKAGES = (
     "quorum/replication",
     "quorum/node",
     "quorum/api",
+    "quorum/definitions",
     "quorum/client",
     "quorum/histories",
     "quorum/spark",

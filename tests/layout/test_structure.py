@@ -60,6 +60,7 @@ def test_every_package_is_drawn() -> None:
         "quorum.columns",
         "quorum.counts",
         "quorum.pytest_plugin",
+        "quorum.redrive",
         "quorum.sync",
         "quorum.bulk",
         "quorum.__main__",

@@ -421,10 +421,8 @@ UNREACHED = """
     quorum/cli/subscriptions.py
     quorum/cli/transactions.py
     quorum/cli/users.py
-    quorum/client/admin/definition_files.py
     quorum/client/admin/definitions.py
     quorum/client/admin/members.py
-    quorum/client/admin/rabbitmq_definitions.py
     quorum/client/admin/redrive.py
     quorum/client/admin/transactions.py
     quorum/client/admin/users.py
@@ -433,6 +431,8 @@ UNREACHED = """
     quorum/client/bulk/client.py
     quorum/client/connection/tls.py
     quorum/counts.py
+    quorum/definitions/definition_files.py
+    quorum/definitions/rabbitmq_definitions.py
     quorum/demo/extract.py
     quorum/demo/flights.py
     quorum/demo/one_flight.py
@@ -459,6 +459,7 @@ UNREACHED = """
     quorum/node/offline/new_cluster.py
     quorum/node/offline/offline_check.py
     quorum/pytest_plugin.py
+    quorum/redrive.py
     quorum/replication/network/connection.py
     quorum/replication/network/tls.py
     quorum/replication/network/wire.py

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from quorum.client.errors import UsageError
-from quorum.client.values import INT64_MAX, INT64_MIN, FieldValue, set_value, values_to_dict
 from quorum.v1 import admin_pb2
 
+FieldValue = bool | int | float | str
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FORMAT_KEY = "quorum_definitions"
 FORMAT = 1
 MAX_FILE_BYTES = 64 << 20
@@ -35,7 +35,7 @@ KINDS = ("exchange", "queue", "binding", "policy")
 """The order of an import: a binding needs its ends, and a policy finds its queues."""
 
 
-class DefinitionsError(UsageError):
+class DefinitionsError(ValueError):
     """A file that cannot be read. The text names the place, as a JSON path."""
 
 
@@ -258,14 +258,28 @@ def _too_large(wire: Any) -> str:
 
 def set_arguments(wire: Any, arguments: Mapping[str, FieldValue]) -> None:
     for name, value in arguments.items():
-        set_value(wire.arguments[name], value, name)
+        target = wire.arguments[name]
+        if isinstance(value, bool):
+            target.boolean = value
+        elif isinstance(value, int):
+            target.integer = value
+        elif isinstance(value, float):
+            target.floating = value
+        else:
+            target.text = value
+
+
+def arguments_of(wire: Any) -> dict[str, Any]:
+    """The arguments of a definition, sorted by name."""
+    kinds = {name: wire.arguments[name].WhichOneof("kind") for name in sorted(wire.arguments)}
+    return {name: kind and getattr(wire.arguments[name], kind) for name, kind in kinds.items()}
 
 
 def binding_name(wire: Any) -> str:
     """A binding in words."""
     to = "exchange " if wire.WhichOneof("destination") == "exchange" else ""
     key = f" ({wire.routing_key})" if wire.routing_key else ""
-    arguments = values_to_dict(wire.arguments)
+    arguments = arguments_of(wire)
     more = f" {json.dumps(arguments, ensure_ascii=False)}" if arguments else ""
     return f"{wire.source} -> {to}{wire.queue or wire.exchange}{key}{more}"
 
@@ -352,7 +366,7 @@ def document(definitions: Any) -> dict[str, Any]:
 
 
 def _arguments(wire: Any) -> dict[str, Any]:
-    return {"arguments": values_to_dict(wire.arguments)}
+    return {"arguments": arguments_of(wire)}
 
 
 def _sort_key(row: Mapping[str, Any]) -> tuple[str, ...]:

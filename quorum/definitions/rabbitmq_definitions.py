@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from quorum.client.admin import definition_files as files
-from quorum.client.admin.definition_files import Contents, Definition, Fields, Node
-from quorum.client.values import FieldValue
+from quorum.definitions import definition_files as files
+from quorum.definitions.definition_files import Contents, Definition, Fields, FieldValue, Node
 from quorum.v1 import admin_pb2
 
 MARKS = ("rabbit_version", "rabbitmq_version", "vhosts", "users", "permissions", "global_parameters")
