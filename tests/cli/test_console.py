@@ -15,9 +15,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from quorum.cli import cluster, console, subscriptions
+from quorum.cli import console
+from quorum.cli.commands import cluster, subscriptions
+from quorum.cli.commands.queues import print_list, shown
 from quorum.cli.console import Patience, closing, note, print_error, still_trying
-from quorum.cli.queues import print_list, shown
 from quorum.client.admin.records import ClusterStatus, QueueInfo
 from quorum.client.client import CLOSE_TIMEOUT_MS
 from quorum.client.errors import PermissionRefused, QuorumError, TimedOut

@@ -20,8 +20,8 @@ import pytest
 import typer
 
 from quorum.api.process import run
-from quorum.cli import doctor
-from quorum.cli.certificates import create
+from quorum.cli.commands import doctor
+from quorum.cli.commands.certificates import create
 from quorum.config import load
 from quorum.errors import ConfigError, how_to_install
 from quorum.local_cluster.ports import free_ports

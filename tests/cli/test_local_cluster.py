@@ -18,7 +18,7 @@ import pytest
 
 from quorum.api.security.certificates import Certificates
 from quorum.api.security.named_files import peer_security
-from quorum.cli import cluster as cluster_commands
+from quorum.cli.commands import cluster as cluster_commands
 from quorum.client.connection.endpoints import parse_url
 from quorum.config import load
 from quorum.errors import ClusterError

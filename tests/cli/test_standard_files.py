@@ -128,7 +128,7 @@ def test_a_delay_that_is_too_long_is_refused_by_its_option(url: str) -> None:
 
 LOGS = """
 import os, signal, structlog, sys
-from quorum.cli.serve import log_to_stderr
+from quorum.cli.commands.serve import log_to_stderr
 
 log_to_stderr("info", {form!r})
 for number in range(3_000):  # more than a buffer takes

@@ -43,7 +43,13 @@ NODE: Floors = (
     ("opening", "reads/"),
     ("driver", "member", "offline/"),
 )
-FLOORS = {"quorum/api": API, "quorum/client": CLIENT, "quorum/node": NODE}
+CLI: Floors = (
+    ("console", "json_lines"),
+    ("commands/",),
+    ("pipelines/",),
+    ("main",),
+)
+FLOORS = {"quorum/api": API, "quorum/client": CLIENT, "quorum/node": NODE, "quorum/cli": CLI}
 
 
 def floor_of(floors: Floors) -> Mapping[str, int]:

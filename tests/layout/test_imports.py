@@ -378,7 +378,7 @@ is that of imports."""
 def test_a_member_starts_without_what_only_some_members_need() -> None:
     """The modules that `quorum node` imports before it serves, and the client beside them."""
     found = imported_by(
-        "quorum.cli.main", "quorum.cli.serve", "quorum.api.process", "quorum.api.security.reloading"
+        "quorum.cli.main", "quorum.cli.commands.serve", "quorum.api.process", "quorum.api.security.reloading"
     )
     assert {"grpc", "numpy", "quorum.node.member"} <= found
     assert NOT_AT_START & found == set()

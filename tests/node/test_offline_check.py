@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from fifo import commands as c
 from quorum.catalog.machine import CatalogMachine
-from quorum.cli import data_files
+from quorum.cli.commands import data_files
 from quorum.cli.console import CliError
 from quorum.cli.main import app
 from quorum.log import Log, Retained, inspect

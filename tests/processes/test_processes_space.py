@@ -45,7 +45,7 @@ MEMBER = f"""
 import sys
 from pathlib import Path
 from quorum.api.process import Disk, run
-from quorum.cli.serve import log_to_stderr
+from quorum.cli.commands.serve import log_to_stderr
 from quorum.config import load
 
 config = load(Path(sys.argv[sys.argv.index("--config") + 1]))

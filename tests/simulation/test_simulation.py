@@ -394,33 +394,33 @@ UNREACHED = """
     quorum/bench/sizing.py
     quorum/bench/spark_flows.py
     quorum/bench/transfer.py
-    quorum/cli/archives.py
-    quorum/cli/audit.py
-    quorum/cli/backups.py
-    quorum/cli/certificates.py
-    quorum/cli/cluster.py
+    quorum/cli/commands/audit.py
+    quorum/cli/commands/backups.py
+    quorum/cli/commands/certificates.py
+    quorum/cli/commands/cluster.py
+    quorum/cli/commands/data_files.py
+    quorum/cli/commands/definitions.py
+    quorum/cli/commands/doctor.py
+    quorum/cli/commands/exchanges.py
+    quorum/cli/commands/health.py
+    quorum/cli/commands/members.py
+    quorum/cli/commands/messages.py
+    quorum/cli/commands/policies.py
+    quorum/cli/commands/queues.py
+    quorum/cli/commands/selector_eval.py
+    quorum/cli/commands/serve.py
+    quorum/cli/commands/subscriptions.py
+    quorum/cli/commands/transactions.py
+    quorum/cli/commands/users.py
     quorum/cli/console.py
-    quorum/cli/data_files.py
-    quorum/cli/dead_letters.py
-    quorum/cli/definitions.py
-    quorum/cli/doctor.py
-    quorum/cli/exchanges.py
-    quorum/cli/health.py
     quorum/cli/json_lines.py
-    quorum/cli/live_selectors.py
     quorum/cli/main.py
-    quorum/cli/members.py
-    quorum/cli/messages.py
-    quorum/cli/pipeline.py
-    quorum/cli/policies.py
-    quorum/cli/queues.py
-    quorum/cli/selector_eval.py
-    quorum/cli/serve.py
-    quorum/cli/spark_options.py
-    quorum/cli/spark_sessions.py
-    quorum/cli/subscriptions.py
-    quorum/cli/transactions.py
-    quorum/cli/users.py
+    quorum/cli/pipelines/archives.py
+    quorum/cli/pipelines/dead_letters.py
+    quorum/cli/pipelines/live_selectors.py
+    quorum/cli/pipelines/pipeline.py
+    quorum/cli/pipelines/spark_options.py
+    quorum/cli/pipelines/spark_sessions.py
     quorum/client/admin/definitions.py
     quorum/client/admin/members.py
     quorum/client/admin/redrive.py

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli import queues, subscriptions
-from quorum.cli.live_selectors import of_cluster
+from quorum.cli.commands import queues, subscriptions
+from quorum.cli.pipelines.live_selectors import of_cluster
 from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import OptionError, QueryFailed, output_check, plain_failures
 from quorum.spark.archive import Archive, read_archive

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import quorum.spark
 from quorum.cli.console import CliError
 from quorum.cli.main import app
-from quorum.cli.spark_options import settings_of
+from quorum.cli.pipelines.spark_options import settings_of
 from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import SetupError
 from quorum.spark.errors import QuorumSparkError

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import quorum
-from quorum.cli.members import ask
+from quorum.cli.commands.members import ask
 from quorum.client.admin.records import ClusterStatus
 from quorum.client.connection.endpoints import parse_url
 from quorum.local_cluster.cluster import LocalCluster

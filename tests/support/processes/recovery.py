@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import quorum
-from quorum.cli.members import ask
+from quorum.cli.commands.members import ask
 from quorum.client import Message
 from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import QuorumError, RefusedError

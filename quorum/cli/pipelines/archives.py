@@ -22,8 +22,8 @@ from quorum.cli.console import (
     print_json,
     served,
 )
-from quorum.cli.spark_options import ConfOption, MasterOption, heap
-from quorum.cli.spark_sessions import MemoryOption, spark_session
+from quorum.cli.pipelines.spark_options import ConfOption, MasterOption, heap
+from quorum.cli.pipelines.spark_sessions import MemoryOption, spark_session
 from quorum.counts import counted
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def selectivity(
     if not texts and not asks_cluster:
         raise CliError("no selectors; give --selector, --selectors or --cluster")
     with spark_session("selectivity", memory, master, conf) as spark:
-        from quorum.cli.live_selectors import Present, of_cluster
+        from quorum.cli.pipelines.live_selectors import Present, of_cluster
         from quorum.client.bulk.client import BulkClient
         from quorum.spark.archive import queues_of, read_archive
         from quorum.spark.selectivity import asked

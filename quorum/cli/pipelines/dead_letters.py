@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quorum.cli.commands.queues import show_redriven
 from quorum.cli.console import (
     CliError,
     JsonOption,
@@ -20,9 +21,8 @@ from quorum.cli.console import (
     printable,
     served,
 )
-from quorum.cli.queues import show_redriven
-from quorum.cli.spark_options import ConfOption, MasterOption
-from quorum.cli.spark_sessions import MemoryOption, spark_session
+from quorum.cli.pipelines.spark_options import ConfOption, MasterOption
+from quorum.cli.pipelines.spark_sessions import MemoryOption, spark_session
 from quorum.counts import counted
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorum.cli.console import CliError, note
-from quorum.cli.spark_options import heap, settings_of
+from quorum.cli.pipelines.spark_options import heap, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from quorum.cli.commands.queues import shown, shown_arguments
 from quorum.cli.console import (
     JsonOption,
     TimeoutOption,
@@ -19,7 +20,6 @@ from quorum.cli.console import (
     print_table,
     served,
 )
-from quorum.cli.queues import shown, shown_arguments
 
 app = typer.Typer(
     help="Policies: arguments for every queue whose name matches a pattern.", no_args_is_help=True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quorum.cli.commands.queues import plain_filter, selected, shown
 from quorum.cli.console import (
     CliError,
     JsonOption,
@@ -20,7 +21,6 @@ from quorum.cli.console import (
     print_table,
     still_trying,
 )
-from quorum.cli.queues import plain_filter, selected, shown
 from quorum.counts import counted
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quorum.cli.commands.queues import shown, shown_arguments
 from quorum.cli.console import (
     CliError,
     JsonOption,
@@ -19,7 +20,6 @@ from quorum.cli.console import (
     print_table,
     served,
 )
-from quorum.cli.queues import shown, shown_arguments
 
 if TYPE_CHECKING:
     from quorum.client.admin.records import BindingInfo

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quorum.cli.commands.queues import shown
 from quorum.cli.console import (
     CliError,
     JsonOption,
@@ -23,7 +24,6 @@ from quorum.cli.console import (
     print_table,
     served,
 )
-from quorum.cli.queues import shown
 
 if TYPE_CHECKING:
     from quorum.client.admin.records import UserInfo

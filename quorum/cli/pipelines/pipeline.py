@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.cli.console import CliError, JsonOption, note, print_json, print_table
-from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
+from quorum.cli.pipelines.spark_options import ConfOption, MasterOption, heap, settings_of
 from quorum.counts import counted
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli import members
+from quorum.cli.commands import members
 from quorum.cli.console import (
     DEFAULT_DIRECTORY,
     CliError,
