@@ -49,7 +49,31 @@ CLI: Floors = (
     ("pipelines/",),
     ("main",),
 )
-FLOORS = {"quorum/api": API, "quorum/client": CLIENT, "quorum/node": NODE, "quorum/cli": CLI}
+SPARK: Floors = (
+    (
+        "errors",
+        "failures",
+        "java",
+        "lag",
+        "options",
+        "rows",
+        "schema",
+        "selector_text",
+        "service",
+        "translate",
+        "variant",
+    ),
+    ("reading/", "sink"),
+    ("session", "source"),
+    ("pipelines/",),
+)
+FLOORS = {
+    "quorum/api": API,
+    "quorum/client": CLIENT,
+    "quorum/node": NODE,
+    "quorum/cli": CLI,
+    "quorum/spark": SPARK,
+}
 
 
 def floor_of(floors: Floors) -> Mapping[str, int]:

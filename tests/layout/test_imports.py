@@ -200,7 +200,7 @@ def test_imports_run_downwards_only() -> None:
         ("quorum.client.session.session", "quorum.node.member"),
         ("quorum.client.session.session", "fifo.commands"),
         ("quorum.spark.source", "quorum.node.member"),
-        ("quorum.histories.judge", "quorum.spark.verify"),
+        ("quorum.histories.judge", "quorum.spark.pipelines.verify"),
         ("quorum.api.server", "quorum.spark.source"),
         ("quorum.api.http.json_api", "quorum.client.admin.redrive"),
         ("quorum.api.server", "quorum.client.errors"),

@@ -464,35 +464,35 @@ UNREACHED = """
     quorum/replication/network/tls.py
     quorum/replication/network/wire.py
     quorum/replication/storage.py
-    quorum/spark/archive.py
-    quorum/spark/archived_fields.py
-    quorum/spark/dead_letters.py
-    quorum/spark/failing_stream.py
     quorum/spark/failures.py
-    quorum/spark/history_input.py
     quorum/spark/java.py
     quorum/spark/lag.py
-    quorum/spark/open_views.py
     quorum/spark/options.py
-    quorum/spark/output_check.py
-    quorum/spark/partitions.py
-    quorum/spark/pushdown.py
+    quorum/spark/pipelines/archive.py
+    quorum/spark/pipelines/archived_fields.py
+    quorum/spark/pipelines/dead_letters.py
+    quorum/spark/pipelines/history_input.py
+    quorum/spark/pipelines/output_check.py
+    quorum/spark/pipelines/selectivity.py
+    quorum/spark/pipelines/verify.py
+    quorum/spark/pipelines/verify_holders.py
+    quorum/spark/pipelines/verify_order.py
+    quorum/spark/reading/failing_stream.py
+    quorum/spark/reading/open_views.py
+    quorum/spark/reading/partitions.py
+    quorum/spark/reading/pushdown.py
+    quorum/spark/reading/start_time.py
+    quorum/spark/reading/stream.py
+    quorum/spark/reading/tail.py
     quorum/spark/rows.py
     quorum/spark/schema.py
-    quorum/spark/selectivity.py
     quorum/spark/selector_text.py
     quorum/spark/service.py
     quorum/spark/session.py
     quorum/spark/sink.py
     quorum/spark/source.py
-    quorum/spark/start_time.py
-    quorum/spark/stream.py
-    quorum/spark/tail.py
     quorum/spark/translate.py
     quorum/spark/variant.py
-    quorum/spark/verify.py
-    quorum/spark/verify_holders.py
-    quorum/spark/verify_order.py
     quorum/sync.py
     fifo/layouts.py
     fifo/persistence/invariants.py

@@ -11,7 +11,7 @@ import pytest
 
 from quorum.histories.report import KINDS, totals
 from quorum.local_cluster.cluster import LocalCluster
-from quorum.spark.verify import verify
+from quorum.spark.pipelines.verify import verify
 from support.processes.scenarios import kill_all
 
 if TYPE_CHECKING:

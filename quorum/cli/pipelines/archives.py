@@ -27,7 +27,7 @@ from quorum.cli.pipelines.spark_sessions import MemoryOption, spark_session
 from quorum.counts import counted
 
 if TYPE_CHECKING:
-    from quorum.spark.selectivity import QueueSelectivity
+    from quorum.spark.pipelines.selectivity import QueueSelectivity
 
 WAIT_S = 1
 """Seconds between checks for Ctrl-C."""
@@ -69,9 +69,9 @@ def archive(
 ) -> None:
     """Write queues to Parquet files, each message once. Runs until Ctrl-C, or with --once to the
     end."""
-    from quorum.spark.archive import Archive
     from quorum.spark.errors import OptionError
     from quorum.spark.java import java_home
+    from quorum.spark.pipelines.archive import Archive
 
     written: deque[int] = deque()
     wanted = Archive(
@@ -159,9 +159,9 @@ def selectivity(
     with spark_session("selectivity", memory, master, conf) as spark:
         from quorum.cli.pipelines.live_selectors import Present, of_cluster
         from quorum.client.bulk.client import BulkClient
-        from quorum.spark.archive import queues_of, read_archive
-        from quorum.spark.selectivity import asked
-        from quorum.spark.selectivity import selectivity as judge
+        from quorum.spark.pipelines.archive import queues_of, read_archive
+        from quorum.spark.pipelines.selectivity import asked
+        from quorum.spark.pipelines.selectivity import selectivity as judge
 
         wanted = list(map(asked, texts))
         archived = read_archive(spark, directory, queue or ())

@@ -26,7 +26,7 @@ from quorum.cli.pipelines.spark_sessions import MemoryOption, spark_session
 from quorum.counts import counted
 
 if TYPE_CHECKING:
-    from quorum.spark.dead_letters import Counted
+    from quorum.spark.pipelines.dead_letters import Counted
 
 
 def deadletters(
@@ -77,7 +77,7 @@ def deadletters(
     with served(chosen, timeout) as client:
         client.describe(queue)
     with spark_session("deadletters", memory, master, conf) as spark:
-        from quorum.spark.dead_letters import count, letters, selector_of
+        from quorum.spark.pipelines.dead_letters import count, letters, selector_of
 
         if redrive:
             selector = selector_of(where) if where else None

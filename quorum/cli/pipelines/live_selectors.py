@@ -8,7 +8,7 @@ from typing import Any
 
 from quorum.client.bulk.client import BulkClient
 from quorum.client.errors import NotFound
-from quorum.spark.selectivity import Asked
+from quorum.spark.pipelines.selectivity import Asked
 from quorum.sync import Client
 from quorum_selectors import canonical, unparse
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES

@@ -108,8 +108,8 @@ def _judge_on_spark(
 ) -> Report:
     from quorum.histories.files import check
     from quorum.spark.errors import QuorumSparkError
+    from quorum.spark.pipelines.verify import verify as judge
     from quorum.spark.session import LOCAL, is_local
-    from quorum.spark.verify import verify as judge
 
     master = master or LOCAL
     if scratch is None and not is_local(master):

@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 from quorum.spark.errors import DataLoss
 from quorum.spark.lag import Report, tail_figures
 from quorum.spark.options import SourceOptions
-from quorum.spark.partitions import Range, default_partitions, preferred_endpoint, read_range, split
+from quorum.spark.reading.partitions import Range, default_partitions, preferred_endpoint, read_range, split
+from quorum.spark.reading.start_time import first_since
 from quorum.spark.service import service
-from quorum.spark.start_time import first_since
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorum.spark.archived_fields import COLUMNS, HEADERS, columns_of, distinct_texts
 from quorum.spark.errors import OptionError
+from quorum.spark.pipelines.archived_fields import COLUMNS, HEADERS, columns_of, distinct_texts
 from quorum_selectors import canonical, jms
 from quorum_selectors.batch_columns import BatchColumns, Column
 from quorum_selectors.columns import BLOCK_SIZE, BlockColumns

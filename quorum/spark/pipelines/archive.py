@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from quorum.spark.errors import OptionError
-from quorum.spark.output_check import check_written
+from quorum.spark.pipelines.output_check import check_written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from quorum.histories.records import FORMS, HistoryError
 from quorum.histories.report import COUNTS, KINDS, SHOWN, Culprit, Line, Report
 from quorum.spark.failures import plain_failures
-from quorum.spark.history_input import Events, read
+from quorum.spark.pipelines.history_input import Events, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -355,7 +355,7 @@ class _Check:
     # ---- order
 
     def _judge_order(self, messages: DataFrame) -> None:
-        from quorum.spark.verify_order import culprits_of_order
+        from quorum.spark.pipelines.verify_order import culprits_of_order
 
         placed = messages.where(
             "publishes > 0 AND accepted > 0 AND place_queue = other_place_queue AND place_queue = queue"
@@ -368,7 +368,7 @@ class _Check:
     # ---- holders
 
     def _judge_holders(self, places: DataFrame) -> None:
-        from quorum.spark.verify_holders import held_twice
+        from quorum.spark.pipelines.verify_holders import held_twice
 
         found = self._keep(held_twice(self._events, places))
         for row in found.groupBy("queue", "producer").count().collect():

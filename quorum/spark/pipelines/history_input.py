@@ -25,7 +25,7 @@ from quorum.histories.records import (
     UNKNOWN,
     HistoryError,
 )
-from quorum.spark.output_check import check_written
+from quorum.spark.pipelines.output_check import check_written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -37,7 +37,7 @@ from quorum.client.errors import NotFound, QuorumError, RefusedError
 from quorum.spark.errors import DataLoss
 from quorum.spark.lag import Figures, Report, consumed_figures
 from quorum.spark.options import SourceOptions
-from quorum.spark.partitions import default_partitions, preferred_endpoint, split
+from quorum.spark.reading.partitions import default_partitions, preferred_endpoint, split
 from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
 from quorum.spark.service import is_reason, kinds, service
 
