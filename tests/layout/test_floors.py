@@ -49,6 +49,14 @@ CLI: Floors = (
     ("pipelines/",),
     ("main",),
 )
+LOG: Floors = (
+    ("errors", "files", "record", "table"),
+    ("segment_files/",),
+    ("snapshots/",),
+    ("contents", "inspection", "journal", "reader", "recovery", "references", "store", "writer"),
+    ("maintenance/",),
+    ("log",),
+)
 SPARK: Floors = (
     (
         "errors",
@@ -69,6 +77,7 @@ SPARK: Floors = (
 )
 FLOORS = {
     "quorum/api": API,
+    "quorum/log": LOG,
     "quorum/client": CLIENT,
     "quorum/node": NODE,
     "quorum/cli": CLI,
@@ -128,3 +137,7 @@ def test_every_room_has_a_floor(package: str) -> None:
 def test_an_import_upwards_or_to_a_neighbour_would_be_noticed(low: str, high: str) -> None:
     assert upward(API, [(low, high)]) == [f"{low} -> {high}"]
     assert upward(API, [("process", "server"), ("shares", "status"), ("server", "status")]) == []
+
+
+def test_a_running_member_uses_no_tool_for_a_stopped_one() -> None:
+    assert upward(NODE, [("member", "offline/")]) == ["member -> offline/"]

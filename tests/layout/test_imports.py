@@ -89,7 +89,6 @@ ALLOWED = {
         "quorum.addresses",
         "quorum.counts",
         "quorum.errors",
-        "quorum",
         "quorum.v1",
         "quorum.log",
         "quorum.node",

@@ -14,7 +14,7 @@ from quorum.cli.main import app
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segments import HEADER_BLOCK
+from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.node.offline.backup import BackupError, create_backup, refuse_backup, verify_backup
 from support.log.data_directories import Data, tree
 

@@ -22,7 +22,7 @@ from quorum.cli.main import app
 from quorum.errors import OperatorError
 from quorum.log import RealFiles
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segments import HEADER_BLOCK
+from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.node.identity.identity import Founding, Identity, IdentityError, read_identity, record_start
 from quorum.node.offline import new_cluster as module
 from quorum.node.offline.backup import BackupError, create_backup

@@ -20,9 +20,9 @@ from quorum.cli.main import app
 from quorum.log import Log, Retained, inspect
 from quorum.log.files import RealFiles
 from quorum.log.inspection import FileKind, kind_of
-from quorum.log.manifest import decode_manifest, encode_manifest
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segments import HEADER_BLOCK
+from quorum.log.segment_files.manifest import decode_manifest, encode_manifest
+from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.log.table import Cut
 from quorum.node.identity.identity import Founding, IdentityError, read_identity, record_start
 from quorum.node.identity.log_owner import claim_log

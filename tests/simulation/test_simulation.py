@@ -450,7 +450,7 @@ UNREACHED = """
     quorum/local_cluster/processes.py
     quorum/local_cluster/running.py
     quorum/log/inspection.py
-    quorum/log/reserve.py
+    quorum/log/segment_files/reserve.py
     quorum/node/driver.py
     quorum/node/errors.py
     quorum/node/identity/log_owner.py

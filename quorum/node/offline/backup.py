@@ -26,9 +26,9 @@ from fifo.frozen_dataclasses import dataclass
 from quorum.errors import ConfigError, OperatorError
 from quorum.log.files import TEMPORARY, RealFiles, commit_file, prepare_file, read_file
 from quorum.log.log import LOCK
-from quorum.log.received import parse_received_name
-from quorum.log.reserve import reserve_names
-from quorum.log.segments import SNAPSHOTS
+from quorum.log.segment_files.reserve import reserve_names
+from quorum.log.segment_files.segments import SNAPSHOTS
+from quorum.log.snapshots.received import parse_received_name
 from quorum.node.identity.identity import FILE, decode_line, encode_line, read_identity
 from quorum.node.offline.lost_log import LOG
 from quorum.node.offline.offline_check import Report, check_locked, locked

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from quorum.log import Log, LogDamaged
-from quorum.log.manifest import MANIFEST
+from quorum.log.segment_files.manifest import MANIFEST
 from quorum.node.replica.bootstrap import quarantine
 
 LOG = "log"

@@ -25,13 +25,12 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.errors import OperatorError
 from quorum.log import LogDamaged, LogUnknown, RealFiles, RecordInfo, inspect
 from quorum.log.files import TEMPORARY, read_file
-from quorum.log.index import decode_index, index_path
 from quorum.log.log import LOCK
-from quorum.log.manifest import MANIFEST, read_manifest
-from quorum.log.received import parse_received_name
 from quorum.log.record import HEADER_BYTES
-from quorum.log.reserve import reserve_names
-from quorum.log.segments import (
+from quorum.log.segment_files.index import decode_index, index_path
+from quorum.log.segment_files.manifest import MANIFEST, read_manifest
+from quorum.log.segment_files.reserve import reserve_names
+from quorum.log.segment_files.segments import (
     HEADER_BLOCK,
     SNAPSHOTS,
     Listed,
@@ -40,7 +39,8 @@ from quorum.log.segments import (
     segment_numbers,
     segment_path,
 )
-from quorum.log.snapshot_files import SnapshotDamaged, decode_snapshot, parse_name
+from quorum.log.snapshots.received import parse_received_name
+from quorum.log.snapshots.snapshot_files import SnapshotDamaged, decode_snapshot, parse_name
 from quorum.log.table import Cut, GroupState
 from quorum.node.identity.identity import FILE, IdentityError, read_identity
 from quorum.node.identity.log_owner import OWNER, check_owner

@@ -17,7 +17,7 @@ from pathlib import Path
 from quorum.log.errors import LogFull
 from quorum.log.files import File, Files, write_fully
 from quorum.log.record import crc32c, extend_crc32c
-from quorum.log.snapshot_files import CHUNK_BYTES, SnapshotFile, encode_footer
+from quorum.log.snapshots.snapshot_files import CHUNK_BYTES, SnapshotFile, encode_footer
 
 SYNC_CHUNKS = 8
 """Number of chunks written between two syncs, so that the last sync has little left to do."""

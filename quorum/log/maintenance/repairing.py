@@ -11,12 +11,12 @@ from pathlib import Path
 
 from quorum.log.contents import Contents
 from quorum.log.errors import LogFull
-from quorum.log.examining import Finding, Findings, Remedy, examine_file, examine_index
 from quorum.log.files import Files, commit_file, temporary_file, write_fully
-from quorum.log.index import Sealed
 from quorum.log.journal import Journal
-from quorum.log.segments import HEADER_BLOCK, Segment
-from quorum.log.snapshot_files import parse_name
+from quorum.log.maintenance.examining import Finding, Findings, Remedy, examine_file, examine_index
+from quorum.log.segment_files.index import Sealed
+from quorum.log.segment_files.segments import HEADER_BLOCK, Segment
+from quorum.log.snapshots.snapshot_files import parse_name
 from quorum.log.writer import Writer
 
 COPY_BYTES = 1 << 20

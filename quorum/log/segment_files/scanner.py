@@ -7,9 +7,9 @@ from pathlib import Path
 
 from quorum.log.errors import Damage, LogDamaged, LogUnknown
 from quorum.log.files import File
-from quorum.log.index import Columns, Part, arrange
 from quorum.log.record import HEADER_BYTES, WITH_BODY, Header, RecordKind, Stamp, body_is_good
-from quorum.log.segments import HEADER_BLOCK, Listed, Segment
+from quorum.log.segment_files.index import Columns, Part, arrange
+from quorum.log.segment_files.segments import HEADER_BLOCK, Listed, Segment
 from quorum.log.table import PLACE_SHIFT, Body, Rows
 
 CHUNK_BYTES = 256 << 10

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from quorum.log.errors import Damage
 from quorum.log.files import Files, commit_file, prepare_file, read_file
-from quorum.log.received import ReceivedSnapshot, Write, parse_received_name, received_name
 from quorum.log.record import extend_crc32c
-from quorum.log.segments import SNAPSHOTS
-from quorum.log.snapshot_files import (
+from quorum.log.segment_files.segments import SNAPSHOTS
+from quorum.log.snapshots.received import ReceivedSnapshot, Write, parse_received_name, received_name
+from quorum.log.snapshots.snapshot_files import (
     CHUNK_BYTES,
     SnapshotDamaged,
     SnapshotFile,

@@ -4,7 +4,7 @@
     chunks   CRC32C 4, bytes (the last may be shorter)
     footer   magic 8, CRC32C of the whole state 4
 
-The store writes such files whole (snapshots.py) or as another member sends them (received.py).
+The store writes such files whole (kept_snapshots.py) or as another member sends them (received.py).
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from quorum.log.errors import Damage, LogDamaged, LogUnknown
 from quorum.log.files import Files, read_file
-from quorum.log.index import Columns, Sealed, decode_index, encode_index, index_path
-from quorum.log.manifest import MANIFEST, read_manifest
 from quorum.log.record import HEADER_BYTES, WITH_BODY, RecordKind
-from quorum.log.scanner import Scanner, header_at, headers_from, scan
-from quorum.log.segments import HEADER_BLOCK, Segment
+from quorum.log.segment_files.index import Columns, Sealed, decode_index, encode_index, index_path
+from quorum.log.segment_files.manifest import MANIFEST, read_manifest
+from quorum.log.segment_files.scanner import Scanner, header_at, headers_from, scan
+from quorum.log.segment_files.segments import HEADER_BLOCK, Segment
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT, Rows
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from quorum.log.files import NO_ROOM, Files, read_file, replace_unsynced
 from quorum.log.record import HEADER_BYTES, crc32c, extend_crc32c
-from quorum.log.segments import Listed, Segment
+from quorum.log.segment_files.segments import Listed, Segment
 from quorum.log.table import OFFSET_MASK, PLACE_SHIFT, Rows
 
 FORMAT = 1

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from quorum.log.files import Files
-from quorum.log.index import Columns, IndexCache, Sealed
 from quorum.log.record import RecordKind
-from quorum.log.scanner import rebuild
+from quorum.log.segment_files.index import Columns, IndexCache, Sealed
+from quorum.log.segment_files.scanner import rebuild
 from quorum.log.table import Body, Cut, Ints, Rows, not_cut
 
 

@@ -24,11 +24,18 @@ import numpy as np
 
 from quorum.log.errors import Damage, LogDamaged, LogError
 from quorum.log.files import NO_ROOM, Files, commit_file, temporary_path, write_fully
-from quorum.log.index import Part, Sealed, arrange, encode_index, index_path, write_index_if_room
 from quorum.log.record import HEADER_BYTES, RecordKind, body_is_good
-from quorum.log.reserve import Reserve
-from quorum.log.scanner import Scanner
-from quorum.log.segments import HEADER_BLOCK, Listed, Segment, SegmentHeader, segment_path
+from quorum.log.segment_files.index import (
+    Part,
+    Sealed,
+    arrange,
+    encode_index,
+    index_path,
+    write_index_if_room,
+)
+from quorum.log.segment_files.reserve import Reserve
+from quorum.log.segment_files.scanner import Scanner
+from quorum.log.segment_files.segments import HEADER_BLOCK, Listed, Segment, SegmentHeader, segment_path
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT, Body, GroupTable, Rows
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from quorum.log.errors import Damage, LogDamaged, LogError
-from quorum.log.examining import (
+from quorum.log.files import NO_ROOM, Files, read_file, replace_unsynced
+from quorum.log.maintenance.examining import (
     ActiveExamination,
     Finding,
     Findings,
@@ -23,11 +24,10 @@ from quorum.log.examining import (
     examine_index,
     examine_manifest,
 )
-from quorum.log.files import NO_ROOM, Files, read_file, replace_unsynced
-from quorum.log.index import Columns, Part, Sealed
 from quorum.log.reader import read_body
 from quorum.log.record import HEADER_BYTES, RecordKind, crc32c
-from quorum.log.segments import Segment
+from quorum.log.segment_files.index import Columns, Part, Sealed
+from quorum.log.segment_files.segments import Segment
 from quorum.log.store import Store
 from quorum.log.table import OFFSET_MASK, Ints, Rows
 

@@ -20,7 +20,7 @@ from typing import Any
 from quorum.log.errors import Damage, LogDamaged, LogUnknown
 from quorum.log.files import Files, commit_file, prepare_file, read_file
 from quorum.log.record import crc32c
-from quorum.log.segments import FORMAT, Listed
+from quorum.log.segment_files.segments import FORMAT, Listed
 from quorum.log.table import Cut, GroupState
 
 MANIFEST = "MANIFEST"
