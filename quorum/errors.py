@@ -7,6 +7,10 @@ OperatorError       base: the text names the fault, the value, and what is allow
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 DEFECT = 70
 """Exit status (EX_SOFTWARE) after a defect of Quorum, which no user can correct."""
 
@@ -21,6 +25,16 @@ class ConfigError(OperatorError):
 
 class ClusterError(OperatorError):
     """A local cluster that does not start, answer or stop as requested."""
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """An error of the system in the block that names no file, as that of a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
 
 
 def how_to_install(extra: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from quorum.cli.local_cluster import LocalCluster
+    from quorum.local_cluster.cluster import LocalCluster
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,7 +31,7 @@ def quorum_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
     """A cluster that serves. `kill(name)`, `start([name])` and `leader_of(group)` are for tests of failures."""
-    from quorum.cli.local_cluster import LocalCluster
+    from quorum.local_cluster.cluster import LocalCluster
 
     members = int(request.config.getoption("--quorum-members"))
     with LocalCluster(tmp_path_factory.mktemp("quorum") / "cluster", members) as cluster:

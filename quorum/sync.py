@@ -28,7 +28,6 @@ from quorum.client.admin.records import (
     Policy,
     QueueDescription,
     QueueInfo,
-    Redriven,
     ResolvedTransaction,
     TransactionInfo,
     UserInfo,
@@ -41,6 +40,7 @@ from quorum.client.messages.routes import Through
 from quorum.client.session.consumer import Consumer as AioConsumer
 from quorum.client.session.transaction import Transaction as AioTransaction
 from quorum.client.values import FieldValue, Properties, require_timeout, with_delay
+from quorum.redrive import Redriven
 
 __all__ = [
     "Client",

@@ -30,7 +30,7 @@ PORTS = {
     "processes": range(14_000, 20_000),
 }
 """The ports of a folder's tests. The other folders that start members are all in the part `commands`; their ports are
-those of a local cluster (quorum/cli/local_cluster.py), because they also start clusters with the command."""
+those of a local cluster (quorum/local_cluster/ports.py), because they also start clusters with the command."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,8 +38,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     ports = PORTS.get(item.path.relative_to(Path(__file__).parent).parts[0])
     if ports is None:
         return (yield)
-    from quorum.cli import local_cluster
+    from quorum.local_cluster import ports as ports_of_clusters
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_cluster, "PORTS", ports)
+        patch.setattr(ports_of_clusters, "PORTS", ports)
         return (yield)

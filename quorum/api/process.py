@@ -39,12 +39,12 @@ from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity.identity import FILE as IDENTITY
 from quorum.node.identity.identity import Founding, IdentityError, ProcessStart, record_start
 from quorum.node.identity.log_owner import check_owner, claim_log
-from quorum.node.maintenance.backup import refuse_backup
 from quorum.node.maintenance.garbage_collection import Threaded
-from quorum.node.maintenance.lost_log import LOG, open_log
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.member import Member
 from quorum.node.member_config import SPREAD_AFTER_MS, MemberConfig
+from quorum.node.offline.backup import refuse_backup
+from quorum.node.offline.lost_log import LOG, open_log
 from quorum.node.queries import HasHandedOver
 from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits

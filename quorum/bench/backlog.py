@@ -29,8 +29,8 @@ from quorum.bench.run import (
     prepare,
     resident_mb,
 )
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import connect
+from quorum.local_cluster.cluster import LocalCluster
 
 LIMIT_S = 7_200.0
 """A phase that takes longer has failed."""

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from quorum.bench.plan import Load, Plan, Result, SinglesLoad, Tally
 from quorum.bench.receivers import selector_of
-from quorum.cli.local_cluster import LocalCluster
-from quorum.cli.processes import PAGE_BYTES, TICKS_PER_S
 from quorum.client import Client, connect
 from quorum.client.connection.endpoints import parse_url
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.processes import PAGE_BYTES, TICKS_PER_S
 
 QUEUE = "bench"
 EXCHANGE = "bench"

@@ -20,7 +20,7 @@ from quorum.bench.run import Note, prepare
 from quorum.bench.selectors_alone import AloneResult, Sizes
 from quorum.bench.selectors_cluster import ClusterResult, ClusterSizes
 from quorum.bench.selectors_designs import DesignsResult
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from rich.table import Table
 from quorum.bench.plan import Plan, SinglesLoad, Tally, percentile_ms
 from quorum.bench.run import QUEUE, BenchFailed, Note, Places, prepare, timed
 from quorum.bench.singles_load import HEAD
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import connect
+from quorum.local_cluster.cluster import LocalCluster
 
 MOST_CONSUMER_PROCESSES = 2
 """Maximum number of processes for consumers. Each consumer has its own client. More processes than cores would only

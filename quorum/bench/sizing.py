@@ -24,8 +24,8 @@ from rich.table import Table
 from quorum.bench.backlog import directory_bytes
 from quorum.bench.plan import Plan
 from quorum.bench.run import QUEUE, BenchFailed, Note, cpu_seconds, prepare, resident_mb
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Client, connect
+from quorum.local_cluster.cluster import LocalCluster
 
 FILTERED = "bench-filtered"
 AT_ONCE = 64

@@ -25,7 +25,7 @@ from rich.table import Table
 from quorum import sync
 from quorum.bench.plan import Plan
 from quorum.bench.run import QUEUE, BenchFailed, Note, prepare, publish_backlog
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

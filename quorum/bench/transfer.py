@@ -26,8 +26,8 @@ from rich.table import Table
 from quorum.bench.backlog import directory_bytes
 from quorum.bench.plan import Plan, percentile_ms
 from quorum.bench.run import QUEUE, BenchFailed, Note, prepare, publish_backlog
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import connect, encode_batch
+from quorum.local_cluster.cluster import LocalCluster
 
 SETTLE_S = 3.0
 """Pause before a measurement, in which members write, page out and elect a leader."""

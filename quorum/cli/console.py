@@ -253,16 +253,6 @@ def still_trying(missing: str) -> Iterator[None]:
         notice.cancel()
 
 
-@contextmanager
-def naming(file: Path) -> Iterator[None]:
-    """An error of the system in the block that names no file, as that of a full disk, names this one."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(file)
-        raise
-
-
 def confirm(question: str) -> None:
     """Ask on stderr before what cannot be undone. CliError unless the answer is yes."""
     print(f"{question} [y/N, --yes answers in scripts]", end=" ", file=sys.stderr, flush=True)
@@ -318,7 +308,7 @@ def require_linux() -> None:
 
 def default_url() -> str:
     """The local cluster's URL if there is one in the current directory."""
-    from quorum.cli.cluster_file import STATE_FILE, read_url
+    from quorum.local_cluster.cluster_file import STATE_FILE, read_url
 
     return read_url(DEFAULT_DIRECTORY) if (DEFAULT_DIRECTORY / STATE_FILE).exists() else DEFAULT_URL
 

@@ -16,20 +16,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from quorum.cli import (
-    archives,
+from quorum.cli.commands import (
     audit,
     backups,
     certificates,
     cluster,
     data_files,
-    dead_letters,
     definitions,
     doctor,
     exchanges,
     health,
     messages,
-    pipeline,
     policies,
     queues,
     subscriptions,
@@ -37,6 +34,7 @@ from quorum.cli import (
     users,
 )
 from quorum.cli.console import CliError, JsonOption, is_user_facing, print_error, print_json, require_linux
+from quorum.cli.pipelines import archives, dead_letters, pipeline
 from quorum.errors import DEFECT, ConfigError, how_to_install
 
 
@@ -134,7 +132,7 @@ def node(
 ) -> None:
     """Run one member in the foreground until SIGTERM or Ctrl-C."""
     require_linux()
-    from quorum.cli.serve import serve
+    from quorum.cli.commands.serve import serve
 
     flags: dict[str, object] = {"name": name, "data_dir": data_dir, "listen": listen, "log_level": log_level}
     flags["skip_entries"] = tuple(skip_entry) if skip_entry else None
@@ -147,7 +145,7 @@ def selector_check(
     as_json: JsonOption = False,
 ) -> None:
     """Check a JMS selector without a cluster, and list the fields that it reads."""
-    from quorum.cli.selector_eval import fields_of
+    from quorum.cli.commands.selector_eval import fields_of
     from quorum_selectors.errors import SelectorError
 
     try:
@@ -163,7 +161,7 @@ def selector_check(
 @selector_app.command("eval")
 def selector_eval() -> None:
     """Evaluate selectors: JSON lines in, JSON lines out, one answer a line."""
-    from quorum.cli.selector_eval import evaluate_lines
+    from quorum.cli.commands.selector_eval import evaluate_lines
 
     for line in evaluate_lines(sys.stdin.buffer):
         print(line, flush=True)
@@ -231,7 +229,7 @@ def _open_closed_files() -> None:
 
 
 def _is_of_output(error: Exception) -> bool:
-    """Whether standard output could not be written. Commands that write other files name them (console.naming)."""
+    """Whether standard output could not be written. Commands that write other files name them (errors.naming)."""
     if not isinstance(error, OSError) or error.filename:
         return False
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EBADF)

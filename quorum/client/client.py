@@ -30,7 +30,6 @@ from quorum.client.admin.records import (
     ConsumerInfo,
     QueueDescription,
     QueueInfo,
-    Redriven,
     StorageInfo,
 )
 from quorum.client.admin.redrive import redrive
@@ -75,6 +74,7 @@ from quorum.client.values import (
 )
 from quorum.client.values import arguments as values
 from quorum.client.values import property_filter as filter_value
+from quorum.redrive import Redriven
 from quorum.v1 import admin_pb2, queue_pb2, queue_pb2_grpc
 
 CONNECT_TIMEOUT_MS = 10_000

@@ -28,14 +28,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from quorum.cli.counts import counted
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Client, Message, connect, encode_batch
 from quorum.client.errors import QuorumError
+from quorum.counts import counted
 from quorum.demo import one_flight
 from quorum.demo.flights import EVERY, Flight, carried, everything, row_of
 from quorum.demo.plan import ARGUMENTS, QUEUE, Tally, tallies
 from quorum.errors import ClusterError, OperatorError
+from quorum.local_cluster.cluster import LocalCluster
 
 MEMBERS = 3
 BATCH = 200

@@ -4,7 +4,8 @@
     recorder   records a history while clients run, in a file or in memory
     files      reads histories: JSON lines, Parquet
     pieces     records cut so that messages that were treated alike are judged as one
-    judge      the six violations, in plain Python; `quorum.spark.verify` has the same rules for large histories
+    judge      the six violations, in plain Python; `quorum.spark.pipelines.verify` has the same rules for large
+               histories
     report     the result of both
 
 docs/histories.md describes the form, the violations and the report.

@@ -7,7 +7,8 @@ neither for nor against a message.
 
 Messages that were treated alike are judged as one (pieces.py). Where something is wrong, all are judged one by one.
 
-`quorum.spark.verify` applies the same rules to histories that are too large for this module; tests compare the two.
+`quorum.spark.pipelines.verify` applies the same rules to histories that are too large for this module; tests compare
+the two.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@
 bytes.
 """
 
-from quorum.log.collector import Collection
 from quorum.log.errors import (
     Damage,
     DiskFull,
@@ -22,10 +21,11 @@ from quorum.log.files import File, Files, Lock, RealFiles
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.journal import Journal
 from quorum.log.log import Log, Space
+from quorum.log.maintenance.collector import Collection
 from quorum.log.record import RecordKind
 from quorum.log.references import Retained, Retention
-from quorum.log.reserve import RESERVE_SEGMENTS
-from quorum.log.snapshot_files import SnapshotFile
+from quorum.log.segment_files.reserve import RESERVE_SEGMENTS
+from quorum.log.snapshots.snapshot_files import SnapshotFile
 from quorum.log.writer import LogStats
 
 __all__ = [

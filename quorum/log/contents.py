@@ -3,8 +3,8 @@ it in the same way."""
 
 from __future__ import annotations
 
-from quorum.log.history import History
 from quorum.log.record import RecordKind
+from quorum.log.segment_files.history import History
 from quorum.log.table import Body, Cut, GroupState, GroupTable, Rows
 
 MAX_GROUP = (1 << 32) - 1

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from quorum.log.errors import Damage, LogDamaged
 from quorum.log.files import Files, RealFiles, read_file
-from quorum.log.index import decode_index
-from quorum.log.manifest import decode_manifest
 from quorum.log.record import HEADER_BYTES, Header, RecordKind, Stamp, body_is_good
-from quorum.log.reserve import reserve_names
-from quorum.log.scanner import Scanner, headers_from
-from quorum.log.segments import HEADER_BLOCK, Listed, decode_header
-from quorum.log.snapshot_files import SnapshotDamaged, decode_snapshot, decode_snapshot_header
+from quorum.log.segment_files.index import decode_index
+from quorum.log.segment_files.manifest import decode_manifest
+from quorum.log.segment_files.reserve import reserve_names
+from quorum.log.segment_files.scanner import Scanner, headers_from
+from quorum.log.segment_files.segments import HEADER_BLOCK, Listed, decode_header
+from quorum.log.snapshots.snapshot_files import SnapshotDamaged, decode_snapshot, decode_snapshot_header
 from quorum.log.table import OFFSET_MASK
 
 

@@ -15,10 +15,10 @@ from typing import Protocol
 from quorum.log.contents import encode_number, encode_vote
 from quorum.log.errors import Damage, LogDamaged, LogError, LogFull
 from quorum.log.files import NO_DESCRIPTORS, NO_ROOM
-from quorum.log.received import ReceivedSnapshot
 from quorum.log.record import RecordKind
-from quorum.log.snapshot_files import SnapshotFile
-from quorum.log.snapshots import SnapshotStore
+from quorum.log.snapshots.kept_snapshots import SnapshotStore
+from quorum.log.snapshots.received import ReceivedSnapshot
+from quorum.log.snapshots.snapshot_files import SnapshotFile
 from quorum.log.table import GroupTable
 
 

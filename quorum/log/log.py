@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from quorum.log.collector import Collection, Collector
 from quorum.log.errors import Damage, LogClosed, LogError, LogFull, LogLocked
-from quorum.log.examining import Finding, Findings
 from quorum.log.files import NO_DESCRIPTORS, Files, Lock, RealFiles
-from quorum.log.index import CACHE_BYTES, Sealed, arrange, encode_index
 from quorum.log.journal import Journal
+from quorum.log.maintenance.collector import Collection, Collector
+from quorum.log.maintenance.examining import Finding, Findings
+from quorum.log.maintenance.repairing import Repairs
+from quorum.log.maintenance.scrubber import Scrubber
 from quorum.log.record import MAX_BODY_BYTES, WITH_BODY, RecordKind
 from quorum.log.recovery import Recovered, recover
 from quorum.log.references import Retained, Retention
-from quorum.log.repairing import Repairs
-from quorum.log.reserve import Reserve
-from quorum.log.scrubber import Scrubber
-from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES
-from quorum.log.snapshots import SnapshotStore
+from quorum.log.segment_files.index import CACHE_BYTES, Sealed, arrange, encode_index
+from quorum.log.segment_files.reserve import Reserve
+from quorum.log.segment_files.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES
+from quorum.log.snapshots.kept_snapshots import SnapshotStore
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT
 from quorum.log.writer import LogStats, Writer, failure_of, is_small

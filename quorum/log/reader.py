@@ -10,7 +10,7 @@ from collections import deque
 
 from quorum.log.errors import Damage, LogDamaged, NotCached
 from quorum.log.record import HEADER_BYTES, body_is_good
-from quorum.log.segments import Segment
+from quorum.log.segment_files.segments import Segment
 
 ENTRY_OVERHEAD_BYTES = 256
 """Memory used by a kept body beside its bytes, counted so that tiny bodies cannot fill the memory."""

@@ -31,17 +31,17 @@ import numpy as np
 from quorum.log.contents import Contents
 from quorum.log.errors import Damage, LogDamaged
 from quorum.log.files import TEMPORARY, Files, write_fully
-from quorum.log.history import History
-from quorum.log.index import Sealed, encode_index, read_parts, write_index_if_room
-from quorum.log.manifest import (
+from quorum.log.record import HEADER_BYTES, MAX_BODY_BYTES, WITH_BODY, Header, RecordKind, Stamp
+from quorum.log.segment_files.history import History
+from quorum.log.segment_files.index import Sealed, encode_index, read_parts, write_index_if_room
+from quorum.log.segment_files.manifest import (
     MANIFEST,
     Manifest,
     commit_manifest,
     prepare_manifest,
     read_manifest,
 )
-from quorum.log.record import HEADER_BYTES, MAX_BODY_BYTES, WITH_BODY, Header, RecordKind, Stamp
-from quorum.log.scanner import (
+from quorum.log.segment_files.scanner import (
     CHUNK_BYTES,
     Scanner,
     damage_of,
@@ -52,7 +52,7 @@ from quorum.log.scanner import (
     require_known_kind,
     scan,
 )
-from quorum.log.segments import (
+from quorum.log.segment_files.segments import (
     HEADER_BLOCK,
     SNAPSHOTS,
     Listed,

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from quorum.log.index import Part
+from quorum.log.segment_files.index import Part
 from quorum.log.table import Cut, Ints, Mask, Rows, not_cut
 
 

@@ -17,12 +17,12 @@ import numpy as np
 from quorum.log.contents import Contents
 from quorum.log.errors import Damage, EntryMissing, LogDamaged
 from quorum.log.files import Files
-from quorum.log.history import History, find_body, find_page, is_here
-from quorum.log.index import Sealed, index_path
 from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice
 from quorum.log.record import RecordKind
 from quorum.log.references import Liveness, Retention
-from quorum.log.segments import Segment
+from quorum.log.segment_files.history import History, find_body, find_page, is_here
+from quorum.log.segment_files.index import Sealed, index_path
+from quorum.log.segment_files.segments import Segment
 from quorum.log.table import OFFSET_MASK, PLACE_SHIFT, UNASKED, Body, Ints, Rows
 
 

@@ -21,12 +21,12 @@ from types import TracebackType
 
 from quorum.log.errors import DiskFull, LogError, LogFailed, LogFull
 from quorum.log.files import NO_ROOM, Files, write_fully
-from quorum.log.index import write_index_if_room
-from quorum.log.manifest import Manifest, commit_manifest, prepare_manifest
 from quorum.log.record import HEADER_BYTES, WITH_BODY
 from quorum.log.recovery import Recovered
-from quorum.log.reserve import Reserve
-from quorum.log.segments import HEADER_BLOCK, Listed, Segment, create_segment, segment_path
+from quorum.log.segment_files.index import write_index_if_room
+from quorum.log.segment_files.manifest import Manifest, commit_manifest, prepare_manifest
+from quorum.log.segment_files.reserve import Reserve
+from quorum.log.segment_files.segments import HEADER_BLOCK, Listed, Segment, create_segment, segment_path
 from quorum.log.table import GroupState
 
 SEGMENT_RECORDS = 1 << 15

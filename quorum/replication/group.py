@@ -44,13 +44,14 @@ from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
 from quorum.replication.leadership import Leadership
 from quorum.replication.library import LibraryNode, Owner
+from quorum.replication.log_space import LogSpaceGate
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Answers, Outbox
 from quorum.replication.quarantine import Quarantine, RecoveryResponse
 from quorum.replication.recovery import Recovery
 from quorum.replication.replicator import Replicator
 from quorum.replication.snapshots import SnapshotInstaller
-from quorum.replication.storage import LogSpaceGate, NodeLog, SnapshotSource
+from quorum.replication.storage import NodeLog, SnapshotSource
 
 COMMAND_BYTE = bytes([codec.COMMAND])
 

@@ -14,9 +14,9 @@ from quorum.replication.engine import SLOWER, RaftEngine
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
 from quorum.replication.library import RaftState, Timing
+from quorum.replication.log_space import LogSpaceGate
 from quorum.replication.outbox import Outbox
 from quorum.replication.replicator import Replicator
-from quorum.replication.storage import LogSpaceGate
 
 ReadCallback = Callable[[int | None], None]
 CALM_S = 1.0

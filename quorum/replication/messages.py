@@ -16,10 +16,10 @@ from quorum.replication.errors import ReplicationFailed
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
 from quorum.replication.leadership import ReadIndex
+from quorum.replication.log_space import LogSpaceGate
 from quorum.replication.outbox import Answers, Outbox
 from quorum.replication.quarantine import Quarantine
 from quorum.replication.replicator import Replicator
-from quorum.replication.storage import LogSpaceGate
 
 
 class Messages:

@@ -25,8 +25,9 @@ from quorum.replication.engine import RaftEngine
 from quorum.replication.errors import ReplicationFailed, WireError
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
+from quorum.replication.log_space import LogSpaceGate
 from quorum.replication.outbox import Answers
-from quorum.replication.storage import LogSpaceGate, Received, SnapshotSource
+from quorum.replication.storage import Received, SnapshotSource
 
 WINDOW_CHUNKS = 4
 """Maximum number of chunks in flight to one follower."""

@@ -15,10 +15,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from quorum.client.errors import NotFound, QuorumError
-from quorum.spark import open_views
 from quorum.spark.errors import OptionError, QuorumSparkError
 from quorum.spark.options import SourceOptions, apparent_use, sink_options, source_options
-from quorum.spark.partitions import (
+from quorum.spark.reading import open_views
+from quorum.spark.reading.partitions import (
     KEPT_VIEWS,
     Range,
     default_partitions,
@@ -26,7 +26,7 @@ from quorum.spark.partitions import (
     read_range,
     split,
 )
-from quorum.spark.pushdown import Pushed, PushFilters, push
+from quorum.spark.reading.pushdown import Pushed, PushFilters, push
 from quorum.spark.rows import wanted_fields
 from quorum.spark.schema import check_projection, parse_fields, seen_fields, source_schema
 from quorum.spark.selector_text import check
@@ -68,9 +68,9 @@ class QuorumSource(DataSource):
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from quorum.spark.failing_stream import RefusedStream
-        from quorum.spark.stream import ConsumeReader
-        from quorum.spark.tail import TailReader
+        from quorum.spark.reading.failing_stream import RefusedStream
+        from quorum.spark.reading.stream import ConsumeReader
+        from quorum.spark.reading.tail import TailReader
 
         try:
             options = source_options(self.options, "stream")

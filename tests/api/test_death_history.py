@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorum.api.dead_letters.history import Death, Letter, letter_of
-from quorum.client.admin.redrive import moved_back
 from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
+from quorum.redrive import moved_back
 from quorum.v1 import queue_pb2 as pb
 
 KEYS = ("queue", "reason", "count", "exchange", "routing-keys", "time", "original-expiration")

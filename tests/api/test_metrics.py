@@ -18,8 +18,8 @@ from fifo.versions import CURRENT
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
 from quorum.api.session.client_session import ClientSession
-from quorum.cli.local_cluster import free_ports
 from quorum.errors import OperatorError
+from quorum.local_cluster.ports import free_ports
 from quorum.node import queries as q
 from support.members.served import serving
 from support.members.services import Api

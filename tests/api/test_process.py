@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from quorum.cli.local_cluster import free_ports
+from quorum.local_cluster.ports import free_ports
 
 ENDS_S = 120
 PROGRAM = """

@@ -13,7 +13,7 @@ from fifo.effects import Ok
 from fifo.versions import BASE
 from quorum.api.hub import published_state
 from quorum.api.status import StatusError
-from quorum.cli.cluster import _versions
+from quorum.cli.commands.cluster import _versions
 from quorum.client.admin.records import ClusterStatus
 from quorum.v1 import admin_pb2
 from support.members.cluster import Cluster

@@ -20,9 +20,9 @@ from quorum.client.messages.batch import BatchReader
 from support.fake_server.server import FakeCluster, FakeNode
 
 try:
-    import quorum.cli.local_cluster  # noqa: F401
-except ImportError:  # the command line is a room of its own; nothing here starts members
-    sys.modules["quorum.cli.local_cluster"] = types.SimpleNamespace(LocalCluster=None)  # type: ignore[assignment]
+    import quorum.local_cluster.cluster  # noqa: F401
+except ImportError:  # local clusters are a room of their own; nothing here starts members
+    sys.modules["quorum.local_cluster.cluster"] = types.SimpleNamespace(LocalCluster=None)  # type: ignore[assignment]
 
 from quorum.bench.backlog import BacklogResult, directory_bytes, tenths
 from quorum.bench.receivers import FIELD

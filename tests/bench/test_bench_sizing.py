@@ -11,7 +11,7 @@ from quorum.bench import sizing
 from quorum.bench.plan import Plan
 from quorum.bench.run import BenchFailed
 from quorum.bench.sizing import ROWS, Reading, Sizes, counted_bytes
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 
 SHOWN = """\
 ESTAB 0 0 127.0.0.1:7401 127.0.0.1:50000 cubic bytes_sent:700 bytes_acked:701 bytes_received:30 segs_out:9

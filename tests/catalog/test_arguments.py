@@ -26,7 +26,7 @@ from quorum.catalog.arguments import (
     with_past_defaults,
 )
 from quorum.catalog.machine import CatalogMachine
-from quorum.client.admin.rabbitmq_definitions import PLACEMENT
+from quorum.definitions.rabbitmq_definitions import PLACEMENT
 from quorum.node.wire.operations import needed_version
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES
 

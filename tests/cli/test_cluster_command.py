@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from quorum.cli.local_cluster import LocalCluster, free_ports
-from quorum.cli.processes import ProcessId
 from quorum.errors import ClusterError
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.ports import free_ports
+from quorum.local_cluster.processes import ProcessId
 from support.forked_commands import ForkedCommands
 from support.repository import ROOT
 

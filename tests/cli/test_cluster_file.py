@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quorum.cli.cluster_file import read_cluster_file
-from quorum.cli.local_cluster import LocalCluster
 from quorum.errors import ClusterError
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.cluster_file import read_cluster_file
 
 GOOD = {"client": "127.0.0.1:1", "peer": "127.0.0.1:2"}
 

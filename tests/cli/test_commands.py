@@ -19,10 +19,10 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from quorum.cli.commands.serve import allow_open_files
 from quorum.cli.console import CliError, pairs, scalar
 from quorum.cli.json_lines import to_line
 from quorum.cli.main import app
-from quorum.cli.serve import allow_open_files
 from quorum.client.admin.records import BrowsedMessage
 from quorum.v1 import admin_pb2, queue_pb2
 from support.fake_server.server import FakeCluster, FakeNode

@@ -251,7 +251,7 @@ def test_a_logged_traceback_shows_no_local_variables(
 ) -> None:
     import structlog
 
-    from quorum.cli.serve import log_to_stderr
+    from quorum.cli.commands.serve import log_to_stderr
 
     def fail(secret: str) -> None:
         raise ValueError("no")

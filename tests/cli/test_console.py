@@ -15,13 +15,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from quorum.cli import cluster, console, subscriptions
+from quorum.cli import console
+from quorum.cli.commands import cluster, subscriptions
+from quorum.cli.commands.queues import print_list, shown
 from quorum.cli.console import Patience, closing, note, print_error, still_trying
-from quorum.cli.counts import counted
-from quorum.cli.queues import print_list, shown
 from quorum.client.admin.records import ClusterStatus, QueueInfo
 from quorum.client.client import CLOSE_TIMEOUT_MS
 from quorum.client.errors import PermissionRefused, QuorumError, TimedOut
+from quorum.counts import counted
 from quorum.v1 import admin_pb2
 
 OBEYED = "g\x1b]0;title\x07\x1b[2J\x1b]52;c;cm0=\x07\x7f\x9b1m\u202e\u2028\nroot# [red]"

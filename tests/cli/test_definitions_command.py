@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from quorum.cli.console import CliError
 from quorum.cli.main import app
-from quorum.client.admin import definition_files
+from quorum.definitions import definition_files
 from support.members.served import served_in_a_thread
 
 FILE = {

@@ -20,14 +20,14 @@ import pytest
 import typer
 
 from quorum.api.process import run
-from quorum.cli import doctor
-from quorum.cli.certificates import create
-from quorum.cli.local_cluster import free_ports
+from quorum.cli.commands import doctor
+from quorum.cli.commands.certificates import create
 from quorum.config import load
 from quorum.errors import ConfigError, how_to_install
+from quorum.local_cluster.ports import free_ports
 from quorum.log.log import LOCK
 from quorum.node.identity.identity import Founding, record_start
-from quorum.node.maintenance.new_cluster import new_cluster
+from quorum.node.offline.new_cluster import new_cluster
 from support.hostile.certificates import issue
 from support.log.data_directories import NAMES, Data
 

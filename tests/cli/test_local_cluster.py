@@ -20,13 +20,15 @@ import pytest
 
 from quorum.api.security.certificates import Certificates
 from quorum.api.security.named_files import peer_security
-from quorum.cli import cluster as cluster_commands
-from quorum.cli import local_cluster, processes
-from quorum.cli.local_cluster import PORTS, LocalCluster, free_ports
-from quorum.cli.processes import MemberProcess, ProcessId, stop
+from quorum.cli.commands import cluster as cluster_commands
 from quorum.client.connection.endpoints import parse_url
 from quorum.config import load
 from quorum.errors import ClusterError
+from quorum.local_cluster import cluster as local_cluster
+from quorum.local_cluster import processes
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.ports import PORTS, free_ports
+from quorum.local_cluster.processes import MemberProcess, ProcessId, stop
 from quorum.log.files import RealFiles
 from quorum.log.log import LOCK
 

@@ -8,7 +8,7 @@ import sys
 
 SCRIPT = """
 import os
-from quorum.cli.serve import set_up_libraries
+from quorum.cli.commands.serve import set_up_libraries
 set_up_libraries()
 import numpy
 print(len(os.listdir("/proc/self/task")), os.environ["OPENBLAS_NUM_THREADS"])

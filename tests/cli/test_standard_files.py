@@ -18,8 +18,8 @@ import pytest
 import typer.main
 
 import quorum.sync
-from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
+from quorum.local_cluster.cluster import LocalCluster
 from support.members.served import served_in_a_thread
 from support.repository import ROOT
 
@@ -132,7 +132,7 @@ def test_a_delay_that_is_too_long_is_refused_by_its_option(url: str) -> None:
 
 LOGS = """
 import os, signal, structlog, sys
-from quorum.cli.serve import log_to_stderr
+from quorum.cli.commands.serve import log_to_stderr
 
 log_to_stderr("info", {form!r})
 for number in range(3_000):  # more than a buffer takes

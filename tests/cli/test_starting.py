@@ -13,11 +13,12 @@ import pytest
 
 from quorum import sync
 from quorum.api.listening import check_ports
-from quorum.cli import local_cluster
 from quorum.cli.console import print_error
-from quorum.cli.local_cluster import HOST, LocalCluster, free_ports
 from quorum.config import load
 from quorum.errors import ClusterError, OperatorError
+from quorum.local_cluster import cluster as local_cluster
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.ports import HOST, free_ports
 
 LIMIT_S = 120.0
 

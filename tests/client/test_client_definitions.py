@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 import quorum
 import quorum.sync
-from quorum.client.admin import definition_files, definitions
-from quorum.client.admin.definition_files import DefinitionsError, text_of
-from quorum.client.admin.definitions import ImportReport
+from quorum.client.admin import definitions
+from quorum.client.admin.definitions import DefinitionsError, ImportReport
 from quorum.client.client import Client
 from quorum.client.connection.endpoints import Channels, Service
+from quorum.definitions import definition_files
+from quorum.definitions.definition_files import text_of
 from support.members.served import served, served_in_a_thread
 
 LIMIT_S = 60.0

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import quorum
 from quorum.catalog.policies import matches
-from quorum.client.admin.definition_files import Contents, Definition, DefinitionsError
-from quorum.client.admin.definitions import read_definitions
-from quorum.client.admin.rabbitmq_definitions import pattern_of
+from quorum.client.admin.definitions import DefinitionsError, read_definitions
 from quorum.client.values import values_to_dict
+from quorum.definitions.definition_files import Contents, Definition
+from quorum.definitions.rabbitmq_definitions import pattern_of
 from support.members.served import served
 
 

@@ -11,16 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from quorum.client.admin.records import Redriven
-from quorum.client.admin.redrive import (
-    MAX_PASSED,
-    MAX_REASONS,
-    ROUND_BYTES,
-    Bounds,
-    CannotTake,
-    Redrive,
-    redrive,
-)
+from quorum.client.admin.redrive import MAX_PASSED, ROUND_BYTES, redrive
 from quorum.client.errors import (
     ClosedError,
     NotFound,
@@ -31,6 +22,7 @@ from quorum.client.errors import (
     TimedOut,
     VoidDelivery,
 )
+from quorum.redrive import MAX_REASONS, Bounds, CannotTake, Redrive, Redriven
 
 GRAVE = "grave"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import google.rpc.status_pb2
 import pytest
 
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.repository import ROOT
 
 EXAMPLE = ROOT / "tests" / "languages" / "javascript"

@@ -31,7 +31,58 @@ CLIENT: Floors = (
     ("admin/", "bulk/"),
     ("client",),
 )
-FLOORS = {"quorum/api": API, "quorum/client": CLIENT}
+NODE: Floors = (
+    ("errors", "schedule"),
+    ("identity/",),
+    ("leases/", "maintenance/", "wire/"),
+    ("member_config", "queries"),
+    ("events",),
+    ("repair/", "sessions/"),
+    ("replica/",),
+    ("cluster/",),
+    ("opening", "reads/"),
+    ("driver", "member", "offline/"),
+)
+CLI: Floors = (
+    ("console", "json_lines"),
+    ("commands/",),
+    ("pipelines/",),
+    ("main",),
+)
+LOG: Floors = (
+    ("errors", "files", "record", "table"),
+    ("segment_files/",),
+    ("snapshots/",),
+    ("contents", "inspection", "journal", "reader", "recovery", "references", "store", "writer"),
+    ("maintenance/",),
+    ("log",),
+)
+SPARK: Floors = (
+    (
+        "errors",
+        "failures",
+        "java",
+        "lag",
+        "options",
+        "rows",
+        "schema",
+        "selector_text",
+        "service",
+        "translate",
+        "variant",
+    ),
+    ("reading/", "sink"),
+    ("session", "source"),
+    ("pipelines/",),
+)
+FLOORS = {
+    "quorum/api": API,
+    "quorum/log": LOG,
+    "quorum/client": CLIENT,
+    "quorum/node": NODE,
+    "quorum/cli": CLI,
+    "quorum/spark": SPARK,
+}
 
 
 def floor_of(floors: Floors) -> Mapping[str, int]:
@@ -86,3 +137,7 @@ def test_every_room_has_a_floor(package: str) -> None:
 def test_an_import_upwards_or_to_a_neighbour_would_be_noticed(low: str, high: str) -> None:
     assert upward(API, [(low, high)]) == [f"{low} -> {high}"]
     assert upward(API, [("process", "server"), ("shares", "status"), ("server", "status")]) == []
+
+
+def test_a_running_member_uses_no_tool_for_a_stopped_one() -> None:
+    assert upward(NODE, [("member", "offline/")]) == ["member -> offline/"]

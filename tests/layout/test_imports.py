@@ -23,6 +23,9 @@ ALLOWED = {
     "quorum.errors": (),
     "quorum.addresses": (),
     "quorum.columns": (),
+    "quorum.counts": (),
+    "quorum.redrive": (),
+    "quorum.definitions": ("quorum.v1",),
     "quorum.catalog": ("fifo", "quorum_selectors", "quorum.addresses"),
     "quorum.log": ("quorum.errors",),
     "quorum.replication": ("quorum.log", "quorum.errors"),
@@ -65,10 +68,11 @@ ALLOWED = {
         "quorum.node",
         "quorum",  # the version
         "quorum.api",
-        "quorum.client",
+        "quorum.definitions",
+        "quorum.redrive",
     ),
-    "quorum.client": ("quorum.v1",),
-    "quorum.sync": ("quorum.client", "quorum.v1"),
+    "quorum.client": ("quorum.v1", "quorum.definitions", "quorum.redrive"),
+    "quorum.sync": ("quorum.client", "quorum.redrive", "quorum.v1"),
     "quorum.bulk": ("quorum.client", "quorum.v1"),
     "quorum": ("quorum.client", "quorum.sync", "quorum.bulk"),
     "quorum.__main__": ("quorum.cli",),
@@ -81,8 +85,19 @@ ALLOWED = {
         "quorum.histories",
     ),
     "pyspark_quorum": ("quorum.spark",),
+    "quorum.local_cluster": (
+        "quorum.addresses",
+        "quorum.counts",
+        "quorum.errors",
+        "quorum.v1",
+        "quorum.log",
+        "quorum.node",
+        "quorum.client",
+        "quorum.sync",
+    ),
     "quorum.cli": (
         "quorum.addresses",
+        "quorum.counts",
         "quorum",
         "quorum_selectors",
         "quorum.v1",
@@ -96,6 +111,9 @@ ALLOWED = {
         "quorum.bench",
         "quorum.demo",
         "quorum.histories",
+        "quorum.local_cluster",
+        "quorum.redrive",
+        "quorum.definitions",
         "quorum.spark",
     ),
     "quorum.bench": (
@@ -105,12 +123,20 @@ ALLOWED = {
         "quorum.v1",
         "quorum.client",
         "quorum.sync",
-        "quorum.cli",
         "quorum.errors",
+        "quorum.local_cluster",
         "quorum.spark",
     ),
-    "quorum.pytest_plugin": ("quorum", "quorum.sync", "quorum.cli"),
-    "quorum.demo": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
+    "quorum.pytest_plugin": ("quorum", "quorum.sync", "quorum.local_cluster"),
+    "quorum.demo": (
+        "quorum",
+        "quorum.counts",
+        "quorum.v1",
+        "quorum.client",
+        "quorum.sync",
+        "quorum.errors",
+        "quorum.local_cluster",
+    ),
 }
 
 OWN = ("quorum", "fifo", "quorum_selectors", "pyspark_quorum")
@@ -173,8 +199,10 @@ def test_imports_run_downwards_only() -> None:
         ("quorum.client.session.session", "quorum.node.member"),
         ("quorum.client.session.session", "fifo.commands"),
         ("quorum.spark.source", "quorum.node.member"),
-        ("quorum.histories.judge", "quorum.spark.verify"),
+        ("quorum.histories.judge", "quorum.spark.pipelines.verify"),
         ("quorum.api.server", "quorum.spark.source"),
+        ("quorum.api.http.json_api", "quorum.client.admin.redrive"),
+        ("quorum.api.server", "quorum.client.errors"),
         ("quorum.node.member", "quorum.api.hub.hub"),
         ("quorum.cellar.wine", "quorum.v1.queue_pb2"),
         ("quorum.node.member", "quorum.cellar.wine"),
@@ -334,7 +362,7 @@ NOT_AT_START = {
     "quorum.client",
     "quorum.demo",
     "quorum.histories",
-    "quorum.node.maintenance.new_cluster",
+    "quorum.node.offline.new_cluster",
     "quorum.spark",
     "quorum.sync",
     "starlette",
@@ -349,7 +377,7 @@ is that of imports."""
 def test_a_member_starts_without_what_only_some_members_need() -> None:
     """The modules that `quorum node` imports before it serves, and the client beside them."""
     found = imported_by(
-        "quorum.cli.main", "quorum.cli.serve", "quorum.api.process", "quorum.api.security.reloading"
+        "quorum.cli.main", "quorum.cli.commands.serve", "quorum.api.process", "quorum.api.security.reloading"
     )
     assert {"grpc", "numpy", "quorum.node.member"} <= found
     assert NOT_AT_START & found == set()
@@ -359,6 +387,11 @@ def test_a_member_starts_without_what_only_some_members_need() -> None:
 def test_the_help_of_the_command_does_without_what_single_commands_need() -> None:
     heavy = {"asyncio", "importlib.metadata", "rich", "ssl"}
     assert heavy & imported_by("quorum.cli.main") == set()
+
+
+def test_a_local_cluster_does_without_the_command() -> None:
+    found = imported_by("quorum.local_cluster.cluster", "quorum.local_cluster.certificate_files")
+    assert {"click", "quorum.cli", "rich", "typer"} & found == set()
 
 
 QUICK = ("fifo.", "quorum.catalog.", "quorum.node.", "quorum.api.")

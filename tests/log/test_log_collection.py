@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorum.log import Collection, EntryMissing, Log, LogDamaged, LogFailed, LogFull, Retained, Retention
-from quorum.log.index import Columns, Sealed, index_path
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segments import HEADER_BLOCK, segment_path
+from quorum.log.segment_files.index import Columns, Sealed, index_path
+from quorum.log.segment_files.segments import HEADER_BLOCK, segment_path
 from support.examples import examples
 from support.log.disk import Crashed, SimDisk
 from support.log.model import DIRECTORY, Script, segment_of

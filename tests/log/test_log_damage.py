@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from quorum.log import Log, LogDamaged, LogError, LogUnknown, inspect
-from quorum.log.index import index_path
-from quorum.log.manifest import MANIFEST
 from quorum.log.record import HEADER_BYTES, Stamp, crc32c
-from quorum.log.segments import HEADER_BLOCK, segment_path
+from quorum.log.segment_files.index import index_path
+from quorum.log.segment_files.manifest import MANIFEST
+from quorum.log.segment_files.segments import HEADER_BLOCK, segment_path
 from quorum.log.table import OFFSET_MASK
 from support.log.disk import Inode, SimDisk
 from support.log.model import DIRECTORY, Script, observe, segment_of, visible

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quorum.log import EntryMissing, Journal, Log, LogDamaged, RecordKind
 from quorum.log.reader import ENTRY_OVERHEAD_BYTES, RecentBodies
-from quorum.log.snapshot_files import CHUNK_BYTES, SnapshotDamaged, decode_snapshot, encode_snapshot
+from quorum.log.snapshots.snapshot_files import CHUNK_BYTES, SnapshotDamaged, decode_snapshot, encode_snapshot
 from support.log.disk import Crashed, SimDisk
 from support.log.model import DIRECTORY
 

@@ -1,4 +1,5 @@
-"""Snapshots that come from another member (quorum/log/received.py): on disk as they come, and taken only when whole."""
+"""Snapshots that come from another member (quorum/log/snapshots/received.py): on disk as they come, and taken only when
+whole."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from quorum.log import Log, LogFailed, LogFull
-from quorum.log.received import SYNC_CHUNKS, ReceivedSnapshot
 from quorum.log.record import crc32c
-from quorum.log.snapshot_files import CHUNK_BYTES
+from quorum.log.snapshots.received import SYNC_CHUNKS, ReceivedSnapshot
+from quorum.log.snapshots.snapshot_files import CHUNK_BYTES
 from support.log.disk import SimDisk, SimFile
 
 GROUP = 1
@@ -199,7 +200,7 @@ def test_without_room_it_waits_and_goes_on_where_it_was(monkeypatch: pytest.Monk
         def no_room(*_: object) -> int:
             raise OSError(errno.ENOSPC, "no room")
 
-        full.setattr("quorum.log.received.write_fully", no_room)
+        full.setattr("quorum.log.snapshots.received.write_fully", no_room)
         full.setattr(type(log), "release_reserve", lambda log: False)
         for _ in range(3):
             at = received.received
@@ -232,7 +233,7 @@ def test_without_room_for_the_header_no_file_stays_open(monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, "no room")
 
     monkeypatch.setattr(SimDisk, "open", noted)
-    monkeypatch.setattr("quorum.log.received.write_fully", no_room)
+    monkeypatch.setattr("quorum.log.snapshots.received.write_fully", no_room)
     monkeypatch.setattr(type(log), "release_reserve", lambda log: False)
     with pytest.raises(LogFull):
         begun(log)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorum.log import Log, LogFailed, LogFull
-from quorum.log.reserve import COLLECTOR_SEGMENTS, RESERVE_SEGMENTS, Reserve
-from quorum.log.segments import segment_path
+from quorum.log.segment_files.reserve import COLLECTOR_SEGMENTS, RESERVE_SEGMENTS, Reserve
+from quorum.log.segment_files.segments import segment_path
 from support.log.disk import SimDisk
 from support.log.model import DIRECTORY
 

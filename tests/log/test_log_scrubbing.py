@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from quorum.log import Damage, Log, inspect
-from quorum.log.examining import Finding, Remedy
-from quorum.log.index import index_path
-from quorum.log.manifest import MANIFEST
+from quorum.log.maintenance.examining import Finding, Remedy
+from quorum.log.maintenance.scrubber import REMEMBER_BYTES, SCRUBBED
 from quorum.log.record import HEADER_BYTES, Stamp
-from quorum.log.scanner import Scanner, headers_from
-from quorum.log.scrubber import REMEMBER_BYTES, SCRUBBED
-from quorum.log.segments import HEADER_BLOCK, decode_header, segment_path
+from quorum.log.segment_files.index import index_path
+from quorum.log.segment_files.manifest import MANIFEST
+from quorum.log.segment_files.scanner import Scanner, headers_from
+from quorum.log.segment_files.segments import HEADER_BLOCK, decode_header, segment_path
 from support.log.disk import SimDisk, SimFile
 from support.log.model import DIRECTORY
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from quorum.log import EntryMissing, Journal, Log, LogDamaged, NotCached, Retained, writer
-from quorum.log.segments import HEADER_BLOCK, segment_path
-from quorum.replication.storage import BESIDE_ENTRIES
+from quorum.log.segment_files.segments import HEADER_BLOCK, segment_path
+from quorum.replication.log_space import BESIDE_ENTRIES
 from support.log.disk import SimDisk
 from support.log.model import DIRECTORY
 from support.log.usage import usage

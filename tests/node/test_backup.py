@@ -1,4 +1,4 @@
-"""Backups of a stopped member (quorum/node/maintenance/backup.py): whole or not there, and no member runs on one."""
+"""Backups of a stopped member (quorum/node/offline/backup.py): whole or not there, and no member runs on one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from quorum.cli.main import app
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segments import HEADER_BLOCK
-from quorum.node.maintenance.backup import BackupError, create_backup, refuse_backup, verify_backup
+from quorum.log.segment_files.segments import HEADER_BLOCK
+from quorum.node.offline.backup import BackupError, create_backup, refuse_backup, verify_backup
 from support.log.data_directories import Data, tree
 
 

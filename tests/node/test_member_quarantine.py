@@ -14,7 +14,7 @@ from fifo.queries import group as queries
 from quorum.catalog.members import AddMember
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
-from quorum.node.maintenance.lost_log import begin_again, open_log, quarantine
+from quorum.node.offline.lost_log import begin_again, open_log, quarantine
 from quorum.node.replica.bootstrap import Bootstrap
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group

@@ -1,4 +1,4 @@
-"""A new cluster from the data of one member (quorum/node/maintenance/new_cluster.py): what it has, what is refused, and
+"""A new cluster from the data of one member (quorum/node/offline/new_cluster.py): what it has, what is refused, and
 that an interruption changes nothing. tests/processes/test_processes_recovery.py does it with real members."""
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from quorum.cli.main import app
 from quorum.errors import OperatorError
 from quorum.log import RealFiles
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segments import HEADER_BLOCK
+from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.node.identity.identity import Founding, Identity, IdentityError, read_identity, record_start
-from quorum.node.maintenance import new_cluster as module
-from quorum.node.maintenance.backup import BackupError, create_backup
-from quorum.node.maintenance.new_cluster import CannotRecover, Found, LossNotAccepted, new_cluster
-from quorum.node.maintenance.offline_check import check
+from quorum.node.offline import new_cluster as module
+from quorum.node.offline.backup import BackupError, create_backup
+from quorum.node.offline.new_cluster import CannotRecover, Found, LossNotAccepted, new_cluster
+from quorum.node.offline.offline_check import check
 from quorum.node.replica.bootstrap import quarantine
 from quorum.node.wire.operations import Command
 from quorum.replication.codec import COMMAND

@@ -1,4 +1,4 @@
-"""The offline check of a data directory (quorum/node/maintenance/offline_check.py) and `quorum log inspect`: what is
+"""The offline check of a data directory (quorum/node/offline/offline_check.py) and `quorum log inspect`: what is
 damaged is found and named, what is whole is called good, and no file makes them fail."""
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typer.testing import CliRunner, Result
 
 from fifo import commands as c
 from quorum.catalog.machine import CatalogMachine
-from quorum.cli import data_files
+from quorum.cli.commands import data_files
 from quorum.cli.console import CliError
 from quorum.cli.main import app
 from quorum.log import Log, Retained, inspect
 from quorum.log.files import RealFiles
 from quorum.log.inspection import FileKind, kind_of
-from quorum.log.manifest import decode_manifest, encode_manifest
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segments import HEADER_BLOCK
+from quorum.log.segment_files.manifest import decode_manifest, encode_manifest
+from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.log.table import Cut
 from quorum.node.identity.identity import Founding, IdentityError, read_identity, record_start
 from quorum.node.identity.log_owner import claim_log
-from quorum.node.maintenance.lost_log import open_log
-from quorum.node.maintenance.offline_check import (
+from quorum.node.offline.lost_log import open_log
+from quorum.node.offline.offline_check import (
     FETCH,
     REPLACE,
     SNAPSHOT,

@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.processes import damage, disks, features, links, losses, membership, scenarios, unlike
 from support.processes.cluster import FaultyCluster
 from support.processes.hostile import hostile_connections

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.processes.cluster import FaultyCluster
 
 C = TypeVar("C", bound=LocalCluster)

@@ -16,9 +16,9 @@ import pytest
 
 import quorum.sync
 from quorum.bulk import BulkClient, StagedPart
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message
 from quorum.client.errors import NotFound, RefusedError, UsageError
+from quorum.local_cluster.cluster import LocalCluster
 from support.processes.load import CONNECT_LIMIT_MS
 from support.repository import ROOT
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.processes import features, links, scenarios
 from support.processes.cluster import FaultyCluster
 

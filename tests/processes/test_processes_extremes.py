@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.v1 import queue_pb2
 from support.hostile import extremes
 from support.processes.load import CONNECT_LIMIT_MS

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import quorum.sync
-from quorum.cli import local_cluster
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client.errors import PermissionRefused
+from quorum.local_cluster import ports
+from quorum.local_cluster.cluster import LocalCluster
 from support.repository import ROOT
 
 LIMIT_S = 60.0
@@ -43,7 +43,7 @@ def commands() -> list[str]:
 def test_the_commands_of_the_page_make_the_first_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_cluster, "HOST", own_address())
+    monkeypatch.setattr(ports, "HOST", own_address())
     cluster = LocalCluster(tmp_path / "etc", 1, secured=True)
     shutil.copy(cluster.certificates / "ca.pem", cluster.directory)
     written, owned, address, *rest = commands()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.processes.load import CONNECT_LIMIT_MS
 
 SPARE_FOR_CLIENTS = 60

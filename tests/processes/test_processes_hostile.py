@@ -25,8 +25,8 @@ from grpc_health.v1 import health_pb2
 import quorum
 from quorum.api.http.calls import CALLS, PREFIX
 from quorum.api.security.rights import BY_METHOD
-from quorum.cli.local_cluster import HOST
 from quorum.client.errors import RefusedError, UsageError
+from quorum.local_cluster.ports import HOST
 from support.hostile.connections import PREFACE, call, headers_of
 from support.hostile.http2 import END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
 from support.processes.hostile import hostile_connections

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.processes import membership
 
 

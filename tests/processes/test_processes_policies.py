@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message
 from quorum.client.errors import RefusedError
+from quorum.local_cluster.cluster import LocalCluster
 from support.processes.load import CONNECT_LIMIT_MS
 
 QUEUES = 60

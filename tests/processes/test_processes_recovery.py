@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.log.data_directories import tree
 from support.processes import recovery
 from support.processes.recovery import ACCEPT, SETTLED, SYNCED, body, run

@@ -17,9 +17,9 @@ import grpc
 import pytest
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message, encode_batch
 from quorum.client.values import arguments
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 from support.processes.load import CONNECT_LIMIT_MS
 from support.processes.raw_client import FRAME_BYTES, RawSession, reason_of, status_of

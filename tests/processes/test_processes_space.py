@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster, LocalMember
-from quorum.cli.processes import MemberProcess
 from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.member import LocalMember
+from quorum.local_cluster.processes import MemberProcess
 from support.log.faulty_files import Faults
 from support.processes.cluster import FaultyCluster, all_equal
 from support.processes.load import CONNECT_LIMIT_MS, leader_of
@@ -44,7 +45,7 @@ MEMBER = f"""
 import sys
 from pathlib import Path
 from quorum.api.process import Disk, run
-from quorum.cli.serve import log_to_stderr
+from quorum.cli.commands.serve import log_to_stderr
 from quorum.config import load
 
 config = load(Path(sys.argv[sys.argv.index("--config") + 1]))

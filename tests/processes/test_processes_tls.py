@@ -23,10 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 import quorum
-from quorum.cli.certificate_files import write_certificates
-from quorum.cli.local_cluster import HOST, LocalCluster
 from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import PermissionRefused, UnavailableError
+from quorum.local_cluster.certificate_files import write_certificates
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.ports import HOST
 from support.histories import checkers
 from support.processes import scenarios
 from support.processes.load import CONNECT_LIMIT_MS, Recorder

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import structlog
 
-from quorum.cli.certificates import create
+from quorum.cli.commands.certificates import create
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.replication.errors import WireError
 from quorum.replication.network import connection as connection_module

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quorum.log import received, snapshot_files, snapshots
 from quorum.log.record import crc32c
+from quorum.log.snapshots import kept_snapshots, received, snapshot_files
 from quorum.replication import codec, library, replicator
 from quorum.replication.codec import (
     AppendAnswer,
@@ -458,7 +458,7 @@ def test_a_transfer_goes_on_after_lost_pieces() -> None:
 
 def test_a_transfer_goes_on_where_it_was_after_the_receiver_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was received is on disk; it is looked through a chunk at a time, and the leader waits for that."""
-    for module in (received, snapshot_files, snapshots):
+    for module in (received, snapshot_files, kept_snapshots):
         monkeypatch.setattr(module, "CHUNK_BYTES", 500)
     monkeypatch.setattr(received, "SYNC_CHUNKS", 1)
     world = RealLogWorld(3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cases.amqp_filter_cases import CASES as AMQP_CASES
 from cases.clauses import Case, FilterCase, X
 from cases.jms_cases import CASES as JMS_CASES
-from quorum.cli.selector_eval import evaluate_lines
+from quorum.cli.commands.selector_eval import evaluate_lines
 from support.examples import examples
 
 

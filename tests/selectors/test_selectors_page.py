@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorum.cli.selector_eval import evaluate_lines
+from quorum.cli.commands.selector_eval import evaluate_lines
 from quorum_selectors import jms
 from quorum_selectors.block_columns import BLOCK_SIZE
 from quorum_selectors.errors import SelectorError

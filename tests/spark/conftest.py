@@ -12,7 +12,7 @@ import pytest
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.spark import environment
 from support.spark.jvm import Jvm
 

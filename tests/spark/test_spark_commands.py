@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quorum import sync
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.repository import ROOT
 from support.spark.environment import FAST_START, PATHS
 

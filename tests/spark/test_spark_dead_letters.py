@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from quorum import sync
-from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import OptionError
-from quorum.spark import dead_letters as module
-from quorum.spark.dead_letters import Counted, Group, count, letters, selector_of
 from quorum.spark.failures import quiet_query_errors
+from quorum.spark.pipelines import dead_letters as module
+from quorum.spark.pipelines.dead_letters import Counted, Group, count, letters, selector_of
 from quorum.sync import Message
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ import pytest
 import quorum
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
 from quorum.histories import Recorder, Run
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.sync import Message
 from support.repository import ROOT
 from support.spark.cluster import LIMIT_S, POLL_S, Events, SparkCluster, settings

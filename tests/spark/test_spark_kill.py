@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from support.spark.kills import queue_to_queue
 
 LIMIT_S = 900

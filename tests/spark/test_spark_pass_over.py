@@ -1,4 +1,5 @@
-"""Reservations that are gone when a query asks for the next one (quorum/spark/stream.py): no Spark, no service."""
+"""Reservations that are gone when a query asks for the next one (quorum/spark/reading/stream.py): no Spark, no
+service."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import pytest
 
 from quorum.client.bulk.records import Reservation, SubscriptionState
 from quorum.client.errors import QuorumError, RefusedError
-from quorum.spark import DataLoss, stream
+from quorum.spark import DataLoss
+from quorum.spark.reading import stream
 from support.spark.streams import Driver, Offset
 
 

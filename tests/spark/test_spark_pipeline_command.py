@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorum.cli.console import CliError
-from quorum.cli.spark_options import heap
+from quorum.cli.pipelines.spark_options import heap
 from quorum.histories import Recorder, Run
 from support.repository import ROOT
 from support.spark.environment import FAST_START

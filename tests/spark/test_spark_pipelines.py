@@ -13,12 +13,13 @@ from pyspark.sql import functions as F
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli import queues, subscriptions
-from quorum.cli.live_selectors import of_cluster
-from quorum.cli.local_cluster import LocalCluster
-from quorum.spark import OptionError, QueryFailed, output_check, plain_failures
-from quorum.spark.archive import Archive, read_archive
-from quorum.spark.selectivity import asked, selectivity
+from quorum.cli.commands import queues, subscriptions
+from quorum.cli.pipelines.live_selectors import of_cluster
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.spark import OptionError, QueryFailed, plain_failures
+from quorum.spark.pipelines import output_check
+from quorum.spark.pipelines.archive import Archive, read_archive
+from quorum.spark.pipelines.selectivity import asked, selectivity
 from quorum.sync import Message
 from quorum_selectors.known_fields import DEFAULT_FIELD_NAMES
 

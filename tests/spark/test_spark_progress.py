@@ -13,9 +13,10 @@ import pytest
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
-from quorum.spark import lag, start_time
-from quorum.spark.start_time import first_since
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.spark import lag
+from quorum.spark.reading import start_time
+from quorum.spark.reading.start_time import first_since
 from support.spark.streams import Driver
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNull, LessThan, Not, StringContains
 
-from quorum.spark.pushdown import Pushed, push
+from quorum.spark.reading.pushdown import Pushed, push
 from quorum.spark.schema import parse_fields
 from quorum.spark.session import PUSH_DOWN
 from quorum_selectors import jms

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from quorum.api.bulk.json_values import Writer
 from quorum.client.values import set_value
-from quorum.spark.archived_fields import columns_of, distinct_texts
-from quorum.spark.selectivity import Asked, FieldUse, _Worker, asked, recommend, spoken
+from quorum.spark.pipelines.archived_fields import columns_of, distinct_texts
+from quorum.spark.pipelines.selectivity import Asked, FieldUse, _Worker, asked, recommend, spoken
 from quorum.v1 import queue_pb2
 from quorum_selectors import canonical, jms
 from quorum_selectors.block_columns import BlockColumns

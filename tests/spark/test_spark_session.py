@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 import quorum.spark
 from quorum.cli.console import CliError
-from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
-from quorum.cli.spark_options import settings_of
+from quorum.cli.pipelines.spark_options import settings_of
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import SetupError
 from quorum.spark.errors import QuorumSparkError
-from quorum.spark.output_check import check_written
+from quorum.spark.pipelines.output_check import check_written
 from quorum.spark.session import EXECUTOR_PATH, STARTS, _for_executors, _started, is_local
 
 

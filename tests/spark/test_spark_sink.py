@@ -13,9 +13,9 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client.bulk.records import StagedPart
 from quorum.client.errors import NotFound, PermissionRefused, QuorumError, RefusedError
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import QueryFailed, cause, plain_failures
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import sink_options

@@ -14,9 +14,10 @@ from pyspark.sql import functions as F
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client.errors import NotFound
-from quorum.spark import QueryFailed, open_views, plain_failures
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.spark import QueryFailed, plain_failures
+from quorum.spark.reading import open_views
 from quorum.spark.session import PUSH_DOWN
 from quorum.spark.source import open_view
 from quorum.sync import Message
@@ -63,7 +64,7 @@ def test_views_of_parents_that_have_ended_are_closed_and_of_others_kept(
 
     def opened_by(parent: int, count: int) -> list[int]:
         with monkeypatch.context() as patched:
-            patched.setattr("quorum.spark.open_views.os.getppid", lambda: parent)
+            patched.setattr("quorum.spark.reading.open_views.os.getppid", lambda: parent)
             return [open_view(cluster.url, queue, 1).view for _ in range(count)]
 
     of_other, of_ended = opened_by(other, 2), opened_by(ended, 3)

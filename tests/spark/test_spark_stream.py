@@ -10,12 +10,13 @@ import pytest
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client.bulk.records import Reservation
 from quorum.client.errors import RefusedError, ServiceError
-from quorum.spark import DataLoss, tail
-from quorum.spark.partitions import Range
-from quorum.spark.stream import Slice
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.spark import DataLoss
+from quorum.spark.reading import tail
+from quorum.spark.reading.partitions import Range
+from quorum.spark.reading.stream import Slice
 from quorum.sync import Message
 from support.spark.streams import ALL, Driver
 

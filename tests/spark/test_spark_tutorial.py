@@ -11,7 +11,7 @@ import pytest
 import quorum.spark
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark.options import KNOWN
 from quorum.spark.schema import ORDER
 from support.repository import ROOT

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from quorum.histories import HistoryError, Recorder, Run, judge
 from quorum.histories.records import COLUMNS, Record
 from quorum.histories.report import KINDS, Report
-from quorum.spark.history_input import TYPES, condition
-from quorum.spark.verify import verify
+from quorum.spark.pipelines.history_input import TYPES, condition
+from quorum.spark.pipelines.verify import verify
 from support.examples import examples
 from support.histories.cases import CASES, broken, done, in_queue, sent
 from support.histories.generated import some_history

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from quorum.cli.local_cluster import LocalCluster
 from quorum.histories.report import KINDS, totals
-from quorum.spark.verify import verify
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.spark.pipelines.verify import verify
 from support.processes.scenarios import kill_all
 
 if TYPE_CHECKING:

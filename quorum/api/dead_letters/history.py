@@ -48,7 +48,7 @@ MAX_COPIED = 1
 copies letters to k queues that have it as their target, no letter comes back, and still one message would make about k!
 of them. With this limit, it makes (k - 1) * MAX_CHAIN at most."""
 REDRIVEN = "redriven"
-"""The reason of a record that `quorum/client/admin/redrive.py` writes: a person has moved the message back."""
+"""The reason of a record that `quorum/redrive.py` writes: a person has moved the message back."""
 BY_ITSELF = ("expired", "maxlen")
 """Causes of death that need no consumer."""
 

@@ -1,6 +1,6 @@
 """What waits in a dead-letter queue, and moving it back to the queues where it died, for the page and for curl.
 
-The rules and the steps are those of `quorum queues redrive` (docs/dead-letters.md, client/admin/redrive.py). Here a
+The rules and the steps are those of `quorum queues redrive` (docs/dead-letters.md, quorum/redrive.py). Here a
 session of this member's own takes the messages and settles them, and requeues those that stay at its end.
 """
 
@@ -25,18 +25,18 @@ from quorum.api.session import outcomes as o
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.consumers import Consumer, Disposition
 from quorum.api.status import Code, Status, StatusError, exhausted, make, unavailable
-from quorum.client.admin.records import Redriven
-from quorum.client.admin.redrive import (
+from quorum.node.wire import batches
+from quorum.redrive import (
     HISTORY,
     Bounds,
     CannotTake,
     InDoubt,
     Redrive,
+    Redriven,
     Refused,
     last_death,
     other_is_active,
 )
-from quorum.node.wire import batches
 from quorum.v1 import queue_pb2
 
 LOOKED_AT = 1_000

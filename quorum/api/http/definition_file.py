@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 from quorum.api.http.json_codec import JsonError
-from quorum.client.admin import definition_files
-from quorum.client.admin.definition_files import FORMAT_KEY, DefinitionsError
+from quorum.definitions import definition_files
+from quorum.definitions.definition_files import FORMAT_KEY, DefinitionsError
 from quorum.v1 import admin_pb2
 
 RPC = "Admin/ImportDefinitions"

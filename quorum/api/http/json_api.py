@@ -46,9 +46,9 @@ from quorum.api.security.audit import DONE, NO_ANSWER
 from quorum.api.shares import Shares, WindowFull
 from quorum.api.status import Code, StatusError, exhausted, invalid, make
 from quorum.catalog.users import User
-from quorum.client.admin.redrive import Refused
 from quorum.node.wire import batches
 from quorum.node.wire.wire_scan import ScanError, scan
+from quorum.redrive import Refused
 from quorum.v1 import admin_pb2, queue_pb2
 
 MAX_BODY = 4 << 20

@@ -11,18 +11,22 @@ from typing import Any
 
 import grpc
 
-from quorum.client.admin import definition_files as files
-from quorum.client.admin import rabbitmq_definitions as rabbitmq
 from quorum.client.admin.calls import AdminCalls
-from quorum.client.admin.definition_files import Definition, DefinitionsError
-from quorum.client.errors import ServiceError
+from quorum.client.errors import ServiceError, UsageError
 from quorum.client.values import MAX_TIMEOUT_MS, require_flag, require_text
+from quorum.definitions import definition_files as files
+from quorum.definitions import rabbitmq_definitions as rabbitmq
+from quorum.definitions.definition_files import Definition
 from quorum.v1 import admin_pb2
 
 PART_DEFINITIONS, PART_BYTES, PART_ARGUMENTS = 200, 256 << 10, 2_000
 """Approximate maximum of definitions, of their bytes and of their arguments in one request of an import. The service
 takes 1 MiB and 40,000 tags: a definition has about four, and each argument four more."""
 OUTCOMES = ("added", "same", "differs", "refused")
+
+
+class DefinitionsError(UsageError):
+    """A file that cannot be read. The text names the place, as a JSON path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,13 @@ class ImportReport:
 
 def read_definitions(data: str | bytes | Mapping[str, Any], vhost: str | None = None) -> files.Contents:
     """The contents of a file in Quorum's format or in RabbitMQ's. Raises DefinitionsError."""
+    try:
+        return _read(data, vhost)
+    except files.DefinitionsError as error:
+        raise DefinitionsError(str(error)) from error
+
+
+def _read(data: str | bytes | Mapping[str, Any], vhost: str | None) -> files.Contents:
     file = files.parse(data)
     if files.FORMAT_KEY not in file.value and rabbitmq.is_rabbitmq(file):
         return rabbitmq.read(file, vhost)

@@ -86,20 +86,6 @@ class QueueInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Redriven:
-    """What became of the messages of a dead-letter queue. moved: by the queue that has them now. left: those that are
-    still where they were, by the reason. doubtful: by the queue that they were published to, those that are or may be
-    in both queues, because the publish or the settlement was not answered. is_complete: False if the command ended
-    early, because it held as many messages that stay as it may, because the queue had too many consumers, or because
-    it was deleted meanwhile."""
-
-    moved: dict[str, int]
-    left: dict[str, int]
-    doubtful: dict[str, int] = field(default_factory=dict)
-    is_complete: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Policy:
     """Arguments for every queue whose whole name matches the pattern, `*` for any characters. arguments are sorted by
     name."""

@@ -5,8 +5,8 @@ member that is too far behind receives the canonical snapshot, which is made fro
 is being sent.
 
 The log keeps the data that valid snapshots refer to, and calls the rest garbage. Valid snapshots are those that are
-kept as files and not known to be damaged (quorum/log/snapshots.py decides which), and any that a follower is being
-sent. The log is told after a snapshot is durable and before the next one is begun.
+kept as files and not known to be damaged (quorum/log/snapshots/kept_snapshots.py decides which), and any that a
+follower is being sent. The log is told after a snapshot is durable and before the next one is begun.
 """
 
 from __future__ import annotations

@@ -61,9 +61,9 @@ CANARIES: tuple[Canary, ...] = (
         "CRC skipped",
         "damage is noticed and never served",
         scene="tests/log/test_log_damage.py::test_a_flipped_bit_while_the_log_is_open_is_noticed_by_the_reader",
-        quorum__log__scanner__body_is_good=broken.any_body_is_good,
+        quorum__log__segment_files__scanner__body_is_good=broken.any_body_is_good,
         quorum__log__reader__body_is_good=broken.any_body_is_good,
-        quorum__log__segments__Stamp=broken.StampWithoutCrc,
+        quorum__log__segment_files__segments__Stamp=broken.StampWithoutCrc,
     ),
     Canary(
         "live message dropped",

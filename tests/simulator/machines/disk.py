@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from quorum.log.errors import LogDamaged, LogError, LogFailed, LogFull
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segments import SNAPSHOTS
+from quorum.log.segment_files.segments import SNAPSHOTS
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT
 from support.log.disk import SECTOR, Do, Inode, SimDisk, SimFile

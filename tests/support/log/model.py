@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quorum.log import Collection, EntryMissing, Log, Retained, Retention
-from quorum.log.segments import Segment
+from quorum.log.segment_files.segments import Segment
 from support.log.disk import Crashed, SimDisk
 
 DIRECTORY = Path("/disk/log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorum.log import Log
-from quorum.log.segments import HEADER_BLOCK
+from quorum.log.segment_files.segments import HEADER_BLOCK
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
-from quorum.cli.local_cluster import free_ports
+from quorum.local_cluster.ports import free_ports
 from support.members.served import serving
 
 PASSWORD = "longpassword"

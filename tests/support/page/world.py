@@ -15,8 +15,8 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 import quorum
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
-from quorum.cli.local_cluster import free_ports
 from quorum.client.client import Client
+from quorum.local_cluster.ports import free_ports
 from support.members.served import serving
 from support.members.services import Api
 

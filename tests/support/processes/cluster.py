@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from quorum.cli.local_cluster import LocalCluster, LocalMember
-from quorum.cli.processes import MemberProcess
 from quorum.errors import ClusterError
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.member import LocalMember
+from quorum.local_cluster.processes import MemberProcess
 from support.log.faulty_files import Faults
 from support.processes.member import CUT_STATUS, FAULTS_FILE, SETUP_FILE
 from support.processes.proxy import Proxies

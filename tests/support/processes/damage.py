@@ -25,7 +25,7 @@ from quorum.client.errors import QuorumError
 from quorum.errors import DEFECT
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segments import HEADER_BLOCK
+from quorum.log.segment_files.segments import HEADER_BLOCK
 from support.processes.cluster import FaultyCluster, all_equal
 from support.processes.load import CONNECT_LIMIT_MS, leader_of
 from support.processes.scenarios import RESTART_LIMIT_S

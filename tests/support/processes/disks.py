@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client.errors import PublishRejected, QuorumError
 from quorum.errors import ClusterError
 from quorum.histories.records import CONFIRMED, Record
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.node.driver import DISK_FAILED
 from support.histories import checkers
 from support.histories.checkers import Violation

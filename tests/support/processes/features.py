@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Client, Delivery
 from quorum.client.errors import (
     OutcomeUnknown,
@@ -30,6 +29,7 @@ from quorum.client.errors import (
 )
 from quorum.histories import MemoryRecorder, Run, now_us
 from quorum.histories.records import CONFIRMED, UNKNOWN, Record
+from quorum.local_cluster.cluster import LocalCluster
 from support.histories import checkers
 from support.processes.cluster import all_equal
 from support.processes.load import (

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Consumer, Delivery
 from quorum.client.errors import ClosedError, PublishRejected, QuorumError
 from quorum.client.messages.delivery import Holder
 from quorum.histories import MemoryRecorder, Run, now_us
 from quorum.histories.records import CONFIRMED, OK, REJECTED, UNKNOWN, Record
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.v1 import queue_pb2
 from support.histories import checkers
 

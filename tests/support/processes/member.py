@@ -30,8 +30,8 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1
     from quorum.api.process import Disk, run
+    from quorum.cli.commands.serve import log_to_stderr
     from quorum.cli.console import is_user_facing
-    from quorum.cli.serve import log_to_stderr
     from quorum.config import load
     from quorum.node.maintenance.scrubbing import Pace
     from support.log.faulty_files import SIDE, FaultyFiles, PowerCut

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster, LocalMember
-from quorum.cli.members import ask
+from quorum.cli.commands.members import ask
 from quorum.client.admin.records import ClusterStatus
 from quorum.client.connection.endpoints import parse_url
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.member import LocalMember
 from support.histories import checkers
 from support.processes.load import CONNECT_LIMIT_MS, LIGHT, POLL_S, Load, Recorder, leader_of
 

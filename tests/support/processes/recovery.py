@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 import quorum
-from quorum.cli.cluster_file import STATE_FILE
-from quorum.cli.local_cluster import LocalCluster
-from quorum.cli.members import ask
+from quorum.cli.commands.members import ask
 from quorum.client import Message
 from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import QuorumError, RefusedError
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.cluster_file import STATE_FILE
 from support.processes import membership
 from support.processes.load import CONNECT_LIMIT_MS, POLL_S
 

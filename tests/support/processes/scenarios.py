@@ -14,11 +14,11 @@ from pathlib import Path
 import grpc
 
 import quorum
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Delivery, encode_batch
 from quorum.histories import MemoryRecorder, Run, now_us
 from quorum.histories.records import OK
 from quorum.histories.report import totals
+from quorum.local_cluster.cluster import LocalCluster
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2
 from support.histories import checkers
 from support.processes.cluster import all_equal

@@ -8,7 +8,8 @@ import ssl
 from pathlib import Path
 
 import quorum
-from quorum.cli.local_cluster import HOST, LocalCluster, free_ports
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.ports import HOST, free_ports
 
 PASSWORD = "canary-password-4f1c"
 WORKER, HEALTHY = "worker", "healthy"

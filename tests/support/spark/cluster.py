@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from quorum.cli.local_cluster import free_ports
+from quorum.local_cluster.ports import free_ports
 from quorum.spark.java import java_home
 from quorum.spark.session import LOGGING
 from support.spark.environment import FAST_START, SMALL_DATA

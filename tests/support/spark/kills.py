@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message
 from quorum.demo.flights import Flight, everything
+from quorum.local_cluster.cluster import LocalCluster
 from support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def archive_flights(
 ) -> str:
     """Flights from a queue into Parquet, by the command, while members are killed, too. Spark compares what is there
     with the data; the queue is empty; no subscription is left."""
-    from quorum.spark.archive import CHECKPOINT, read_archive
+    from quorum.spark.pipelines.archive import CHECKPOINT, read_archive
 
     chance = random.Random(seed)
     queue, directory = f"flights-{seed}", folder / "archive"

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from quorum.spark.pushdown import Pushed, PushFilters, push
+from quorum.spark.reading.pushdown import Pushed, PushFilters, push
 from quorum.spark.schema import Field, fields_of
 from quorum_selectors import evaluate, jms
 from quorum_selectors.known_fields import APPLICATION

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from quorum.spark import plain_failures, session
-from quorum.spark.archive import read_archive
-from quorum.spark.selectivity import asked, selectivity
-from quorum.spark.verify import verify
+from quorum.spark.pipelines.archive import read_archive
+from quorum.spark.pipelines.selectivity import asked, selectivity
+from quorum.spark.pipelines.verify import verify
 
 
 def numbers(rows: Iterable[Any]) -> Iterator[tuple[bytes, str, str]]:

@@ -9,9 +9,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from quorum.spark.options import source_options
+from quorum.spark.reading.stream import ConsumeReader
+from quorum.spark.reading.tail import TailReader
 from quorum.spark.schema import parse_fields, source_schema
-from quorum.spark.stream import ConsumeReader
-from quorum.spark.tail import TailReader
 
 Offset = dict[str, int]
 

@@ -11,8 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from quorum.cli.local_cluster import LocalCluster, LocalMember
-from quorum.cli.processes import MemberProcess
+from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.member import LocalMember
+from quorum.local_cluster.processes import MemberProcess
 from support.repository import ROOT
 
 RELEASE_0_1_0 = "4e9d24e5a901aa8b2cb533d5ae350d0f5f98108e"
