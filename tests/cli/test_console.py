@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from quorum.cli import console
-from quorum.cli.commands import cluster, subscriptions
+from quorum.cli.commands import cluster, members, subscriptions
 from quorum.cli.commands.queues import print_list, shown
 from quorum.cli.console import Patience, closing, note, print_error, still_trying
 from quorum.client.admin.records import ClusterStatus, QueueInfo
@@ -344,3 +346,21 @@ def test_the_end_of_a_command_waits_for_open_publishes_only_in_its_time(is_for_e
     with closing(client, patience):
         pass
     assert client.waits_ms == [CLOSE_TIMEOUT_MS, 0]
+
+
+def test_a_removal_through_the_removed_member_asks_another_one_for_the_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The removed member may not hear that its groups have removed it."""
+
+    def seen_by(node: str, standing: str, *of_group: str) -> ClusterStatus:
+        found = admin_pb2.ClusterStatusResponse(answering_node=node, standing=standing)
+        found.groups.add(group=0, members=of_group, settled=True)
+        return ClusterStatus.of(found)
+
+    removed = seen_by("node-1", "removed", "node-1", "node-2")
+    client = SimpleNamespace(remove_member=lambda name: None, cluster_status=lambda: removed)
+    monkeypatch.setattr(members, "_administer", lambda url, patience: nullcontext(client))
+    monkeypatch.setattr(members, "ask_any", lambda url, patience: seen_by("node-2", "member", "node-2"))
+    members.remove("node-1", url="quorum://127.0.0.1:1", wait=1)
+    assert capsys.readouterr().out == "node-1 has left every group\n"

@@ -40,6 +40,7 @@ class Letter:
     history: str | None = None
     queue: str = GRAVE
     properties: Any = None
+    is_void: bool = False
 
     @property
     def body(self) -> bytes:
@@ -101,7 +102,7 @@ class Taking:
 
     @property
     def held(self) -> bool:
-        return any(each.sequence not in self.grave.settled for each in self.taken)
+        return any(not each.is_void and each.sequence not in self.grave.settled for each in self.taken)
 
     async def drain(self) -> None:
         grave = self.grave
@@ -131,6 +132,11 @@ class Delivered(list[Letter]):
     def __init__(self, letter: Letter) -> None:
         super().__init__([letter])
         self.batch_bytes = bytes(letter.size_bytes)
+        self.letter = letter
+
+    @property
+    def is_void(self) -> bool:
+        return self.letter.is_void
 
 
 def redriven(grave: Grave, limit: int | None = None, only: str | None = None) -> Redriven:
@@ -227,6 +233,19 @@ def test_a_queue_that_is_declared_again_meanwhile_loses_no_message() -> None:
     grave = Anew(letters(1))
     assert redriven(grave) == Redriven({}, {}, {"orders": 1}, is_complete=False)
     assert (grave.moved, grave.settled) == ([("orders", 1)], set())
+
+
+def test_messages_that_the_queue_has_taken_back_are_not_published() -> None:
+    """The stream has ended since they were delivered, and another redrive moves them."""
+
+    class Cut(Grave):
+        async def describe(self, name: str) -> Any:
+            for each in self.rounds[-1] if self.rounds else ():
+                each.is_void = True
+            return await super().describe(name)
+
+    grave = Cut(letters(3))
+    assert (redriven(grave), grave.moved) == (Redriven({}, {}), [])
 
 
 def test_a_message_that_is_in_both_queues_is_reported_as_that() -> None:

@@ -192,7 +192,7 @@ def remove(
                 gone & {*group.members, *group.learners} or not group.settled for group in seen.groups
             )
 
-        _await(client, patience, wait, has_left, f"{name} has left every group", _progress)
+        _await(client, patience, wait, has_left, f"{name} has left every group", _progress, url=url)
 
 
 def drain(
@@ -324,9 +324,11 @@ def _await(
     progress: Callable[[ClusterStatus], str],
     *,
     quiet: bool = False,
+    url: str | None = None,
 ) -> bool:
-    """Wait until `done` holds for the cluster's status, and print `what`, unless quiet. False if wait_s is 0: nothing
-    was waited for. CliError if it takes longer than wait_s."""
+    """Wait until `done` holds for the cluster's status, and print `what`, unless quiet. url: of the nodes that are
+    asked instead, once the answering node was removed: it does not learn what the groups do then. False if wait_s is
+    0: nothing was waited for. CliError if it takes longer than wait_s."""
     if not wait_s:
         if not quiet:
             print("requested; quorum cluster status shows the progress")
@@ -335,6 +337,8 @@ def _await(
     while True:
         patience.renew()
         seen = client.cluster_status()
+        if seen.standing == "removed":
+            seen = ask_any(url or default_url(), patience) or seen
         if done(seen):
             if not quiet:
                 print(what)

@@ -16,7 +16,7 @@ from quorum.client.errors import (
     TimedOut,
     UsageError,
 )
-from quorum.client.messages.delivery import DeliveredMessage
+from quorum.client.messages.delivery import DeliveredMessage, Delivery
 from quorum.client.session.consumer import Consumer
 from quorum.client.values import FieldValue, Properties
 from quorum.redrive import HISTORY, Bounds, CannotTake, InDoubt, Redrive, Redriven, Refused, other_is_active
@@ -78,20 +78,30 @@ class _OneConsumer:
         self._consumer: Consumer | None = None
 
     async def take(self, count: int) -> tuple[list[DeliveredMessage], int]:
+        while True:
+            try:
+                deliveries = await self._deliveries(count)
+            except RefusedError as error:
+                raise CannotTake from error
+            held = [each for each in deliveries if not each.is_void]
+            # If the stream has ended, the queue has the messages again, and perhaps gives them to another redrive.
+            if held or not deliveries:
+                size = sum(len(each.batch_bytes) for each in held)
+                return [letter for each in held for letter in each], size
+
+    async def _deliveries(self, count: int) -> list[Delivery]:
+        """The deliveries of up to so many messages that are ready now. RefusedError."""
         await self._end_unless_held()
-        try:
-            if self._consumer is None:
-                self._consumer = self._client.consume(self._queue, self._selector, prefetch=count)
-                await self._consumer.drain()
-            else:
-                await self._consumer.drain_more(count)
-            found = await self._drained(self._consumer)
-            if self._is_single_active and not (found[0] or self._consumer.is_active):
-                raise RefusedError(other_is_active(self._queue), reason="IN_USE")
-            await self._require_same_queue()
-            return found
-        except RefusedError as error:
-            raise CannotTake from error
+        if self._consumer is None:
+            self._consumer = self._client.consume(self._queue, self._selector, prefetch=count)
+            await self._consumer.drain()
+        else:
+            await self._consumer.drain_more(count)
+        found = [each async for each in self._consumer.deliveries()]
+        if self._is_single_active and not (found or self._consumer.is_active):
+            raise RefusedError(other_is_active(self._queue), reason="IN_USE")
+        await self._require_same_queue()
+        return found
 
     async def _require_same_queue(self) -> None:
         """NotFound if the name belongs to another queue now. The consumer attaches by name, and the sequences of
@@ -104,15 +114,6 @@ class _OneConsumer:
         """End a consumer that holds nothing: perhaps its stream has ended, or its messages have timed out."""
         if self._consumer is not None and not self._consumer.held:
             await self.close()
-
-    async def _drained(self, consumer: Consumer) -> tuple[list[DeliveredMessage], int]:
-        """The messages that the consumer gets now, and the bytes of their batches."""
-        found: list[DeliveredMessage] = []
-        size = 0
-        async for delivery in consumer.deliveries():
-            found += delivery
-            size += len(delivery.batch_bytes)
-        return found, size
 
     async def publish(self, letter: DeliveredMessage, target: str, history: str | None) -> None:
         own = {name: value for name, value in letter.application_properties.items() if value is not None}
