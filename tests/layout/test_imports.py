@@ -23,12 +23,14 @@ ALLOWED = {
     "quorum.errors": (),
     "quorum.addresses": (),
     "quorum.columns": (),
+    "quorum.round_robin": (),
     "quorum.catalog": ("fifo", "quorum_selectors", "quorum.addresses"),
     "quorum.log": ("quorum.errors",),
     "quorum.replication": ("quorum.log", "quorum.errors"),
     "quorum.config": ("quorum.replication", "quorum.addresses", "quorum.errors"),
     "quorum.node": (
         "quorum.addresses",
+        "quorum.round_robin",
         "fifo",
         "quorum_selectors",
         "quorum.v1",
@@ -40,6 +42,7 @@ ALLOWED = {
     ),
     "quorum.api": (
         "quorum.addresses",
+        "quorum.round_robin",
         "quorum.columns",
         "fifo",
         "quorum_selectors",

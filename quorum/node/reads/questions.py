@@ -26,9 +26,9 @@ from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable, PageUnreadable
 from quorum.node.reads.query_table import QueryTable
 from quorum.node.reads.read_indexes import ReadIndexes
-from quorum.node.reads.turns import Turns
 from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.replica import Replica
+from quorum.round_robin import RoundRobin
 
 STEP_S = 0.005
 """No further question is begun in a step after this time. At least one is answered."""
@@ -40,7 +40,7 @@ class _Asked:
 
     item: ev.RunQuery
     groups: tuple[int, ...]
-    ready: Turns[_Asked]
+    ready: RoundRobin[_Asked]
     """the questions that it joins once it waits for nothing else"""
     read_indexes: dict[int, int] = field(default_factory=dict)
     """group -> its read index, for a question about the current state"""
@@ -88,7 +88,7 @@ class Questions:
         self._outputs = outputs
         self._asked: dict[object, _Asked] = {}
         """by token"""
-        self._ready: Turns[_Asked] = Turns()
+        self._ready: RoundRobin[_Asked] = RoundRobin()
         self._behind: dict[int, dict[_Asked, int]] = {}
         """group -> questions that wait until it has applied this entry"""
         self._awaited: dict[object, ev.AwaitQueue | ev.AwaitConfigured] = {}
