@@ -1,5 +1,5 @@
-"""Members that lack bodies (quorum/node/repair/body_transfer.py, snapshot_bodies.py, healer.py): after a snapshot,
-after damage."""
+"""Members that lack bodies (quorum/node/repair/body_transfer.py, snapshot_bodies.py, repairer.py): after a
+snapshot, after damage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Changes the members and leaders of the groups that this node leads to those that the catalog asks for.
 
 The catalog holds the desired members (catalog.members). A leader compares them with its group's configuration and takes
-the next step towards them. It takes one step at a time, when the one before is committed (replication.membership):
+the next step towards them. It takes one step at a time, when the one before is committed (replication/configuration.py):
 
   1. a new member that is connected becomes a learner
   2. a learner that has caught up, and uses the lease times that this leader uses, becomes a voter

@@ -2,7 +2,7 @@
 
 A question is answered in one piece on the Raft thread, between two steps of the groups. So each step limits the time
 for questions, and a question has to be small: the API asks for a long answer in parts. The owners of the questions take
-turns (turns.py), so the questions of one client do not hold up those of another.
+turns (quorum/round_robin.py), so the questions of one client do not hold up those of another.
 
 A question names the groups that it reads. It is answered only from a state that is at least as new as everything that
 this member has shown of those groups: a replica that was reset to its snapshot first applies what it had applied

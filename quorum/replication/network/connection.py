@@ -79,8 +79,8 @@ BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 MAX_QUEUED_BYTES = 192 << 20
 """Bound of the queue for one peer. It is above the windows of all groups together, each exceeded by one entry of the
-largest size, plus what the node sends to a leader (node.session_table). If regular work could reach the bound, it would
-break the connection again and again, because all of it is sent again on the next one."""
+largest size, plus what the node sends to a leader (node/sessions/session_table.py). If regular work could reach the
+bound, it would break the connection again and again, because all of it is sent again on the next one."""
 TURN_BYTES = 4 << 20
 """Bytes read from one peer before the others have their turn."""
 UPKEEP_S = 0.1
@@ -203,9 +203,9 @@ class PeerNetwork:
         self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < me}
         self._next_upkeep_s = float("-inf")
         self._logged_s = {"warning": float("-inf"), "info": float("-inf")}
+        """when a refused peer was last logged at this level"""
         self._refused_s: dict[tuple[str | None, str], float] = {}
         """when each reason was logged for a peer, within REPEAT_EVERY_S"""
-        """when a refused peer was last logged at this level"""
         self._answered_no_s: dict[str, float] = {}
         """when a handshake with a member was refused last, by it or by this node"""
         self._is_open = True
