@@ -332,11 +332,11 @@ class CatalogMachine:
         self.users, reply = self.users.changed(command)
         return reply
 
-    def _found(self, command: BootstrapCluster, version: int) -> Reply | None:
-        return self.members.found(command)
+    def _bootstrap(self, command: BootstrapCluster, version: int) -> Reply | None:
+        return self.members.bootstrap(command)
 
-    def _meet(self, command: RecordIncarnation, version: int) -> Reply | None:
-        return self.members.meet(command)
+    def _record_incarnation(self, command: RecordIncarnation, version: int) -> Reply | None:
+        return self.members.record_incarnation(command)
 
     def _found_lease_times(self, command: FoundLeaseTimes, version: int) -> Reply | None:
         if self.lease_settings is None:
@@ -404,8 +404,8 @@ class CatalogMachine:
         SetUser: _change_users,
         SetPermissions: _change_users,
         RemoveUser: _change_users,
-        BootstrapCluster: _found,
-        RecordIncarnation: _meet,
+        BootstrapCluster: _bootstrap,
+        RecordIncarnation: _record_incarnation,
         FoundLeaseTimes: _found_lease_times,
         SetLeaseTimes: _set_lease_times,
         SettleLeaseTimes: _settle_lease_times,

@@ -440,7 +440,7 @@ class Member:
     def _connection_changed(self, peer: str) -> None:
         is_connected = peer in self.peers.connected
         if is_connected:
-            self.membership.meet(peer, self._network.incarnation_of(peer))
+            self.membership.tell_incarnation(peer, self._network.incarnation_of(peer))
             self._marks.connected(peer, self.now_ms)
         else:
             self.body_server.forget(peer)
@@ -493,7 +493,7 @@ class Member:
         if self._node_state.is_established and not self.disk_monitor.is_silent:
             self.versions.turn(now_ms)
         for peer in sorted(self.peers.connected - self._node_state.known_incarnations.keys()):
-            self.membership.meet(peer, self._network.incarnation_of(peer))
+            self.membership.tell_incarnation(peer, self._network.incarnation_of(peer))
         self._snapshotter.review(self.replicas.values(), now_ms)
 
     def _upkeep(self, now_ms: int) -> None:
