@@ -272,6 +272,17 @@ class PeerNetwork:
         The log says why."""
         return self._clock() < self._answered_no_s.get(peer, float("-inf")) + REFUSED_FOR_S
 
+    def event_counts(self) -> dict[str, int]:
+        """What has happened to connections since the start, and how often."""
+        stats = self.stats
+        return {
+            "connected": stats.connected,
+            "lost": stats.lost,
+            "refused_handshake": stats.refused_handshakes,
+            "bad_frame": stats.bad_frames,
+            "overflow": stats.overflows,
+        }
+
     def version_of(self, peer: str) -> int:
         """The highest machine version that a connected peer knows."""
         return self._up[peer].versions.machine
