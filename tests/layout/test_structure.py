@@ -58,6 +58,7 @@ def test_every_package_is_drawn() -> None:
         "quorum.config",
         "quorum.addresses",
         "quorum.columns",
+        "quorum.round_robin",
         "quorum.pytest_plugin",
         "quorum.sync",
         "quorum.bulk",
