@@ -20,7 +20,7 @@ from fifo import commands as c
 from fifo.frozen_dataclasses import dataclass
 from quorum.api.hub.deliveries import DeliveredBatch
 from quorum.api.hub.hub import Hub
-from quorum.api.owners import owner_of
+from quorum.api.owners import CALLER, owner_of
 from quorum.api.session import outcomes as o
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.consumers import Consumer, Disposition
@@ -139,7 +139,7 @@ class Redriver:
         self._hub.access.audit.begin("redrive", user, peer, f"queue={queue}")
         self._is_busy = True
         try:
-            async with _Session(self._hub, queue, owner_of(peer), publish) as session:
+            async with _Session(self._hub, queue, owner_of(CALLER.get()), publish) as session:
                 bounds = Bounds(AT_A_TIME, ROUND_BYTES, most_taken=limit)
                 redrive = Redrive(session, queue, bounds, only or None, next_sequence)
                 try:
