@@ -7,8 +7,8 @@ import asyncio
 from google.rpc import code_pb2
 
 import quorum
+from support.fake_server.cluster import Refusal
 from support.fake_server.harness import World, eventually, on_cluster
-from support.fake_server.server import Refusal
 
 
 def requests(world: World, number: int) -> list[str]:
