@@ -542,7 +542,7 @@ class UpdateConfig:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """Unnumbered, idempotent. Every queue here is configured as the catalog wished at this revision or later.
+    """Unnumbered, idempotent. Every queue here has the configuration of this revision of the policies, or a later one.
 
     mark: lets a leader recognise its own command; it has no other use.
     """

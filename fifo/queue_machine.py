@@ -719,9 +719,8 @@ class QueueMachine:
 
     def next_expiry(self) -> int | None:
         """The group time at which `finish` may find an expired message, staged part or pin, a delayed message that is
-        due, a subscription that was
-        silent for too long, or messages that were held for too long, or at which the queue itself expires. None if
-        there is no such time."""
+        due, a subscription that was silent for too long, or messages that were held for too long, or at which the queue
+        itself expires. None if there is no such time."""
         expiries = self.messages.expiries
         found = expiries[0][0] if expiries else NEVER
         staged = self.staging.next_expiry()

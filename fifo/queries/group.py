@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fifo.commands import UNKNOWN
-from fifo.effects import Deliver, Refused, Run
+from fifo.effects import Refused, Run
 from fifo.group_machine import GroupMachine
 from fifo.group_state import no_queue
 from fifo.queries import pins as pin_queries
@@ -30,17 +30,6 @@ def dead_work(group: GroupMachine, queue: int, most: int) -> DeadWork | None:
     """What a queue's dead-letter worker has to do; None if there is no such queue. most: as in queues.dead_work."""
     machine = group.queues.get(queue)
     return None if machine is None else queues.dead_work(machine, most)
-
-
-def held_by(group: GroupMachine, node: int, boot: int) -> tuple[Deliver, ...]:
-    """The deliveries that the consumers of this node's process have not settled, by queue and order of attaching."""
-    found: list[Deliver] = []
-    for queue in sorted(group.queues):
-        machine = group.queues[queue]
-        for consumer in machine.consumers.values():
-            if consumer.address.node == node and consumer.address.boot == boot:
-                found += queues.held_by(machine, consumer)
-    return tuple(found)
 
 
 def browse(

@@ -5,12 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Container, Sequence
 
-from fifo.consumers.consumer import CheckedOut, Consumer
-from fifo.consumers.delivery import Delivery
 from fifo.consumers.read_costs import within
 from fifo.consumers.selector import decoded, refuse_selector
-from fifo.effects import Deliver, Refused, Run
-from fifo.embargo import EmbargoedSettlement
+from fifo.effects import Refused, Run
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block, Stored
 from fifo.messages.dead_letters import CAUSES
@@ -92,29 +89,6 @@ def dead_work(machine: QueueMachine, most: int) -> DeadWork:
         producer=dead.producer,
         problem=dead.problem,
     )
-
-
-def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
-    """The deliveries that a consumer has not settled, or only in an open transaction. Neighbouring tags are joined into
-    one effect."""
-    found: list[Deliver] = []
-    delivery: Delivery | None = None
-    checked_out = CheckedOut()
-    checked_out.take_back(consumer.checked_out)
-    for number in consumer.embargoed:
-        for part in machine.staging.embargo.parts[consumer.producer, number]:
-            if isinstance(part, EmbargoedSettlement) and part.consumer_tag == consumer.tag:
-                checked_out.take_back(part.held)
-    for tag, first, count in zip(checked_out.tags, checked_out.sequences, checked_out.counts, strict=True):
-        if delivery is None or delivery.first_tag + delivery.count != tag:
-            if delivery is not None:
-                found.append(delivery.effect())
-            delivery = Delivery(consumer, machine.queue, tag)
-        for block, members in machine.messages.by_block([(first, count)]):
-            delivery.describe(block, members)
-    if delivery is not None:
-        found.append(delivery.effect())
-    return found
 
 
 def browse(

@@ -14,9 +14,11 @@ from fifo.commands import UNKNOWN
 IPV6_PREFIX = 64
 """Prefix length of the IPv6 network that counts as one client: a client may use any address of its network."""
 
+OF_USER = "user:"
+"""Begins the name of a user among those who share; gRPC names no peer so."""
 CALLER: ContextVar[str] = ContextVar("caller", default="")
-"""The `client_address` of the call that the running task serves; empty for the node's own work. The gate sets it
-(grpc/calls.py)."""
+"""Whose call the running task serves: the caller's `client_address`, or `user:NAME` after its user has logged in. Empty
+for the node's own work. The gate sets it (grpc/calls.py), and so does the HTTP port."""
 
 
 @lru_cache(maxsize=4096)

@@ -12,10 +12,11 @@ An owner is the number of a client's address (owners.owner_of).
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import TypeVar
+
+from quorum.round_robin import RoundRobin
 
 T = TypeVar("T")
 
@@ -27,28 +28,6 @@ LARGE_STEPS = 4_608
 """Work above it is done in a thread. The longest selector is below it."""
 
 
-class _Lines(Generic[T]):
-    """The waiting pieces of work of each owner, in order."""
-
-    def __init__(self) -> None:
-        self._lines: dict[Hashable, deque[T]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._lines)
-
-    def add(self, owner: Hashable, item: T) -> None:
-        self._lines.setdefault(owner, deque()).append(item)
-
-    def pop(self) -> T:
-        """Take the first piece of the owner whose turn it is; its next turn is after those of all others."""
-        owner, line = next(iter(self._lines.items()))
-        del self._lines[owner]
-        item = line.popleft()
-        if line:
-            self._lines[owner] = line
-        return item
-
-
 class Turns:
     """One per event loop."""
 
@@ -56,10 +35,10 @@ class Turns:
         self._left = STEPS_OF_A_PASS
         """steps left in this pass"""
         self._is_pass_counted = False
-        self._waiting: _Lines[tuple[asyncio.Future[None], int]] = _Lines()
+        self._waiting: RoundRobin[tuple[asyncio.Future[None], int]] = RoundRobin()
         self._thread = ThreadPoolExecutor(1, "checking")
         self._is_thread_busy = False
-        self._waiting_for_thread: _Lines[asyncio.Future[None]] = _Lines()
+        self._waiting_for_thread: RoundRobin[asyncio.Future[None]] = RoundRobin()
 
     async def run(self, owner: Hashable, steps: int, work: Callable[[], T]) -> T:
         """Return the result of `work`, which is run when it is the owner's turn: on the event loop, or in a thread if
@@ -84,7 +63,7 @@ class Turns:
         self._is_pass_counted = False
         self._left = STEPS_OF_A_PASS
         while self._waiting and self._left > 0:
-            turn, steps = self._waiting.pop()
+            turn, steps = self._waiting.take()
             if not turn.done():  # its caller waits
                 turn.set_result(None)
                 self._spend(steps)
@@ -109,7 +88,7 @@ class Turns:
 
     def _thread_is_free(self) -> None:
         while self._waiting_for_thread:
-            turn = self._waiting_for_thread.pop()
+            turn = self._waiting_for_thread.take()
             if not turn.done():
                 turn.set_result(None)  # the thread stays busy
                 return

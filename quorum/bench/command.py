@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from quorum.bench import backlog as backlog_bench
+from quorum.bench import report
+from quorum.bench import run as batches_bench
 from quorum.bench import selectors_run as selectors_bench
 from quorum.bench import singles as singles_bench
 from quorum.bench import sizing as sizing_bench
 from quorum.bench import spark_flows as spark_bench
 from quorum.bench import transfer as transfer_bench
-from quorum.bench.plan import Plan, Result
-from quorum.bench.report import table
-from quorum.bench.run import BenchFailed, run
+from quorum.bench.plan import Plan
+from quorum.bench.run import BenchFailed, Note
 
 BACKLOG_MESSAGES = 10_000_000
 TRANSFER_MESSAGES = 2_000_000
@@ -44,7 +48,72 @@ class BenchMode(StrEnum):
     sizing = "sizing"
 
 
-SECURABLE = (BenchMode.publish, BenchMode.consume, BenchMode.both, BenchMode.singles, BenchMode.select)
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """defaults: those of this mode, by the plan's field; the others are the plan's own. In a mode with a default for
+    `backlog`, the option --messages gives it."""
+
+    run: Callable[[Plan, Note], Any]
+    table: Callable[[Any], RenderableType]
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    is_securable: bool = False
+
+
+def _selectors(*, alone: bool) -> Mode:
+    run = partial(selectors_bench.run, alone=alone)
+    return Mode(run, selectors_bench.table, {"backlog": 0, "rate": SELECTORS_RATE})
+
+
+def _singles(**defaults: int) -> Mode:
+    return Mode(singles_bench.run, singles_bench.table, defaults, is_securable=True)
+
+
+BATCHES = Mode(batches_bench.run, report.table, is_securable=True)
+ALONE = _selectors(alone=True)
+MODES = {
+    BenchMode.publish: BATCHES,
+    BenchMode.consume: BATCHES,
+    BenchMode.both: BATCHES,
+    BenchMode.backlog: Mode(
+        backlog_bench.run, backlog_bench.table, {"backlog": BACKLOG_MESSAGES, "producers": 1}
+    ),
+    BenchMode.transfer: Mode(
+        transfer_bench.run,
+        transfer_bench.table,
+        {"backlog": TRANSFER_MESSAGES, "batch": TRANSFER_BATCH, "rate": TRANSFER_RATE},
+    ),
+    BenchMode.selectors: _selectors(alone=False),
+    BenchMode.singles: _singles(producers=SINGLES_PRODUCERS),
+    BenchMode.select: _singles(producers=1, consumers=SELECT_CONSUMERS, rate=SELECT_RATE),
+    BenchMode.spark: Mode(spark_bench.run, spark_bench.table, {"backlog": SPARK_MESSAGES, "members": 1}),
+    BenchMode.sizing: Mode(sizing_bench.run, sizing_bench.table),
+}
+
+
+def _refuse_other_modes(
+    mode: BenchMode,
+    *,
+    consumers: int | None,
+    queues: int,
+    bindings: int,
+    transaction: int,
+    groups: int,
+    secured: bool,
+) -> None:
+    """BadParameter for an option that this mode does not have, or not together with another one."""
+    if consumers == 0 and mode != BenchMode.singles:
+        raise typer.BadParameter("0; allowed: 1 and more, and 0 in mode singles", param_hint="--consumers")
+    if mode != BenchMode.publish and (queues > 1 or bindings):
+        raise typer.BadParameter("allowed in mode publish", param_hint="--queues, --bindings")
+    if queues > 1 and bindings:
+        raise typer.BadParameter("one of the two", param_hint="--queues, --bindings")
+    if transaction and (mode != BenchMode.singles or consumers != 0):
+        raise typer.BadParameter("allowed in mode singles with --consumers 0", param_hint="--transaction")
+    if groups > 1 and not transaction:
+        raise typer.BadParameter("allowed with --transaction", param_hint="--groups")
+    if secured and not MODES[mode].is_securable:
+        allowed = ", ".join(name for name, each in MODES.items() if each.is_securable)
+        raise typer.BadParameter(f"allowed in modes {allowed}", param_hint="--secured")
 
 
 def bench(
@@ -142,44 +211,23 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="a JSON object as the last line")] = False,
 ) -> None:
     """Measure a cluster of real member processes, which is started for the bench and removed afterwards."""
-    console = Console(stderr=as_json)
-    if mode == BenchMode.backlog:
-        backlog, producers = messages or BACKLOG_MESSAGES, producers or 1
-    if mode == BenchMode.transfer:
-        backlog, batch, rate = messages or TRANSFER_MESSAGES, batch or TRANSFER_BATCH, rate or TRANSFER_RATE
-    if mode == BenchMode.selectors:
-        backlog, rate = messages, rate or SELECTORS_RATE
-    if mode == BenchMode.spark:
-        backlog, members = messages or SPARK_MESSAGES, members or 1
-    if mode == BenchMode.singles:
-        producers = producers or SINGLES_PRODUCERS
-    elif consumers == 0:
-        raise typer.BadParameter("0; allowed: 1 and more, and 0 in mode singles", param_hint="--consumers")
-    if mode == BenchMode.select:
-        producers, rate = producers or 1, rate or SELECT_RATE
-        consumers = consumers or SELECT_CONSUMERS
-    if mode != BenchMode.publish and (queues > 1 or bindings):
-        raise typer.BadParameter("allowed in mode publish", param_hint="--queues, --bindings")
-    if queues > 1 and bindings:
-        raise typer.BadParameter("one of the two", param_hint="--queues, --bindings")
-    if transaction and (mode != BenchMode.singles or consumers != 0):
-        raise typer.BadParameter("allowed in mode singles with --consumers 0", param_hint="--transaction")
-    if groups > 1 and not transaction:
-        raise typer.BadParameter("allowed with --transaction", param_hint="--groups")
-    if secured and mode not in SECURABLE:
-        raise typer.BadParameter(f"allowed in modes {', '.join(SECURABLE)}", param_hint="--secured")
+    _refuse_other_modes(
+        mode,
+        consumers=consumers,
+        queues=queues,
+        bindings=bindings,
+        transaction=transaction,
+        groups=groups,
+        secured=secured,
+    )
+    chosen = ALONE if alone and mode == BenchMode.selectors else MODES[mode]
     plan = Plan(
         mode=mode.value,
-        members=members or Plan().members,
         body_bytes=body,
-        batch=batch or Plan().batch,
         window=window,
-        producers=producers or Plan().producers,
-        consumers=Plan().consumers if consumers is None else consumers,
         warmup_s=warmup,
         seconds=seconds,
         filter_enabled=filter_enabled,
-        rate=rate,
         backlog=backlog,
         lazy=lazy,
         rounds=rounds,
@@ -191,44 +239,23 @@ def bench(
         groups=groups,
         secured=secured,
     )
-
-    def note(text: str) -> None:
-        console.print(f"[dim]{text}[/dim]")
-
-    result: (
-        Result
-        | backlog_bench.BacklogResult
-        | transfer_bench.TransferResult
-        | selectors_bench.SelectorsResult
-        | singles_bench.SinglesResult
-        | sizing_bench.SizingResult
-        | spark_bench.SparkResult
-    )
+    given = {
+        "batch": batch or None,
+        "producers": producers or None,
+        "consumers": consumers,
+        "members": members or None,
+        "rate": rate or None,
+        "backlog": messages or None if "backlog" in chosen.defaults else None,
+    }
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    plan = replace(plan, **(dict(chosen.defaults) | changed))
+    console = Console(stderr=as_json)
     try:
-        if mode == BenchMode.backlog:
-            result = backlog_bench.run(plan, note)
-            console.print(backlog_bench.table(result))
-        elif mode == BenchMode.transfer:
-            result = transfer_bench.run(plan, note)
-            console.print(transfer_bench.table(result))
-        elif mode == BenchMode.selectors:
-            result = selectors_bench.run(plan, note, alone=alone)
-            console.print(selectors_bench.table(result))
-        elif mode in (BenchMode.singles, BenchMode.select):
-            result = singles_bench.run(plan, note)
-            console.print(singles_bench.table(result))
-        elif mode == BenchMode.sizing:
-            result = sizing_bench.run(plan, note)
-            console.print(sizing_bench.table(result))
-        elif mode == BenchMode.spark:
-            result = spark_bench.run(plan, note)
-            console.print(spark_bench.table(result))
-        else:
-            result = run(plan, note)
-            console.print(table(result))
+        result = chosen.run(plan, lambda text: console.print(f"[dim]{text}[/dim]"))
     except BenchFailed as failure:
         console.print(f"[red]bench failed:[/red] {failure}")
         raise typer.Exit(1) from failure
+    console.print(chosen.table(result))
     if as_json:
         print(json.dumps(result.to_dict()), flush=True)
 

@@ -23,7 +23,7 @@ from quorum.bench.receivers import selector_of
 from quorum.client import Client, connect
 from quorum.client.connection.endpoints import parse_url
 from quorum.local_cluster.cluster import LocalCluster
-from quorum.local_cluster.processes import PAGE_BYTES, TICKS_PER_S
+from quorum.local_cluster.processes import ProcessId
 
 QUEUE = "bench"
 EXCHANGE = "bench"
@@ -120,13 +120,19 @@ class Worker:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / TICKS_PER_S
+    """User and system time of a member so far."""
+    return _member(pid).cpu_seconds()
 
 
 def resident_mb(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
+    return _member(pid).resident_bytes() / 1e6
+
+
+def _member(pid: int) -> ProcessId:
+    found = ProcessId.of(pid)
+    if found is None:
+        raise BenchFailed(f"a member has ended, process {pid}")
+    return found
 
 
 def loads_for(plan: Plan, places: Places) -> list[Load]:

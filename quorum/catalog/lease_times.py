@@ -8,7 +8,8 @@ A change takes two steps, because members apply the catalog at different times:
 1. `SetLeaseTimes` commits the wanted times. At once the leases that leaders grant shrink to the smaller of the old and
    the wanted times, and a successor's wait grows to the larger of them.
 2. `SettleLeaseTimes` makes the wanted times the only ones. The system group's leader proposes it when every member has
-   said that it uses step 1, and every lease that was granted before that has ended (node/lease_times.py).
+   said that it uses step 1, and every lease that was granted before that has ended
+   (node/cluster/lease_times.py).
 
 So a successor waits for every lease that any member may hold, whichever step the successor or the leader before it has
 applied.

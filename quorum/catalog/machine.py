@@ -182,7 +182,7 @@ class CatalogMachine:
         origin = operation.origin
         if origin is None:
             if isinstance(command, self._LEADERS_OWN):
-                return handler(self, command)
+                return handler(self, command, meta.version)
             if not isinstance(command, c.Wake | c.NodeDown):
                 raise TypeError(f"{type(command).__name__} came without a number")
             return None
@@ -199,15 +199,7 @@ class CatalogMachine:
             return self._left_out(command)
         if isinstance(command, c.CloseSession):
             self._numbering.close(origin, meta.now_ms, meta.version)
-        return self._change(command, meta.version)
-
-    def _change(self, command: c.Command | CatalogCommand, version: int) -> Reply | None:
-        handler = self._HANDLERS[type(command)]
-        if isinstance(
-            command, AddMember | RemoveMember | DrainMember | DeclareQueue | RemoveQueue | SetPolicy
-        ):
-            return handler(self, command, version)
-        return handler(self, command)
+        return handler(self, command, meta.version)
 
     def _left_out(self, command: c.Command | CatalogCommand) -> Reply:
         """Skip a command, without giving out again any number that the command gave out."""
@@ -274,7 +266,7 @@ class CatalogMachine:
         self._drop(queue, version)
         return QueueRemoved(1, queue.id, queue.group)
 
-    def _remove_expired(self, command: RemoveExpired) -> Reply | None:
+    def _remove_expired(self, command: RemoveExpired, version: int) -> Reply | None:
         for queues in self._by_group.values():
             if command.queue in queues:
                 self._drop(queues[command.queue], versions.EXPIRING_QUEUES)
@@ -314,7 +306,7 @@ class CatalogMachine:
         self._change_policies(self.policies.with_policy(policy))
         return Ok(1)
 
-    def _remove_policy(self, command: RemovePolicy) -> Reply:
+    def _remove_policy(self, command: RemovePolicy, version: int) -> Reply:
         if command.name not in self.policies.by_name:
             return Refused("not_found", f"there is no policy {command.name!r}")
         self._change_policies(self.policies.without(command.name))
@@ -324,36 +316,36 @@ class CatalogMachine:
         self.policies = policies
         self.revision += 1
 
-    def _declare_exchange(self, command: DeclareExchange) -> Reply:
+    def _declare_exchange(self, command: DeclareExchange, version: int) -> Reply:
         return self.exchanges.declare(command)
 
-    def _delete_exchange(self, command: DeleteExchange) -> Reply:
+    def _delete_exchange(self, command: DeleteExchange, version: int) -> Reply:
         return self.exchanges.delete(command)
 
-    def _bind(self, command: Bind) -> Reply:
+    def _bind(self, command: Bind, version: int) -> Reply:
         return self.exchanges.bind(command, self._by_name)
 
-    def _unbind(self, command: Unbind) -> Reply:
+    def _unbind(self, command: Unbind, version: int) -> Reply:
         return self.exchanges.unbind(command)
 
-    def _change_users(self, command: UserCommand) -> Reply:
+    def _change_users(self, command: UserCommand, version: int) -> Reply:
         self.users, reply = self.users.changed(command)
         return reply
 
-    def _found(self, command: BootstrapCluster) -> Reply | None:
-        return self.members.found(command)
+    def _bootstrap(self, command: BootstrapCluster, version: int) -> Reply | None:
+        return self.members.bootstrap(command)
 
-    def _meet(self, command: RecordIncarnation) -> Reply | None:
-        return self.members.meet(command)
+    def _record_incarnation(self, command: RecordIncarnation, version: int) -> Reply | None:
+        return self.members.record_incarnation(command)
 
-    def _found_lease_times(self, command: FoundLeaseTimes) -> Reply | None:
+    def _found_lease_times(self, command: FoundLeaseTimes, version: int) -> Reply | None:
         if self.lease_settings is None:
             wanted = LeaseTimes(command.lease_ms, command.step_down_ms)
             is_new = not self.members.by_id
             self.lease_settings = LeaseSettings.founded(wanted, is_new=is_new)
         return None
 
-    def _set_lease_times(self, command: SetLeaseTimes) -> Reply:
+    def _set_lease_times(self, command: SetLeaseTimes, version: int) -> Reply:
         """Set lease times; the reply's count is 1 if that changes anything."""
         wanted = LeaseTimes(command.lease_ms, command.step_down_ms)
         try:
@@ -367,7 +359,7 @@ class CatalogMachine:
         self.lease_settings = self.lease_settings.changed(wanted)
         return Ok(1)
 
-    def _settle_lease_times(self, command: SettleLeaseTimes) -> Reply | None:
+    def _settle_lease_times(self, command: SettleLeaseTimes, version: int) -> Reply | None:
         found = self.lease_settings
         if found is not None and found.revision == command.revision and not found.is_settled:
             self.lease_settings = found.settled()
@@ -376,7 +368,7 @@ class CatalogMachine:
     def _add_member(self, command: AddMember, version: int) -> Reply:
         return self.members.add(command, version)
 
-    def _confirm_member(self, command: ConfirmMember) -> Reply | None:
+    def _confirm_member(self, command: ConfirmMember, version: int) -> Reply | None:
         return self.members.confirm(command)
 
     def _remove_member(self, command: RemoveMember, version: int) -> Reply:
@@ -385,12 +377,12 @@ class CatalogMachine:
     def _drain_member(self, command: DrainMember, version: int) -> Reply:
         return self.members.drain(command, version)
 
-    def _set_version(self, command: c.SetVersion) -> Reply | None:
+    def _set_version(self, command: c.SetVersion, version: int) -> Reply | None:
         versions.check_version("the system group's switch", command.version, self.newest_version)
         self.version = max(self.version, command.version)
         return None
 
-    def _nothing(self, command: object) -> Reply:
+    def _nothing(self, command: object, version: int) -> Reply:
         return Ok()
 
     def _add(self, queue: CatalogQueue) -> None:
@@ -399,7 +391,7 @@ class CatalogMachine:
         self._by_group[queue.group][queue.id] = queue
         self._changed[queue.id] = queue
 
-    _HANDLERS: ClassVar[dict[type, Callable[..., Reply | None]]] = {
+    _HANDLERS: ClassVar[dict[type, Callable[[CatalogMachine, Any, int], Reply | None]]] = {
         DeclareQueue: _declare,
         RemoveQueue: _remove,
         RemoveExpired: _remove_expired,
@@ -412,8 +404,8 @@ class CatalogMachine:
         SetUser: _change_users,
         SetPermissions: _change_users,
         RemoveUser: _change_users,
-        BootstrapCluster: _found,
-        RecordIncarnation: _meet,
+        BootstrapCluster: _bootstrap,
+        RecordIncarnation: _record_incarnation,
         FoundLeaseTimes: _found_lease_times,
         SetLeaseTimes: _set_lease_times,
         SettleLeaseTimes: _settle_lease_times,
@@ -509,7 +501,7 @@ class CatalogMachine:
 
     def rehearse(self, command: CatalogCommand, version: int) -> Reply | None:
         """The reply that the command would get in an entry of this version. Changes this machine accordingly."""
-        return self._change(command, version)
+        return self._HANDLERS[type(command)](self, command, version)
 
     # ---- snapshot
 

@@ -134,13 +134,13 @@ def encode_member_command(command: MemberCommand) -> bytes:
     return json.dumps(asdict(command), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def decode_found(data: bytes) -> BootstrapCluster:
+def decode_bootstrap(data: bytes) -> BootstrapCluster:
     """Decode the command. Raises ValueError if the bytes are none, as the other decoders do."""
     value = _object(data)
     return BootstrapCluster(tuple(map(_member, value.get("members", ()))))
 
 
-def decode_meet(data: bytes) -> RecordIncarnation:
+def decode_incarnation(data: bytes) -> RecordIncarnation:
     return _decoded(RecordIncarnation, data)
 
 
@@ -196,13 +196,13 @@ class Members:
 
     # ---- commands
 
-    def found(self, command: BootstrapCluster) -> Reply | None:
+    def bootstrap(self, command: BootstrapCluster) -> Reply | None:
         if not self.by_id:
             self.by_id = {each.id: each for each in command.members}
             self.next_number = len(command.members) + 1
         return None
 
-    def meet(self, command: RecordIncarnation) -> Reply | None:
+    def record_incarnation(self, command: RecordIncarnation) -> Reply | None:
         known = self.by_id.get(command.id)
         if known is not None and not known.incarnation:
             self.by_id[command.id] = replace(known, incarnation=command.incarnation)

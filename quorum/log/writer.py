@@ -42,11 +42,8 @@ SMALL_TAIL_PART = 16
 class LogStats:
     """Counts of this log's work since it was opened."""
 
-    appends: int = 0
     syncs: int = 0
     rolls: int = 0
-    reserve_uses: int = 0
-    """Segments that came from the reserve."""
 
 
 def is_small(kind: int, body: bytes) -> bool:
@@ -238,9 +235,7 @@ class Writer:
             if self._reserve is None or not self._reserve.take(path, allocated):
                 raise
         with self.refusing(doing + " from the reserve"):
-            segment = create(is_reserved=True)
-        self.stats.reserve_uses += 1
-        return segment
+            return create(is_reserved=True)
 
     def _listed_after_roll(self, segment: Segment) -> list[Listed]:
         old = self._listed[-1]
@@ -260,7 +255,6 @@ class Writer:
             self._pending.append(body)
         self._position = offset + HEADER_BYTES + len(body)
         self.last_lsn = lsn
-        self.stats.appends += 1
         return lsn, offset
 
     def sync(self) -> int:

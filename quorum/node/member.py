@@ -110,6 +110,7 @@ class Member:
         self._node_state = node_state = node_state or NodeState()
         self._logger = logger = structlog.get_logger().bind(node=config.name)
         self._outputs = ev.Outputs()
+        self._frames = FrameTable(logger)
         self.replicas = Replicas()
         self._build_cluster(clock, wall_ms)
         self._build_repair()
@@ -142,7 +143,8 @@ class Member:
         self.collecting = GarbageCollection(log, background)
         self.scrubbing = Scrubbing(log, background, node_state, logger, config.scrubbing)
         self._bootstrap = Bootstrap(log, config.members, config.queue_groups, logger, config.limits)
-        self._frames, self._inputs = self._frame_table(), self._input_table()
+        self._register_frames()
+        self._inputs = self._input_table()
         network.set_kinds(self._frames.since)
         self._schedule = self._scheduled()
         Opener(
@@ -254,12 +256,12 @@ class Member:
             self.versions,
             self.log,
             self._network,
+            self._frames,
         ).take_queries(table)
         return table
 
-    def _frame_table(self) -> FrameTable:
-        """Returns the table in which each part registers the kinds of frames that it owns."""
-        table = FrameTable(self._logger)
+    def _register_frames(self) -> None:
+        """Each part registers the kinds of frames that it owns."""
         for part in (
             self.replicas,
             self._routes,
@@ -273,8 +275,7 @@ class Member:
             self._marks,
             self.comparing,
         ):
-            part.take_frames(table)
-        return table
+            part.take_frames(self._frames)
 
     def _input_table(self) -> dict[type, Callable[[Any, int], None]]:
         return {
@@ -440,7 +441,7 @@ class Member:
     def _connection_changed(self, peer: str) -> None:
         is_connected = peer in self.peers.connected
         if is_connected:
-            self.membership.meet(peer, self._network.incarnation_of(peer))
+            self.membership.tell_incarnation(peer, self._network.incarnation_of(peer))
             self._marks.connected(peer, self.now_ms)
         else:
             self.body_server.forget(peer)
@@ -493,7 +494,7 @@ class Member:
         if self._node_state.is_established and not self.disk_monitor.is_silent:
             self.versions.turn(now_ms)
         for peer in sorted(self.peers.connected - self._node_state.known_incarnations.keys()):
-            self.membership.meet(peer, self._network.incarnation_of(peer))
+            self.membership.tell_incarnation(peer, self._network.incarnation_of(peer))
         self._snapshotter.review(self.replicas.values(), now_ms)
 
     def _upkeep(self, now_ms: int) -> None:

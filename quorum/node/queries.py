@@ -111,6 +111,10 @@ class QueueStatus:
     leader: str
 
 
+PART_QUEUES, PART_BLOCKS = 200, 5_000
+"""Limits of one ListQueues: queues, and blocks of messages in them. It takes some milliseconds of a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListQueues(Query[tuple[QueueStatus | None, ...]]):
     """The status of the first of these queues: as many as one step has time for (`most_blocks`), at least one. None
@@ -532,7 +536,8 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """id, incarnation, known_version: of this node. members: by name. skipped_entries: GROUP:INDEX."""
+    """id, incarnation, known_version: of this node. members: by name. skipped_entries: GROUP:INDEX. peer_events: what
+    has happened to the connections with other members since the start, and how often."""
 
     standing: str
     id: str
@@ -541,6 +546,7 @@ class ClusterStatus:
     members: tuple[MemberStatus, ...]
     groups: tuple[GroupStatus, ...]
     skipped_entries: tuple[str, ...]
+    peer_events: tuple[tuple[str, int], ...]
     lease_settings: LeaseSettings | None
 
 

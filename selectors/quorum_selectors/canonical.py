@@ -65,12 +65,6 @@ class _Normal:
     code: bytes
 
 
-def normalize(expression: Expression) -> Expression:
-    """The normal form of an expression. Raises EncodingError if it nests too deeply or has a part without encoding."""
-    _check_depth(expression)
-    return _normal(expression, False).node
-
-
 def _check_depth(expression: Expression) -> None:
     level, depth = [expression], 0
     while level:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,16 +12,25 @@ import pyarrow as pa
 import pytest
 
 from fifo import commands as c
-from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
+from fifo.effects import Ok, Published, Refused, Reply, Reserved, Run, SubscriptionState
 from fifo.results import BrowsePage, ReservationPage
 from quorum.api import status
 from quorum.api.bulk import calls, staging, subscriptions, views
 from quorum.api.bulk import service as bulk_service
 from quorum.api.hub.filters import Filters
+from quorum.api.hub.hub import Hub
 from quorum.api.hub.reading import Workers
 from quorum.api.turns import Turns
 from quorum.catalog.queues import CatalogQueue
-from quorum.node.queries import BrowsePinned, CountedPage, Query, ReadReservation, ReservePreview
+from quorum.node import events as ev
+from quorum.node.queries import (
+    BrowsePinned,
+    CountedPage,
+    FindSubscription,
+    Query,
+    ReadReservation,
+    ReservePreview,
+)
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import bulk_pb2 as pb
 
@@ -59,14 +69,90 @@ class FakeHub:
         return await answer
 
 
-def test_a_command_whose_answer_was_lost_is_asked_again() -> None:
-    async def run() -> None:
-        hub = FakeHub([None, Done(), Published(5, 3)])
-        command = c.PublishStaged(7, "p", 1, ())
-        assert await calls.retry_until_answered(hub, 1, command, Published) == Published(5, 3)  # type: ignore[arg-type]
-        assert hub.commands == [command] * 3
+class FakeDriver:
+    """The Raft thread: a group that knows one staged part. The session ends before the answers to the first `lost`
+    chunks and commands come."""
 
-    asyncio.run(run())
+    def __init__(self, lost: int, reason: str = "resync", applied: int = 0) -> None:
+        self.commands: list[Any] = []
+        self._lost = lost
+        self._reason = reason
+        self._chunks = applied
+        """the next chunk of the part"""
+        self.hub: Hub
+
+    def submit(self, items: tuple[ev.Input, ...]) -> None:
+        loop = asyncio.get_running_loop()
+        for item in items:
+            if isinstance(item, ev.Submit):
+                self.commands.append(item.command)
+                if len(self.commands) < self._lost:
+                    continue
+                output: ev.Output = ev.Answered(item.session, item.token, self._reply(item.command))
+                if len(self.commands) == self._lost:
+                    output = ev.Ended(item.session, self._reason)
+                loop.call_soon(self.hub._dispatch, [output])
+            elif isinstance(item, ev.RunQuery):
+                found = None if isinstance(item.query, FindSubscription) else 9
+                loop.call_soon(self.hub._dispatch, [ev.QueryResult(item.token, found)])
+
+    def _reply(self, command: Any) -> Reply:
+        if isinstance(command, c.PublishStaged):
+            return Published(5, 3, is_duplicate=len(self.commands) > 1)
+        if isinstance(command, c.OpenSubscription):
+            return SubscriptionState(4, 0, 0, 0)
+        assert isinstance(command, c.Stage)
+        if command.chunk > self._chunks:
+            return Refused("gap", f"chunk {command.chunk} of a part that has {self._chunks}")
+        self._chunks = max(self._chunks, command.chunk + 1)
+        return Ok(self._chunks * 100)
+
+
+def with_driver(driver: FakeDriver, run: Callable[[Hub], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        limits = BatchLimits(16_384, 16 << 20, 18 << 20)
+        driver.hub = Hub("n3", None, limits, 64 << 20, 64 << 20)  # type: ignore[arg-type]
+        driver.hub.attach(driver)  # type: ignore[arg-type]
+        await run(driver.hub)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("reason", ["resync", "expired", "node_down"])
+def test_a_command_whose_answer_was_lost_is_asked_again(reason: str) -> None:
+    command = c.PublishStaged(7, "p", 1, ())
+    driver = FakeDriver(1, reason)
+
+    async def run(hub: Hub) -> None:
+        found = await calls.retry_until_answered(hub, 1, command, Published)
+        assert found == Published(5, 3, is_duplicate=True)
+
+    with_driver(driver, run)
+    assert driver.commands == [command] * 2
+
+
+def test_a_command_of_a_subscription_whose_answer_was_lost_is_asked_again() -> None:
+    driver = FakeDriver(1)
+
+    async def run(hub: Hub) -> None:
+        service = service_of(hub)
+        made = c.OpenSubscription(7, "s", b"", "earliest", 1_000, "release")
+        assert (await service._changed(PLAIN, "s", lambda _: made)).generation == 4
+
+    with_driver(driver, run)
+    assert len(driver.commands) == 2
+
+
+@pytest.mark.parametrize("reason", ["failed", "stopping", "limit"])
+def test_a_command_is_not_asked_again_after_another_end_of_the_session(reason: str) -> None:
+    driver = FakeDriver(1, reason)
+
+    async def run(hub: Hub) -> None:
+        with pytest.raises(status.StatusError):
+            await calls.retry_until_answered(hub, 1, c.PublishStaged(7, "p", 1, ()), Published)
+
+    with_driver(driver, run)
+    assert len(driver.commands) == 1
 
 
 def test_a_read_waits_until_its_replica_is_far_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,23 +178,32 @@ def arrow(rows: int) -> bytes:
     return data
 
 
-def test_a_chunk_whose_answer_was_lost_is_sent_again_under_its_number(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("applied", [3, 4, 6])
+@pytest.mark.parametrize(
+    ("lost", "sent"),
+    [
+        (3, [3, 4, 5, 3, 4, 5]),  # all are under way when the session ends
+        (2, [3, 4, 5, 3, 4, 5]),  # the last one leaves with the next session: too early, a gap
+    ],
+)
+def test_chunks_whose_answers_were_lost_are_sent_again_in_order(
+    lost: int, sent: list[int], applied: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """applied: the group's next chunk when the session ends."""
     monkeypatch.setattr(staging, "kept_fields", lambda catalog, queue: (None, -1))
+    driver = FakeDriver(lost, applied=applied)
 
-    async def run() -> None:
-        hub = FakeHub([Ok(8_192), None, Ok(20_000), Ok(16_384)])
+    async def run(hub: Hub) -> None:
         request = pb.StageRequest(queue="q", producer="p", batch=4, part=bytes(16), first_chunk=3)
         part = staging._Part(hub, PLAIN, request, "10.0.0.7")
         await part.add(arrow(20_000))
         await part.add(b"")
         await part.finish()
-        chunks = [command.chunk for command in hub.commands if isinstance(command, c.Stage)]
-        assert chunks == [3, 4, 5, 4]
-        assert (part.next_chunk, part.size_bytes) == (6, 20_000)
+        assert (part.next_chunk, part.size_bytes, part.rows) == (6, 20_000, 600)
+        assert hub.publishing.used == 0
 
-    asyncio.run(run())
+    with_driver(driver, run)
+    assert [command.chunk for command in driver.commands] == sent
 
 
 class Context:
@@ -180,10 +275,10 @@ async def filtering(name: str) -> Any:
     return SimpleNamespace(id=7, group=1, config=SimpleNamespace(filter_enabled=True))
 
 
-def service_of(hub: FakeHub) -> bulk_service.BulkService:
+def service_of(hub: Any) -> bulk_service.BulkService:
     hub.requests.queue = filtering
     service = bulk_service.BulkService.__new__(bulk_service.BulkService)
-    service._hub = hub  # type: ignore[assignment]
+    service._hub = hub
     return service
 
 

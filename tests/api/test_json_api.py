@@ -355,17 +355,24 @@ def test_a_body_is_not_read_before_the_log_in_nor_past_its_limit() -> None:
     asyncio.run(run())
 
 
+async def logged_in(http: Http, user: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, str]:
+    """A request of a user whose body, which is returned, has not come. The head of its answer says 100 if it has a
+    place among the requests."""
+    body = json.dumps({"password": PASSWORD, "administers": True})
+    log_in = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
+    lines = ["PUT /api/v1/users/another HTTP/1.1", "Host: localhost", "Connection: close"]
+    lines += [f"Authorization: Basic {log_in}", f"Content-Length: {len(body)}"]
+    reader, writer = await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
+    writer.write("\r\n".join([*lines, "Expect: 100-continue", "", ""]).encode())
+    return reader, writer, body
+
+
 def test_a_body_that_comes_after_its_user_was_removed_does_nothing() -> None:
     async def run() -> None:
         async with member() as http:
             await http.ok("PUT", "/api/v1/users/admin", {"password": PASSWORD, "administers": True})
             await http.ok("PUT", "/api/v1/users/ann", {"password": PASSWORD, "administers": True}, "admin")
-            body = json.dumps({"password": PASSWORD, "administers": True})
-            log_in = base64.b64encode(f"ann:{PASSWORD}".encode()).decode()
-            lines = ["PUT /api/v1/users/another HTTP/1.1", "Host: localhost", "Connection: close"]
-            lines += [f"Authorization: Basic {log_in}", f"Content-Length: {len(body)}"]
-            reader, writer = await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
-            writer.write("\r\n".join([*lines, "Expect: 100-continue", "", ""]).encode())
+            reader, writer, body = await logged_in(http, "ann")
             assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # ann has logged in
             await http.ok("DELETE", "/api/v1/users/ann", None, "admin")
             writer.write(body.encode())
@@ -374,6 +381,27 @@ def test_a_body_that_comes_after_its_user_was_removed_does_nothing() -> None:
             writer.close()
             users = (await http.ok("GET", "/api/v1/users", None, "admin"))["users"]
             assert [each["user"] for each in users] == ["admin"]
+
+    asyncio.run(run())
+
+
+def test_users_behind_one_address_have_a_share_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_api, "MAX_CALLS", 4)
+
+    async def run() -> None:
+        async with member() as http:
+            for name in ("admin", "ann", "bob"):
+                made = {"password": PASSWORD, "administers": True}
+                await http.ok("PUT", f"/api/v1/users/{name}", made, "" if name == "admin" else "admin")
+            answers = []
+            writers = []
+            for user in ("ann", "ann", "ann", "bob"):
+                reader, writer, _ = await logged_in(http, user)
+                writers.append(writer)
+                answers.append((await reader.readuntil(b"\r\n\r\n")).split()[1])
+            assert answers == [b"100", b"100", b"429", b"100"]
+            for writer in writers:
+                writer.close()
 
     asyncio.run(run())
 

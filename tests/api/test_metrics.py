@@ -107,6 +107,7 @@ def test_the_counts_of_queues_are_sums_over_the_groups_that_the_member_leads() -
             assert found.value("quorum_group_has_leader", group="1") == 1
             assert found.value("quorum_standing", standing="member") == 1
             assert found.value("quorum_standing", standing="removed") == 0
+            assert found.value("quorum_peer_events_total", event="ignored_frame") == 0
             assert values["process_resident_memory_bytes", ()] > 1_000_000
             build = {"version": quorum.__version__, "machine_version": str(CURRENT)}
             assert found.value("quorum_build_info", **build) == 1

@@ -17,7 +17,8 @@ from quorum.bench.load import Clockwork, make_batches, produce
 from quorum.bench.plan import FIELD_SELECTORS, Load, Plan, Result, Tally, percentile_ms
 from quorum.client import connect
 from quorum.client.messages.batch import BatchReader
-from support.fake_server.server import FakeCluster, FakeNode
+from support.fake_server.cluster import FakeCluster
+from support.fake_server.server import FakeNode
 
 try:
     import quorum.local_cluster.cluster  # noqa: F401

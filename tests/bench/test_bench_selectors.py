@@ -38,7 +38,8 @@ from quorum.client.values import values_to_dict
 from quorum_selectors import columns, jms
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.known_fields import APPLICATION
-from support.fake_server.server import FakeCluster, FakeNode, Predicate, StoredMessage
+from support.fake_server.cluster import FakeCluster, Predicate, StoredMessage
+from support.fake_server.server import FakeNode
 from support.fifo.local_parts import drop_columns
 
 TINY = Sizes(

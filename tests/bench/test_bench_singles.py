@@ -21,7 +21,8 @@ from quorum.bench.run import loads_for as batch_loads_for
 from quorum.bench.singles import SinglesResult, declare_others, loads_for, measure, run, table
 from quorum.bench.singles_load import HEAD
 from quorum.client.values import values_to_dict
-from support.fake_server.server import FakeCluster, FakeNode, Predicate, StoredMessage
+from support.fake_server.cluster import FakeCluster, Predicate, StoredMessage
+from support.fake_server.server import FakeNode
 from support.members.served import served
 
 SINGLES = Plan(

@@ -25,7 +25,8 @@ from quorum.cli.json_lines import to_line
 from quorum.cli.main import app
 from quorum.client.admin.records import BrowsedMessage
 from quorum.v1 import admin_pb2, queue_pb2
-from support.fake_server.server import FakeCluster, FakeNode
+from support.fake_server.cluster import FakeCluster
+from support.fake_server.server import FakeNode
 from support.forked_commands import ForkedCommands
 from support.repository import ROOT
 

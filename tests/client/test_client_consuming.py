@@ -25,8 +25,8 @@ from quorum.client.errors import (
 from quorum.client.messages.delivery import GetHolder, Link
 from quorum.client.session import session
 from quorum.v1 import queue_pb2
+from support.fake_server.cluster import FakeConsumer, Refusal
 from support.fake_server.harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster
-from support.fake_server.server import FakeConsumer, Refusal
 
 
 def numbered(first: int, count: int) -> list[bytes]:

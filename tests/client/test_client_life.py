@@ -13,8 +13,8 @@ import quorum
 from quorum.client import Client
 from quorum.client.errors import ClosedError, UsageError
 from quorum.client.session import session
+from support.fake_server.cluster import Refusal
 from support.fake_server.harness import EVENTUALLY_S, World, eventually, on_cluster
-from support.fake_server.server import Refusal
 
 UNENDING_MS = 3_600_000
 

@@ -9,8 +9,8 @@ from google.rpc import code_pb2
 
 import quorum
 from quorum.client.session import placement
+from support.fake_server.cluster import Refusal
 from support.fake_server.harness import EVENTUALLY_S, World, eventually, on_cluster
-from support.fake_server.server import Refusal
 
 
 @pytest.fixture(autouse=True)

@@ -27,8 +27,8 @@ from quorum.client.errors import (
 )
 from quorum.client.session import session
 from quorum.v1 import queue_pb2
+from support.fake_server.cluster import Refusal
 from support.fake_server.harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster
-from support.fake_server.server import Refusal
 
 QUICK = {"silence_ms": 2_000}
 

@@ -13,8 +13,8 @@ import quorum.sync
 from quorum.client import DeliveredMessage
 from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, TimedOut, UsageError
 from quorum.client.session.open_transactions import MAX_TRANSACTIONS
+from support.fake_server.cluster import Refusal
 from support.fake_server.harness import SHORT_MS, World, eventually, on_cluster
-from support.fake_server.server import Refusal
 
 
 def bodies(world: World, queue: str = "q") -> list[bytes]:

@@ -13,8 +13,8 @@ import quorum
 from quorum.client.client import Client
 from quorum.client.errors import ClosedError, PublishRejected, PublishUnknown, TimedOut, UsageError
 from quorum.client.session.gathering import ALONE_BYTES
+from support.fake_server.cluster import Refusal
 from support.fake_server.harness import SHORT_MS, World, eventually, on_cluster
-from support.fake_server.server import Refusal
 
 
 def arrived(world: World, queue: str = "q") -> list[bytes]:

@@ -14,7 +14,8 @@ from rich.console import Console
 from quorum.demo import run as demo
 from quorum.demo.flights import Flight, carried, row_of
 from quorum.demo.plan import PORTIONS, QUEUE, Tally, tallies
-from support.fake_server.server import FakeCluster, FakeNode
+from support.fake_server.cluster import FakeCluster
+from support.fake_server.server import FakeNode
 
 TEST_LIMIT_S = 60.0
 REPORT_WIDTH = 80

@@ -19,7 +19,7 @@ from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression, FieldValue
 from quorum_selectors.predicates import PredicateIndex
 from support.examples import examples
-from support.selectors.expressions import EXPRESSIONS, MESSAGES
+from support.selectors.expressions import EXPRESSIONS, MESSAGES, normalized
 
 
 class NoLog:
@@ -29,7 +29,7 @@ class NoLog:
 
 @settings(max_examples=examples(300))
 @given(
-    st.lists(EXPRESSIONS.map(canonical.normalize), min_size=1, max_size=8),
+    st.lists(EXPRESSIONS.map(normalized), min_size=1, max_size=8),
     st.lists(MESSAGES, min_size=1, max_size=12),
     st.integers(0, 2000),
     st.integers(0, (1 << 12) - 1),

@@ -123,8 +123,8 @@ def test_unknown_tags_are_ignored_and_ranges_may_have_holes(world: World) -> Non
     assert world.do(name, Settle(1, "a", attach, ((2, 3), (7, 7)))) == Ok(3)
     assert world.do(name, Settle(1, "a", attach, ((1, 8), (50, 60)))) == Ok(5)
     assert world.do(name, Settle(1, "a", attach, ((1, 8),))) == Ok(0)
-    assert [run.first_sequence for run in queries.held_by(world.machine, 1, 1)[0].runs] == [9]
-    assert queries.held_by(world.machine, 1, 1)[0].first_tag == 9
+    checked_out = world.machine.queues[1].consumers[name, "a"].checked_out
+    assert (list(checked_out.tags), list(checked_out.sequences), checked_out.total) == ([9], [9], 2)
 
 
 def test_a_returned_message_goes_back_to_its_own_place_and_is_served_again(world: World) -> None:
@@ -400,21 +400,6 @@ def test_a_bad_attach_is_refused(world: World, command: Attach) -> None:
     reply = world.do(world.session(), command)
     assert isinstance(reply, Refused)
     assert reply.reason == "bad_argument"
-
-
-def test_what_a_process_holds_can_be_told_again_as_it_was_delivered(world: World) -> None:
-    name, other = world.session(1), world.session(2, node=2)
-    world.publish(name, 10)
-    attach, applied = world.attach(name, "a", 10)
-    assert queries.held_by(world.machine, 1, 1) == applied.effects
-    assert queries.held_by(world.machine, 2, 1) == queries.held_by(world.machine, 1, 2) == ()
-    world.do(name, Settle(1, "a", attach, ((4, 5),)))
-    first, second = queries.held_by(world.machine, 1, 1)
-    assert (first.first_tag, second.first_tag) == (1, 6)
-    world.do(name, Return(1, "a", attach, ((9, 10),)))
-    _, applied = world.attach(other, "b", 10)
-    assert queries.held_by(world.machine, 2, 1) == applied.effects
-    assert delivery(applied).redelivered == 0b11
 
 
 def test_the_oldest_message_is_named() -> None:

@@ -26,12 +26,14 @@ ALLOWED = {
     "quorum.counts": (),
     "quorum.redrive": (),
     "quorum.definitions": ("quorum.v1",),
+    "quorum.round_robin": (),
     "quorum.catalog": ("fifo", "quorum_selectors", "quorum.addresses"),
     "quorum.log": ("quorum.errors",),
     "quorum.replication": ("quorum.log", "quorum.errors"),
     "quorum.config": ("quorum.replication", "quorum.addresses", "quorum.errors"),
     "quorum.node": (
         "quorum.addresses",
+        "quorum.round_robin",
         "fifo",
         "quorum_selectors",
         "quorum.v1",
@@ -43,6 +45,7 @@ ALLOWED = {
     ),
     "quorum.api": (
         "quorum.addresses",
+        "quorum.round_robin",
         "quorum.columns",
         "fifo",
         "quorum_selectors",

@@ -59,6 +59,7 @@ def test_every_package_is_drawn() -> None:
         "quorum.addresses",
         "quorum.columns",
         "quorum.counts",
+        "quorum.round_robin",
         "quorum.pytest_plugin",
         "quorum.redrive",
         "quorum.sync",

@@ -74,7 +74,6 @@ def test_when_no_segment_can_be_had_entries_go_on_in_the_reserve_and_leave_the_c
     disk, log = full()
     taken = fill(log)
     assert taken == 3 * IN_A_SEGMENT, "two segments and one of the reserve"
-    assert log.stats.reserve_uses == 1
     assert len(reserve_files(disk)) == COLLECTOR_SEGMENTS
     assert log.space().is_low
     assert disk.used_bytes() <= (disk.capacity or 0)

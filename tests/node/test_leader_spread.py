@@ -326,7 +326,7 @@ def is_drained(cluster: Cluster, group: int) -> None:
 
 def has_a_slow_disk(cluster: Cluster, group: int) -> None:
     monitor = cluster.members["n1"].disk_monitor
-    monitor._hand_over(cluster.members["n1"].replicas[group], cluster.now_ms)
+    monitor._transfer_leadership(cluster.members["n1"].replicas[group], cluster.now_ms)
 
 
 def loses_a_page(cluster: Cluster, group: int) -> None:

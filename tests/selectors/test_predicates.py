@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorum_selectors import canonical, predicates
+from quorum_selectors import predicates
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Comparison, Expression, Field, FieldValue, Literal
 from quorum_selectors.jms import parse
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.vectorised import Messages
 from support.examples import examples
-from support.selectors.expressions import EXPRESSIONS, MESSAGES, block_of
+from support.selectors.expressions import EXPRESSIONS, MESSAGES, block_of, normalized
 
 Fields = dict[str, FieldValue]
 
@@ -36,7 +36,7 @@ def test_nothing_that_selects_is_missed(
     expressions: list[Expression], rows: list[Fields], is_normal: bool
 ) -> None:
     if is_normal:
-        expressions = [canonical.normalize(expression) for expression in expressions]
+        expressions = [normalized(expression) for expression in expressions]
     index: PredicateIndex[int] = PredicateIndex()
     for token, expression in enumerate(expressions):
         index.add(token, expression)
@@ -54,7 +54,7 @@ def test_a_message_by_itself_is_named_like_among_many(
 ) -> None:
     index: PredicateIndex[int] = PredicateIndex()
     for token, expression in enumerate(expressions):
-        index.add(token, canonical.normalize(expression))
+        index.add(token, normalized(expression))
     block, candidates = block_of([rows]), found(index, rows)
     for place, row in enumerate(rows):
         named = index.named(row)
@@ -114,7 +114,7 @@ ROWS: list[Fields] = [
 )
 def test_what_an_expression_is_filed_under(selector: str, places: set[int]) -> None:
     index: PredicateIndex[int] = PredicateIndex()
-    index.add(7, canonical.normalize(parse(selector)))
+    index.add(7, normalized(parse(selector)))
     assert not index.rest
     assert found(index, ROWS).get(7, set()) == places
 
@@ -130,7 +130,7 @@ def test_what_an_expression_is_filed_under(selector: str, places: set[int]) -> N
 )
 def test_what_cannot_be_filed_is_asked_about_everything(selector: str) -> None:
     index: PredicateIndex[int] = PredicateIndex()
-    index.add(7, canonical.normalize(parse(selector)))
+    index.add(7, normalized(parse(selector)))
     assert list(index.rest) == [7]
 
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_filed_is_asked_about_everything(selector: str) -> None:
 )
 def test_what_asks_for_one_does_not_ask_for_true(selector: str) -> None:
     index: PredicateIndex[int] = PredicateIndex()
-    expression = canonical.normalize(parse(selector))
+    expression = normalized(parse(selector))
     index.add(7, expression)
     rows: list[Fields] = [{"application-properties.x": value} for value in (1, 1.0, True, 0, 0.0, False)]
     assert found(index, rows)[7] == {place for place, row in enumerate(rows) if evaluate(expression, row)}

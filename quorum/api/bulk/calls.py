@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from types import ModuleType
 from typing import TypeVar
 
 from fifo.commands import Command
-from fifo.effects import Done, Refused, Reply
+from fifo.effects import Refused, Reply
 from quorum.api import status
 from quorum.api.hub.hub import Hub
 from quorum.api.hub.reading import Answer
@@ -24,25 +24,37 @@ BEHIND_S = 5.0
 """Time that a read waits for this node's replica; after it the client should ask another node."""
 POLL_S = 0.005
 MOST_POLL_S = 0.1
+LOST = ("session_resync", "session_node_down")
+"""Why the node's own session ends in the middle of calls: a snapshot has replaced entries with answers, the session was
+silent for a day, or a group has declared this process down. The next session of this node can carry out the command."""
 PAGE = 16_384
 """Messages of a view or a reservation that are looked up in one query."""
 
 
 async def retry_until_answered(hub: Hub, group: int, command: Command, kind: type[T]) -> T:
     """Return the group's answer to an idempotent command, which is repeated if its answer was lost."""
+    return await repeat_while_lost(lambda: hub.own_session.call(group, command), kind)
+
+
+async def repeat_while_lost(call: Callable[[], Awaitable[Reply | None]], kind: type[T]) -> T:
+    """Return the answer to an idempotent call of the node's own session, which is repeated if its answer was lost."""
     while True:
-        reply = await hub.own_session.call(group, command)
-        found = answer(reply, kind)
-        if found is not None:
-            return found
+        try:
+            return expected(await call(), kind)
+        except status.StatusError as error:
+            if not is_lost(error):
+                raise
 
 
-def answer(reply: Reply | None, kind: type[T]) -> T | None:
-    """None: the answer was lost."""
-    if isinstance(reply, kind):
-        return reply
-    assert reply is None or isinstance(reply, Done), reply
-    return None
+def is_lost(error: status.StatusError) -> bool:
+    """Whether the answer was lost: the node's own session has ended before it came, and was opened again."""
+    return error.status.reason in LOST
+
+
+def expected(reply: Reply | None, kind: type[T]) -> T:
+    """The answer to a command that was accepted."""
+    assert isinstance(reply, kind), reply
+    return reply
 
 
 async def wait_applied(hub: Hub, group: int, index: int) -> None:

@@ -1,7 +1,8 @@
 """quorum.v1.Bulk: descriptions of queues; subscriptions, views and staging have their own modules.
 
-Commands go through the node's own session. They are idempotent, and repeated if an answer was lost. Reads use this
-node's replica. Modules that need pyarrow are imported at the first call that needs them.
+Commands go through the node's own session. They are idempotent, and repeated if that session ended before the answer
+came (calls.repeat_while_lost). Reads use this node's replica.
+Modules that need pyarrow are imported at the first call that needs them.
 """
 
 from __future__ import annotations

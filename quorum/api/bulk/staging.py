@@ -14,7 +14,7 @@ from fifo.effects import Ok, Published, Reply
 from fifo.limits import PRODUCTION
 from fifo.staging import LAST_BATCH, PART_BYTES
 from quorum.api import status
-from quorum.api.bulk.calls import BulkCalls, answer, index_of, load, retry_until_answered
+from quorum.api.bulk.calls import BulkCalls, expected, index_of, is_lost, load, retry_until_answered
 from quorum.api.grpc.handlers import Context, is_outdated, unary
 from quorum.api.hub.filters import kept_fields, ordered_by
 from quorum.api.hub.hub import Hub
@@ -160,8 +160,7 @@ class _Part:
         )
         self.next_chunk += 1
         self.size_bytes += checked.size_bytes
-        future = await self._hub.own_session.send(self._queue.group, command, checked.data)
-        self._under_way.append((command, checked.data, future))
+        await self._submit(command, checked.data)
         while len(self._under_way) > AHEAD:
             await self._await_first()
 
@@ -169,19 +168,27 @@ class _Part:
         while self._under_way:
             await self._await_first()
 
+    async def _submit(self, command: c.Stage, data: bytes) -> None:
+        future = await self._hub.own_session.send(self._queue.group, command, data)
+        self._under_way.append((command, data, future))
+
     async def _await_first(self) -> None:
-        command, data, future = self._under_way.popleft()
-        while True:
-            try:
-                found = answer(await self._hub.own_session.sent(self._queue.group, future), Ok)
-            except status.StatusError as error:
-                if is_outdated(self._hub, self._queue, error):
-                    raise status.of_ended("outdated") from error
-                raise
-            if found is not None:
-                self.rows = found.count
+        """Wait for the oldest chunk. If its answer was lost, so were those of all chunks before the next session: send
+        all of them again, in order. The queue drops a chunk that it has."""
+        try:
+            reply = await self._hub.own_session.sent(self._queue.group, self._under_way[0][2])
+        except status.StatusError as error:
+            if is_lost(error):
+                lost = list(self._under_way)
+                self._under_way.clear()
+                for command, data, _ in lost:
+                    await self._submit(command, data)
                 return
-            future = await self._hub.own_session.send(self._queue.group, command, data)
+            if is_outdated(self._hub, self._queue, error):
+                raise status.of_ended("outdated") from error
+            raise
+        self._under_way.popleft()
+        self.rows = expected(reply, Ok).count
 
 
 def _next_checked(

@@ -14,11 +14,11 @@ from quorum.api import status
 from quorum.api.bulk.calls import (
     PAGE,
     BulkCalls,
-    answer,
     endpoints,
     index_of,
     load,
     query_replica,
+    repeat_while_lost,
     retry_until_answered,
     stream_blocks,
 )
@@ -79,10 +79,9 @@ class SubscriptionCalls(BulkCalls):
     ) -> SubscriptionState:
         """Return the group's answer to a command built from its subscription; rebuild it if an answer was lost."""
         query = q.FindSubscription(queue.group, queue.id, name)
-        while True:
-            found = answer(await self._hub.own_session.change_group(query, make), SubscriptionState)
-            if found is not None:
-                return found
+        return await repeat_while_lost(
+            lambda: self._hub.own_session.change_group(query, make), SubscriptionState
+        )
 
     async def _state(self, queue: CatalogQueue, state: SubscriptionState) -> pb.SubscriptionState:
         return pb.SubscriptionState(

@@ -38,7 +38,7 @@ from quorum.api import status
 from quorum.api.grpc import request_limits
 from quorum.api.grpc.handlers import Context
 from quorum.api.grpc.rpc_status import abort
-from quorum.api.owners import CALLER, client_address
+from quorum.api.owners import CALLER, OF_USER, client_address
 from quorum.api.security.access import USER, Access
 from quorum.api.security.audit import DONE, NO_ANSWER
 from quorum.api.security.certificates import common_name
@@ -67,8 +67,6 @@ ANSWER_LIMIT_S = 60.0
 CLIENT_CALL = "quorum-call"
 """Header with the client's id of its call, which is the same in all tries."""
 CLIENT_CALL_ID = re.compile("[0-9A-Za-z-]{1,64}")
-OF_USER = "user:"
-"""Begins the name of a user among those who share; gRPC names no peer so."""
 OPEN_LIMIT_S = 5.0
 """Time limit for a session's first request."""
 REQUEST_LIMIT_S = 30.0

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quorum.api.connections import close_peers
 from quorum.api.grpc.calls import ANSWER_LIMIT_S, ANSWERS_BYTES, UNCOUNTED_BYTES
 from quorum.api.http.errors import failed
-from quorum.api.owners import client_address
+from quorum.api.owners import CALLER, client_address
 from quorum.api.shares import ByteWindow, WindowFull
 from quorum.api.status import Code, make
 
@@ -53,11 +53,11 @@ class _Answer:
         if start is None or message.get("more_body", False) or size <= UNCOUNTED_BYTES:
             await self._in_time(*(() if start is None else (start,)), message)
             return
-        address = client_address(_peer(self._host, self._port))
+        caller = CALLER.get() or client_address(_peer(self._host, self._port))
         try:
-            await self._unread.take(size, address)
+            await self._unread.take(size, caller)
         except WindowFull as error:
-            text = f"no room for an answer of {size} bytes, for this client's address: {error}"
+            text = f"no room for an answer of {size} bytes, for this client: {error}"
             refusal = failed(make(Code.RESOURCE_EXHAUSTED, "overloaded", text))
             await refusal(self._scope, self._receive, self._send)
             return
@@ -65,7 +65,7 @@ class _Answer:
             # the end, which is empty, is sent when the client has taken what is before it
             await self._in_time(start, {**message, "more_body": True}, {"type": message["type"]})
         finally:
-            self._unread.give(size, address)
+            self._unread.give(size, caller)
 
     async def _in_time(self, *messages: Message) -> None:
         """Send these; close the connection if the client does not take them."""

@@ -7,6 +7,8 @@ import ipaddress
 from starlette.requests import ClientDisconnect, Request
 
 from quorum.api.http.calls import JSON
+from quorum.api.owners import client_address
+from quorum.api.shares import Shares
 from quorum.api.status import Code, StatusError, make
 
 
@@ -16,6 +18,37 @@ def peer_of(request: Request) -> str:
         raise ClientDisconnect
     host, port = request.client
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
+class Place:
+    """A place among the requests: of the client's address, and of its user once that is known."""
+
+    def __init__(self, places: Shares, peer: str) -> None:
+        """NoPlace if there is none."""
+        self._places = places
+        self._owner = ""
+        self._enter(client_address(peer))
+
+    def pass_to(self, caller: str) -> None:
+        """From here on the place is this caller's. NoPlace if it may have no more; then there is no place."""
+        if caller != self._owner:
+            self.leave()
+            self._enter(caller)
+
+    def _enter(self, owner: str) -> None:
+        if not self._places.enter(owner):
+            raise NoPlace
+        self._owner = owner
+
+    def leave(self) -> None:
+        """Give the place back, if there is one."""
+        if self._owner:
+            self._places.leave(self._owner)
+            self._owner = ""
+
+
+class NoPlace(Exception):
+    """The caller has as many requests as it may have."""
 
 
 def check_origin(request: Request, *, has_user: bool) -> None:

@@ -20,7 +20,7 @@ from fifo import commands as c
 from fifo.frozen_dataclasses import dataclass
 from quorum.api.hub.deliveries import DeliveredBatch
 from quorum.api.hub.hub import Hub
-from quorum.api.owners import owner_of
+from quorum.api.owners import CALLER, owner_of
 from quorum.api.session import outcomes as o
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.consumers import Consumer, Disposition
@@ -142,7 +142,7 @@ class Redriver:
         try:
             async with (
                 asyncio.timeout(REDRIVE_S),
-                _Session(self._hub, queue, owner_of(peer), publish) as session,
+                _Session(self._hub, queue, owner_of(CALLER.get()), publish) as session,
             ):
                 bounds = Bounds(AT_A_TIME, ROUND_BYTES, most_taken=limit)
                 redrive = Redrive(session, queue, bounds, only or None, next_sequence)

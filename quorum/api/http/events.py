@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from fifo.frozen_dataclasses import dataclass
-from quorum.api.http.callers import peer_of
+from quorum.api.http.callers import NoPlace, Place, peer_of
 from quorum.api.http.calls import CLUSTER, QUEUE, QUEUES, Call, request_of
 from quorum.api.http.errors import NO_PLACE, REFUSALS, Aborted, failed, failed_with, status_of
 from quorum.api.http.json_answer import NO_STORE
 from quorum.api.http.json_codec import JsonError
 from quorum.api.http.sums import AllQueues
-from quorum.api.owners import client_address
+from quorum.api.owners import CALLER
 from quorum.api.shares import Shares
 from quorum.api.status import Code, StatusError
 from quorum.catalog.users import User
@@ -53,18 +53,22 @@ class Events:
 
     async def answer(self, request: Request) -> Response:
         peer = peer_of(request)
-        address = client_address(peer)
-        if not self._places.enter(address):
+        try:
+            place = Place(self._places, peer)
+        except NoPlace:
             return failed(NO_PLACE)
         try:
             watched = _watched(request.query_params)
             user = await self._admit(CLUSTER.rpc, request, peer)
+            place.pass_to(CALLER.get())
             first = await self._event(watched, user, peer)  # a refusal ends the request, and not its stream
+        except NoPlace:
+            return failed(NO_PLACE)
         except REFUSALS as error:
-            self._places.leave(address)
+            place.leave()
             return failed_with(status_of(error))
         except BaseException:
-            self._places.leave(address)
+            place.leave()
             raise
 
         async def stream() -> AsyncIterator[str]:
@@ -79,7 +83,7 @@ class Events:
             except (Aborted, StatusError):
                 return  # it may not go on; the next stream is told why
             finally:
-                self._places.leave(address)
+                place.leave()
 
         return StreamingResponse(stream(), media_type="text/event-stream", headers=NO_STORE)
 

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from quorum.api.grpc import request_limits
 from quorum.api.http import dead_letters, definition_file, json_codec
-from quorum.api.http.callers import check_origin, peer_of
+from quorum.api.http.callers import NoPlace, Place, check_origin, peer_of
 from quorum.api.http.calls import (
     BROWSE,
     CALLS,
@@ -40,7 +40,7 @@ from quorum.api.http.json_answer import JsonAnswer
 from quorum.api.http.json_codec import JsonError
 from quorum.api.http.sums import AllQueues
 from quorum.api.hub.hub import Hub
-from quorum.api.owners import CALLER, client_address, owner_of
+from quorum.api.owners import CALLER, OF_USER, client_address, owner_of
 from quorum.api.security.access import USER
 from quorum.api.security.audit import DONE, NO_ANSWER
 from quorum.api.shares import Shares, WindowFull
@@ -56,7 +56,7 @@ MAX_BODY = 4 << 20
 BODY_LIMIT_S = 30.0
 """Time limit for a request's body."""
 MAX_CALLS = 48
-"""Requests of a member at a time; an address may have as many as are left free."""
+"""Requests of a member at a time; an address, or a user, may have as many as are left free."""
 MAX_BROWSED = 100
 """Maximum number of messages in an answer."""
 BROWSED_BYTES = 4 << 20
@@ -70,11 +70,12 @@ _Serve = Callable[[Request, User | None, str], Awaitable[dict[str, Any]]]
 class _Context:
     """What the handlers use of gRPC's context."""
 
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
+    def __init__(self) -> None:
+        self._caller = CALLER.get()
 
     def peer(self) -> str:
-        return self._peer
+        """Whose the call is (owners.py)."""
+        return self._caller
 
     async def abort_with_status(self, given: Any) -> None:
         for key, value in given.trailing_metadata:
@@ -127,7 +128,7 @@ class JsonApi:
 
     async def _checked_call(self, call: Call, made: Any, user: User | None, peer: str) -> dict[str, Any]:
         self._hub.access.check(call.rpc, made, user, peer)
-        return await self._call(call, made, _Context(peer))
+        return await self._call(call, made, _Context())
 
     # ---- dead letters
 
@@ -135,14 +136,14 @@ class JsonApi:
         _no_query(request.query_params)
         name = request.path_params["queue"]
         self._hub.access.check(BROWSE.rpc, BROWSE.request(queue=name), user, peer)
-        context = _Context(peer)
+        context = _Context()
         return await dead_letters.counted(lambda made: self._services["Queue"].Browse(made, context), name)
 
     async def _redrive(self, request: Request, user: User | None, peer: str) -> dict[str, Any]:
         _no_query(request.query_params)
         name = request.path_params["queue"]
-        async with self._received(request, peer) as data:
-            only, limit = await self._read(data, peer, _redrive_fields)
+        async with self._received(request) as data:
+            only, limit = await self._read(data, _redrive_fields)
         self._hub.access.check("Queue/Get", queue_pb2.GetRequest(queue=name), user, peer)
         described = await self._checked_call(QUEUE, QUEUE.request(queue=name), user, peer)
 
@@ -152,7 +153,7 @@ class JsonApi:
             except StatusError as error:
                 raise Refused(error.status.message) from error
             try:
-                await self._services["Queue"].Publish(made, _Context(peer))
+                await self._services["Queue"].Publish(made, _Context())
             except Aborted as error:
                 raise StatusError(given_status(error)) from error
 
@@ -169,6 +170,8 @@ class JsonApi:
         user = await self._hub.access.admit(rpc, peer, address, dict(request.headers))
         check_origin(request, has_user=user is not None)
         USER.set(user)
+        if user is not None:
+            CALLER.set(OF_USER + user.name)
         return user
 
     def _endpoint(self, call: Call) -> Any:
@@ -182,12 +185,14 @@ class JsonApi:
 
         async def endpoint(request: Request) -> Response:
             peer = peer_of(request)
-            address = client_address(peer)
-            if not self._calls.enter(address):
+            try:
+                place = Place(self._calls, peer)
+            except NoPlace:
                 return failed(NO_PLACE)
             outcome = NO_ANSWER
             try:
                 user = await self._admitted(rpc, request, peer)
+                place.pass_to(CALLER.get())
                 found = await serve(request, user, peer)
                 outcome = DONE
                 return JsonAnswer(found)
@@ -195,31 +200,32 @@ class JsonApi:
                 found_status = status_of(error)
                 outcome = found_status.message
                 return failed_with(found_status)
+            except NoPlace:
+                return failed(NO_PLACE)
             finally:
                 self._hub.access.audit.finish(outcome)
-                self._calls.leave(address)
+                place.leave()
 
         return endpoint
 
     @contextlib.asynccontextmanager
-    async def _received(self, request: Request, peer: str) -> AsyncIterator[bytes]:
+    async def _received(self, request: Request) -> AsyncIterator[bytes]:
         """The body, whose bytes count until the end."""
-        address = client_address(peer)
-        size = _length(request)
+        caller, size = CALLER.get(), _length(request)
         try:
-            await self._hub.received.take(size, address)
+            await self._hub.received.take(size, caller)
         except WindowFull as error:
-            text = f"no room for a request of {size} bytes, for this client's address: {error}"
+            text = f"no room for a request of {size} bytes, for this client: {error}"
             raise exhausted("overloaded", text) from error
         try:
             yield await _body(request, size)
         finally:
-            self._hub.received.give(size, address)
+            self._hub.received.give(size, caller)
 
     async def _serve(self, call: Call, request: Request, user: User | None, peer: str) -> dict[str, Any]:
         if not call.has_body:
             return await self._serve_body(call, request, b"", user, peer)
-        async with self._received(request, peer) as data:
+        async with self._received(request) as data:
             return await self._serve_body(call, request, data, user, peer)
 
     async def _serve_body(
@@ -237,13 +243,13 @@ class JsonApi:
                 raise invalid("request_too_large", str(error)) from error
             return made
 
-        return await self._checked_call(call, await self._read(data, peer, make), user, peer)
+        return await self._checked_call(call, await self._read(data, make), user, peer)
 
-    async def _read(self, data: bytes, peer: str, make: Callable[[object], T]) -> T:
+    async def _read(self, data: bytes, make: Callable[[object], T]) -> T:
         """What `make` makes of the JSON of a body. A large one takes seconds, so it is read when it is the client's
         turn, and in a thread."""
         steps = batches.steps_of(len(data))
-        return await self._hub.turns.run(owner_of(peer), steps, lambda: make(json_codec.parsed(data)))
+        return await self._hub.turns.run(owner_of(CALLER.get()), steps, lambda: make(json_codec.parsed(data)))
 
     async def _call(self, call: Call, made: Any, context: Any) -> dict[str, Any]:
         service, _, method = call.rpc.partition("/")

@@ -178,6 +178,13 @@ def _add_member(families: Families, found: q.ClusterStatus) -> None:
             )
         else:
             _add_disk(families, each)
+    for event, count in found.peer_events:
+        families.counter(
+            "quorum_peer_events",
+            "What has happened to the connections with other members.",
+            count,
+            event=event,
+        )
 
 
 def _add_disk(families: Families, member: q.MemberStatus) -> None:

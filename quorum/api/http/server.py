@@ -27,7 +27,7 @@ from quorum.api.http.callers import check_origin, peer_of
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.metrics import Metrics
 from quorum.api.hub.hub import Hub
-from quorum.api.owners import client_address, network_of
+from quorum.api.owners import CALLER, OF_USER, client_address, network_of
 from quorum.api.security.access import Access, refusal
 from quorum.api.security.certificates import Certificates, RenewedContext
 from quorum.api.security.rights import MONITOR
@@ -50,6 +50,8 @@ async def _refused(access: Access, request: Request) -> Response | None:
     try:
         user = await access.admit("HTTP", peer, client_address(peer), dict(request.headers))
         check_origin(request, has_user=user is not None)
+        if user is not None:
+            CALLER.set(OF_USER + user.name)
         refused = refusal((MONITOR,), user)
     except StatusError as error:
         refused = error

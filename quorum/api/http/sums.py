@@ -13,8 +13,6 @@ from quorum.api.hub.hub import Hub
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import queries as q
 
-PART_QUEUES, PART_BLOCKS = 200, 5_000
-"""What one step of the member looks at: this many queues, and about this many blocks of messages."""
 STATES = ("ready", "checked_out", "delayed", "dead")
 EVENTS = tuple(each.name for each in fields(QueueTotals))
 MAX_AGE_S = 1.9
@@ -28,8 +26,8 @@ async def infos(hub: Hub, queues: list[CatalogQueue]) -> AsyncIterator[tuple[Cat
     """The counts of these queues, in parts that each cost the member one short step."""
     at = 0
     while at < len(queues):
-        part = tuple(queues[at : at + PART_QUEUES])
-        shown = await hub.requests.query(q.ListQueues(part, PART_BLOCKS))
+        part = tuple(queues[at : at + q.PART_QUEUES])
+        shown = await hub.requests.query(q.ListQueues(part, q.PART_BLOCKS))
         for queue, each in zip(part, shown, strict=False):
             if each is not None:
                 yield queue, each.info

@@ -34,7 +34,7 @@ SERVED_POLL_S = 0.1
 """Between two looks of a call that is not sent before its group has a leader."""
 ANSWER_WAIT_S = 10.0
 """A query that this node has not answered after this time is better sent to another node."""
-MEND_WAIT_S = 5.0
+REPAIR_WAIT_S = 5.0
 """Time that a reader waits for a damaged body to be fetched from another member; then it is sent to that member."""
 
 
@@ -127,7 +127,7 @@ class MemberRequests:
         future = self._future()
         self._inputs.submit(ev.RepairBody(unreadable.group, unreadable.index, future))
         try:
-            await asyncio.wait({future}, timeout=MEND_WAIT_S)
+            await asyncio.wait({future}, timeout=REPAIR_WAIT_S)
         finally:
             if not future.done():
                 self._inputs.submit(ev.Forget(future))

@@ -25,11 +25,9 @@ from quorum.catalog.commands import NO_QUEUE, RemoveQueue
 from quorum.catalog.queues import MAX_QUEUES, CatalogQueue
 from quorum.config import NodeConfig
 from quorum.node import queries as q
+from quorum.node.queries import PART_BLOCKS, PART_QUEUES
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
-
-PART_QUEUES, PART_BLOCKS = 200, 5_000
-"""Limits of one query: queues, and blocks of messages in them. It takes some milliseconds."""
 
 REMOVAL_POLL_S = 0.05
 """Interval between looks whether an expired queue has left the catalog. It leaves after a round trip."""

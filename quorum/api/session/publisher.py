@@ -1,7 +1,7 @@
 """The publishing side of a client's session: the numbers of its messages, its window, and what becomes of each batch.
 
 Batches are serialized `MessageBatch`es, because the log stores these bytes and a consumer receives them.
-routes.py finds what each group gets of a batch.
+session_routes.py finds what each group gets of a batch.
 """
 
 from __future__ import annotations

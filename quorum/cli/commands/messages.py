@@ -52,8 +52,6 @@ PositionsOption = Annotated[
 
 UNDER_WAY = 16
 """Batches sent and not yet confirmed."""
-MAX_ROUTED = 4_096
-"""Messages of a batch for an exchange."""
 PART_BYTES = 1 << 20
 """Bytes of the bodies of one batch, unless a single message is larger."""
 MAX_KEPT = 65_536
@@ -116,6 +114,7 @@ def publish(
 ) -> None:
     """Publish arguments, or stdin: one message a line, or JSON lines. Ends when all messages are confirmed."""
     from quorum.client import Message
+    from quorum.client.session.publisher import MAX_ROUTED
     from quorum.client.values import MAX_DELAY_S
 
     if exchange is None:

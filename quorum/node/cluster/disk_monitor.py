@@ -28,7 +28,7 @@ PROBE_BYTES = 64 << 10
 REFUSED_MS = 2 * disks.SPACE_MS
 """Milliseconds for which a full log stays full. A leader resends an entry that did not fit about once a second, so a
 log that takes only small entries in between is still full."""
-HAND_OVER_RETRY_MS = 5_000
+TRANSFER_RETRY_MS = 5_000
 """Interval between attempts to hand leadership over. An attempt ends after an election timeout; while it lasts nothing
 is packed, so there are pauses between."""
 
@@ -117,7 +117,7 @@ class DiskMonitor:
             self.disks.own.is_worse_to_lead and before.is_worse_to_lead
         ):  # by now the others have said how they are
             for replica in groups:
-                self._hand_over(replica, now_ms)
+                self._transfer_leadership(replica, now_ms)
 
     def _say(self, before: DiskState, now: DiskState, reserve_bytes: int) -> None:
         figures = {
@@ -166,12 +166,12 @@ class DiskMonitor:
         others = (self.disks.state(node, now_ms) for node in self._names if node != self._me)
         return self.disks.own.is_full and any(state is not None and not state.is_full for state in others)
 
-    # ---- offices
+    # ---- leadership
 
-    def _hand_over(self, replica: Replica, now_ms: int) -> None:
+    def _transfer_leadership(self, replica: Replica, now_ms: int) -> None:
         if not replica.raft.is_leader or now_ms < self._next_transfer_ms.get(replica.number, 0):
             return
-        self._next_transfer_ms[replica.number] = now_ms + HAND_OVER_RETRY_MS
+        self._next_transfer_ms[replica.number] = now_ms + TRANSFER_RETRY_MS
         # who can lead at once first
         order = sorted(self._names.items(), key=lambda each: (not replica.has_applied(each[1]), each))
         for node, successor in order:

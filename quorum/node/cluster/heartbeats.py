@@ -52,7 +52,7 @@ class Heartbeats:
         self._member_directory = member_directory
         self._boot = boot
         self._replicas = replicas
-        self._disk_watch = disk_monitor
+        self._disk_monitor = disk_monitor
         self._wall_ms = wall_ms
         self._send = send
         self._outputs = outputs
@@ -72,7 +72,7 @@ class Heartbeats:
             return  # not a member, as far as known here: no member waits for it
         self.leases.hear(node, heartbeat.boot, now_ms)
         self.leases.revisions[node] = heartbeat.lease_revision
-        self._disk_watch.disks.hear(node, heartbeat.disk, heartbeat.low, now_ms)
+        self._disk_monitor.disks.hear(node, heartbeat.disk, heartbeat.low, now_ms)
         self._wall_offsets[node] = heartbeat.wall_ms - now_ms
         self._answers_due.append((peer, heartbeat))
         self.due.soon()
@@ -127,7 +127,7 @@ class Heartbeats:
             self._answers_due.clear()
         if now_ms >= self.next_ms:
             self.next_ms = now_ms + self._interval_ms
-            disks = self._disk_watch.disks
+            disks = self._disk_monitor.disks
             low = tuple(disks.known_low(now_ms))
             heartbeat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low, self.leases.revision)
             for peer in self._peers.all:

@@ -21,7 +21,7 @@ class LeaderRoutes:
         self._replicas = replicas
         self._peers = peers
         self._leases = leases
-        self._disk_watch = disk_monitor
+        self._disk_monitor = disk_monitor
         self._send = send
 
     def take_frames(self, table: FrameTable) -> None:
@@ -54,7 +54,7 @@ class LeaderRoutes:
         view = memoryview(data)
         (group,) = forwarding.GROUP.unpack_from(view)
         replica = self._replicas.get(group)
-        if replica is None or not replica.raft.is_leader or self._disk_watch.is_silent:
+        if replica is None or not replica.raft.is_leader or self._disk_monitor.is_silent:
             return  # its sender will hear of the leader and send again
         replica.proposals.add(forwarding.operations(view))
         replica.raft.announce_commits_also_to((peer,))

@@ -1,7 +1,8 @@
 """Changes the members and leaders of the groups that this node leads to those that the catalog asks for.
 
 The catalog holds the desired members (catalog.members). A leader compares them with its group's configuration and takes
-the next step towards them. It takes one step at a time, when the one before is committed (replication.membership):
+the next step towards them. It takes one step at a time, when the one before is committed
+(replication/configuration.py):
 
   1. a new member that is connected becomes a learner
   2. a learner that has caught up, and uses the lease times that this leader uses, becomes a voter
@@ -143,7 +144,7 @@ class Membership:
     def _told_incarnation(self, peer: str, data: Data, now_ms: int) -> None:
         self.confirmed(peer, bytes(data).decode("ascii", "replace"))
 
-    def meet(self, peer: str, incarnation: bytes) -> None:
+    def tell_incarnation(self, peer: str, incarnation: bytes) -> None:
         """Tells a newly connected peer the incarnation that this node remembers of it."""
         remembered = self.remember(peer, incarnation.hex() if any(incarnation) else "")
         if remembered:
@@ -237,26 +238,26 @@ class Membership:
                 replica.proposals.refuse(now_ms)
 
     def _next_step(self, replica: Replica) -> None:
-        raft, wished = replica.raft, self.catalog.members
+        raft, desired = replica.raft, self.catalog.members
         now = raft.configuration
         everybody = now.everybody
-        for each in wished.by_id:
+        for each in desired.by_id:
             has_room = len(everybody) < MAX_IDS
             if has_room and each not in everybody and self._peers.is_reachable(each):
                 raft.change_members(now.with_learner(each))
                 return
         for each in now.learners:
-            if each in wished.removed and self._comes_last(replica, each):
+            if each in desired.removed and self._comes_last(replica, each):
                 raft.change_members(now.without(each))
                 return
             knows_leases = self._lease_times.is_followed_by(self.member_directory.number(each))
-            if each in wished.by_id and knows_leases and raft.is_caught_up(each):
+            if each in desired.by_id and knows_leases and raft.is_caught_up(each):
                 grown = now.with_voter(each)
                 if raft.has_majority_of(grown.voters):
                     raft.change_members(grown)
                     return
         for each in now.voters:
-            if each in wished.removed and self._may_leave(replica, each):
+            if each in desired.removed and self._may_leave(replica, each):
                 if each == self.member_directory.me:
                     self.transfer_leadership(replica)
                 else:

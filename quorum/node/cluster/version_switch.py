@@ -25,7 +25,7 @@ from quorum.node.replica.replicas import Replicas
 from quorum.node.wire.frames import Network
 
 PROPOSE_AGAIN_MS = 5_000
-"""A proposal of a leader that has lost its office may be lost."""
+"""A proposal may be lost if its leader has lost the leadership."""
 
 
 class VersionSwitch:

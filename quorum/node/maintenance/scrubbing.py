@@ -80,14 +80,14 @@ class Scrubbing:
         for finding in self._log.repair():
             self._logger.error("file damaged", finding=str(finding))
         if not self._memory_is_whole:
-            self._mend_memory()
+            self._repair_node_state()
         if self._checked == 0:
             assert self._round_began_ms is not None
             self.rounds += 1
             self._next_ms = max(now_ms + self._pace.piece_ms, self._round_began_ms + self._pace.round_ms)
             self._round_began_ms = None
 
-    def _mend_memory(self) -> None:
+    def _repair_node_state(self) -> None:
         """Rewrites damaged records from this process's memory; without room on the disk the next piece finds them
         again."""
         if self._node_state.try_save():

@@ -18,7 +18,7 @@ from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import Replica
 from quorum.node.replica.replicas import Replicas
 from quorum.node.replica.skipped_entries import SkippedEntries, shown
-from quorum.node.wire.frames import Network
+from quorum.node.wire.frames import FrameTable, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class ClusterAnswers:
     versions: VersionSwitch
     log: Log
     network: Network
+    frames: FrameTable
 
     def take_queries(self, table: QueryTable) -> None:
         table.add(q.CheckHealth, self._check_health)
@@ -168,6 +169,7 @@ class ClusterAnswers:
             ),
             groups=tuple([self._group_status(replica) for replica in self.replicas.values()]),
             skipped_entries=self._skipped_entries(),
+            peer_events=(*self.network.event_counts().items(), ("ignored_frame", self.frames.malformed)),
             lease_settings=self.leases.settings,
         )
 

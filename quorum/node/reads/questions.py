@@ -2,7 +2,7 @@
 
 A question is answered in one piece on the Raft thread, between two steps of the groups. So each step limits the time
 for questions, and a question has to be small: the API asks for a long answer in parts. The owners of the questions take
-turns (turns.py), so the questions of one client do not hold up those of another.
+turns (quorum/round_robin.py), so the questions of one client do not hold up those of another.
 
 A question names the groups that it reads. It is answered only from a state that is at least as new as everything that
 this member has shown of those groups: a replica that was reset to its snapshot first applies what it had applied
@@ -27,9 +27,9 @@ from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable, PageUnreadable
 from quorum.node.reads.query_table import QueryTable
 from quorum.node.reads.read_indexes import ReadIndexes
-from quorum.node.reads.turns import Turns
 from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
+from quorum.round_robin import RoundRobin
 
 STEP_S = 0.005
 """No further question is begun in a step after this time. At least one is answered."""
@@ -41,7 +41,7 @@ class _Asked:
 
     item: ev.RunQuery
     groups: tuple[int, ...]
-    ready: Turns[_Asked]
+    ready: RoundRobin[_Asked]
     """the questions that it joins once it waits for nothing else"""
     read_indexes: dict[int, int] = field(default_factory=dict)
     """group -> its read index, for a question about the current state"""
@@ -89,7 +89,7 @@ class Questions:
         self._outputs = outputs
         self._asked: dict[object, _Asked] = {}
         """by token"""
-        self._ready: Turns[_Asked] = Turns()
+        self._ready: RoundRobin[_Asked] = RoundRobin()
         self._behind: dict[int, dict[_Asked, int]] = {}
         """group -> questions that wait until it has applied this entry"""
         self._awaited: dict[object, ev.AwaitQueue | ev.AwaitConfigured] = {}

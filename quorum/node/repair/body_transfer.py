@@ -308,8 +308,6 @@ class Job:
     """Of the last body put into the log."""
     proven: int = 0
     """The highest index whose entry here was said to be the committed one."""
-    fetched: int = 0
-    fetched_bytes: int = 0
     pending: dict[int, _Pending] = field(default_factory=dict)
     is_complete: bool = False
 
@@ -529,6 +527,4 @@ class BodyClient:
 
     def _put(self, job: Job, found: Found) -> None:
         job.lsn = self._log.put_copy(job.group, found.index, found.term, [found.body])
-        job.fetched += 1
-        job.fetched_bytes += len(found.body)
         self.fetched += 1

@@ -51,7 +51,7 @@ class Repairer:
         needed: Needed,
     ) -> None:
         self._log = log
-        self._fetcher = body_client
+        self._body_client = body_client
         self._logger = logger
         self._needed = needed
         self._lost: dict[int, dict[int, int]] = {}
@@ -120,7 +120,7 @@ class Repairer:
         for group, indexes in noted.items():
             wanted = array("Q", sorted(indexes))
             terms = {index: term for index in indexes if (term := self._lost[group][index])}
-            job = self._fetcher.fetch(group, wanted, partial(self._arrived, group, wanted), terms=terms)
+            job = self._body_client.fetch(group, wanted, partial(self._arrived, group, wanted), terms=terms)
             self._jobs.append((group, wanted, job))
 
     def scan(self) -> None:
@@ -142,7 +142,7 @@ class Repairer:
             if any(index in self._lost[group] for index in wanted):
                 self._jobs.append((group, wanted, job))
             else:
-                self._fetcher.cancel(job)
+                self._body_client.cancel(job)
 
     def forget(self, group: int, to_index: int) -> None:
         """A snapshot was installed: forgets the entries at or below its index, except those with waiters."""

@@ -69,7 +69,7 @@ class SnapshotBodies:
         replicas: Mapping[int, Receiver],
     ) -> None:
         self._log = log
-        self._fetcher = body_client
+        self._body_client = body_client
         self._replicas = replicas
         self._snapshot_bodies: dict[int, _Arrival] = {}
 
@@ -97,7 +97,7 @@ class SnapshotBodies:
             def term_here(at: int) -> int:
                 return journal.term_at(at) if trusted < at <= last[0] else 0
 
-            arrival.job = self._fetcher.fetch(group, missing, lambda: None, term_here=term_here)
+            arrival.job = self._body_client.fetch(group, missing, lambda: None, term_here=term_here)
             return None
         self.drop(group)
         return trusted
@@ -111,4 +111,4 @@ class SnapshotBodies:
         """Drops the group's arriving snapshot."""
         arrival = self._snapshot_bodies.pop(group, None)
         if arrival is not None and arrival.job is not None:
-            self._fetcher.cancel(arrival.job)
+            self._body_client.cancel(arrival.job)

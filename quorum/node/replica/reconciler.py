@@ -59,7 +59,7 @@ class Reconciler:
             if policies is None:
                 policies = self._policies[number] = PolicyReconciler(replica)
             if not policies.goes_on_at_once:  # first things first: both look at all queues
-                done &= _carry_out(catalog, replica, machine)
+                done &= _reconcile_queues(catalog, replica, machine)
             done &= policies.turn(catalog, machine, now_ms)
             self.goes_on_at_once |= policies.goes_on_at_once
         return done
@@ -82,20 +82,20 @@ class Reconciler:
         return done
 
 
-def _carry_out(catalog: CatalogMachine, replica: Replica, machine: GroupMachine) -> bool:
-    """Which queues there are; False if there was something to do.
+def _reconcile_queues(catalog: CatalogMachine, replica: Replica, machine: GroupMachine) -> bool:
+    """Proposes what makes the queues of a group those of the catalog. Returns False if there was something to do.
 
     A queue is deleted only if the catalog knows that it was removed, or where else it lives. That the catalog does not
     have it means nothing: the catalog here may lag behind, or be wrong.
     """
     done = True
-    wished = {queue.id: queue for queue in catalog.queues_of_group(replica.number)}
-    for number, queue in wished.items():
+    desired = {queue.id: queue for queue in catalog.queues_of_group(replica.number)}
+    for number, queue in desired.items():
         if not machine.has_queue(number) and not machine.was_deleted(number):
             replica.propose_internal(c.CreateQueue(number, catalog.effective(queue).config))
             done = False
     for number in machine.queue_ids():
-        if number not in wished and catalog.is_gone(number, replica.number):
+        if number not in desired and catalog.is_gone(number, replica.number):
             replica.propose_internal(c.DeleteQueue(number))
             done = False
     for number in machine.expired:

@@ -23,8 +23,8 @@ LINK_BYTES = 32 << 20
 may use as many as are left free, so a group whose leader decides nothing leaves room for the leader's other groups."""
 MOST_LINK_BYTES = 2 * LINK_BYTES
 """Up to this many bytes a group with nothing under way may send one operation, of any size. The limit is far below what
-a peer's connection buffers before it is dropped (replication.connection), so that neither publishing nor resending
-breaks the connection that it needs."""
+a peer's connection buffers before it is dropped (replication/network/connection.py), so that neither publishing nor
+resending breaks the connection that it needs."""
 
 
 class Routes(Protocol):

@@ -46,6 +46,10 @@ class Network(Protocol):
         """Whether a handshake with this peer was refused a moment ago, by either end."""
         ...
 
+    def event_counts(self) -> Mapping[str, int]:
+        """What has happened to connections since the start, and how often."""
+        ...
+
     def version_of(self, peer: str) -> int:
         """The highest machine version that a connected peer knows."""
         ...

@@ -79,8 +79,8 @@ BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 MAX_QUEUED_BYTES = 192 << 20
 """Bound of the queue for one peer. It is above the windows of all groups together, each exceeded by one entry of the
-largest size, plus what the node sends to a leader (node.session_table). If regular work could reach the bound, it would
-break the connection again and again, because all of it is sent again on the next one."""
+largest size, plus what the node sends to a leader (node/sessions/session_table.py). If regular work could reach the
+bound, it would break the connection again and again, because all of it is sent again on the next one."""
 TURN_BYTES = 4 << 20
 """Bytes read from one peer before the others have their turn."""
 UPKEEP_S = 0.1
@@ -202,9 +202,9 @@ class PeerNetwork:
         self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < me}
         self._next_upkeep_s = float("-inf")
         self._logged_s = {"warning": float("-inf"), "info": float("-inf")}
+        """when a refused peer was last logged at this level"""
         self._refused_s: dict[tuple[str | None, str], float] = {}
         """when each reason was logged for a peer, within REPEAT_EVERY_S"""
-        """when a refused peer was last logged at this level"""
         self._answered_no_s: dict[str, float] = {}
         """when a handshake with a member was refused last, by it or by this node"""
         self._is_open = True
@@ -270,6 +270,17 @@ class PeerNetwork:
         """Whether a handshake with this member was refused a moment ago, by it or by this node. So it can be reached.
         The log says why."""
         return self._clock() < self._answered_no_s.get(peer, float("-inf")) + REFUSED_FOR_S
+
+    def event_counts(self) -> dict[str, int]:
+        """What has happened to connections since the start, and how often."""
+        stats = self.stats
+        return {
+            "connected": stats.connected,
+            "lost": stats.lost,
+            "refused_handshake": stats.refused_handshakes,
+            "bad_frame": stats.bad_frames,
+            "overflow": stats.overflows,
+        }
 
     def version_of(self, peer: str) -> int:
         """The highest machine version that a connected peer knows."""

@@ -71,6 +71,9 @@ class _Network:
     def is_refused(self, peer: str) -> bool:
         return False
 
+    def event_counts(self) -> dict[str, int]:
+        return {}
+
     def version_of(self, peer: str) -> int:
         other = self._node.world.network.other_end(self._node, peer)
         return 0 if other is None else other.identity.versions.machine

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from support.fake_server.server import FakeCluster, FakeNode
+from support.fake_server.cluster import FakeCluster
+from support.fake_server.server import FakeNode
 
 TEST_TIMEOUT_S = 120.0
 EVENTUALLY_S = 60.0

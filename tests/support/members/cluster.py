@@ -58,6 +58,9 @@ class _Network:
     def is_refused(self, peer: str) -> bool:
         return False
 
+    def event_counts(self) -> dict[str, int]:
+        return {}
+
     def version_of(self, peer: str) -> int:
         return self._cluster.members[peer].versions.known
 

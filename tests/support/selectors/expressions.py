@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from quorum_selectors import batch_columns, like
+from quorum_selectors import batch_columns, canonical, like
 from quorum_selectors.block_columns import BlockColumns
 from quorum_selectors.expression import (
     And,
@@ -133,6 +133,11 @@ EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(
     max_leaves=12,
 )
 """Any tree of nodes, also those that no selector's text leads to."""
+
+
+def normalized(expression: Expression) -> Expression:
+    """The normal form, which the encoding has."""
+    return canonical.decode(canonical.encode(expression))
 
 
 def block_of(batches: list[list[dict[str, FieldValue]]], first: int = 0, size: int = 256) -> BlockColumns:

@@ -1,16 +1,16 @@
-"""The turns of questions by owner (quorum/node/reads/turns.py), against a plain list."""
+"""Turns by owner (quorum/round_robin.py), against a plain list."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorum.node.reads.turns import Turns
+from quorum.round_robin import RoundRobin
 
 OWNERS = ["", "a", "b", "c"]
 
 
-def taken(turns: Turns[str]) -> list[str]:
+def taken(turns: RoundRobin[str]) -> list[str]:
     found = []
     while turns:
         found.append(turns.take())
@@ -18,14 +18,14 @@ def taken(turns: Turns[str]) -> list[str]:
 
 
 def test_the_first_of_every_owner_comes_before_the_second_of_any() -> None:
-    turns: Turns[str] = Turns()
+    turns: RoundRobin[str] = RoundRobin()
     for item in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
         turns.add(item[0], item)
     assert taken(turns) == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
 
 
 def test_an_owner_that_has_had_its_turn_waits_for_the_others() -> None:
-    turns: Turns[str] = Turns()
+    turns: RoundRobin[str] = RoundRobin()
     turns.add("a", "a1")
     turns.add("b", "b1")
     assert turns.take() == "a1"
@@ -35,7 +35,7 @@ def test_an_owner_that_has_had_its_turn_waits_for_the_others() -> None:
 
 
 def test_what_is_removed_takes_no_turn() -> None:
-    turns: Turns[str] = Turns()
+    turns: RoundRobin[str] = RoundRobin()
     for item in ("a1", "a2", "b1"):
         turns.add(item[0], item)
     turns.remove("a", "a1")
@@ -48,7 +48,7 @@ def test_what_is_removed_takes_no_turn() -> None:
 @given(st.lists(st.one_of(st.sampled_from(OWNERS), st.none())))
 def test_an_item_waits_for_one_item_of_every_other_owner_at_most(steps: list[str | None]) -> None:
     """None: take one."""
-    turns: Turns[int] = Turns()
+    turns: RoundRobin[int] = RoundRobin()
     waiting: list[tuple[str, int]] = []
     owner_of: dict[int, str] = {}
     passed: dict[str, list[str]] = {}
