@@ -19,7 +19,7 @@ FILES = {
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FILE = re.compile(r"(?<![\w/.*<>-])(?:[a-z_]\w*/)*[a-z_]\w*\.py\b")
 MODULE = re.compile(r"(?<![\w/.])(?:api|node|replication)\.[a-z_]+\b(?!\.py\b)")
-NOT_PYTHON = ("node.json",)
+NOT_PYTHON = ("node.json", "node.toml")
 
 
 def prose(source: str) -> Iterator[str]:
