@@ -33,7 +33,7 @@ def test_a_queue_that_is_removed_before_its_group_has_it_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The group's leader proposes nothing meanwhile, as during an election."""
-    monkeypatch.setattr(reconciler, "_carry_out", lambda *_: False)
+    monkeypatch.setattr(reconciler, "_reconcile_queues", lambda *_: False)
     cluster = Cluster(1)
     cluster.ready()
 
