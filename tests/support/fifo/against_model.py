@@ -241,12 +241,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 shown = [run.first_sequence + i for run in found.runs for i in range(run.count)]
                 assert shown == [message.sequence for message in model.in_order()[:limit]][: len(shown)]
                 assert len(shown) == min(limit, len(ready)) or found.next_sequence is not None
-        checked_out = sum(
-            run.count for boot in range(9) for d in queries.held_by(world.machine, 1, boot) for run in d.runs
-        )
-        checked_out += sum(
-            run.count for boot in range(9) for d in queries.held_by(world.machine, 2, boot) for run in d.runs
-        )
+        machines = world.machine.queues.values()
+        checked_out = sum(each.held_count for machine in machines for each in machine.consumers.values())
         assert checked_out <= sum(
             len(model.messages) - len(model.ready()) for model in world.model.queues.values()
         )
