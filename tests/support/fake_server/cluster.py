@@ -212,7 +212,7 @@ class FakeCluster:
             stream.confirm(first, last)
 
     def serve(self, queue: FakeQueue) -> None:
-        """Hands out what is ready to whoever has credit, in order."""
+        """Hands out what is ready, in order, to the consumers that have credit."""
         for consumer in queue.consumers:
             room = consumer.credit_to - consumer.next_tag + 1
             chosen = [message for message in queue.ready.values() if consumer.matches(message)]
