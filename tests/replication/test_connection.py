@@ -593,11 +593,6 @@ class Pieces:
         del self.data[:count]
         return count
 
-    def recv(self, count: int) -> bytes | None:
-        buffer = bytearray(count)
-        taken = self.recv_into(buffer)
-        return None if taken is None else bytes(buffer[:taken])
-
     def send(self, parts: list[bytes | bytearray | memoryview]) -> int | None:
         whole = b"".join(parts)
         count = self._chance.randint(0, min(len(whole), 50))

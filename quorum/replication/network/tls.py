@@ -20,8 +20,6 @@ from quorum.replication.network.wire import Part
 
 RAW_BYTES = 256 << 10
 """Encrypted bytes in one read from the socket, and plain bytes in one write to TLS."""
-RECORD_BYTES = 16 << 10
-"""Plain bytes of a record at most."""
 
 
 class TlsChannel:
@@ -49,16 +47,6 @@ class TlsChannel:
     @property
     def has_unsent(self) -> bool:
         return len(self._unsent) > 0 or self._outgoing.pending > 0
-
-    def recv(self, count: int) -> bytes | None:
-        if not (self._has_plain or self._incoming.pending or self._is_at_end or self._pull()):
-            return None
-        at_most = (
-            self._incoming.pending + RECORD_BYTES * self._has_plain
-        )  # plain bytes are fewer than encrypted ones
-        buffer = bytearray(min(count, max(at_most, 1)))
-        taken = self.recv_into(buffer)
-        return None if taken is None else bytes(memoryview(buffer)[:taken])
 
     def recv_into(self, buffer: bytearray | memoryview) -> int | None:
         """As many records as are there and fit. Each call of OpenSSL reads one at most, and lets another thread have

@@ -3,8 +3,9 @@
     frame   length 4 (of the payload), kind 1, CRC32C 4 (of length, kind and payload), payload
 
 A length above MAX_FRAME_BYTES, or a wrong CRC, ends the connection (WireError). Small frames are copied out of the read
-buffer. If a frame extends beyond one read, its rest is read piece by piece and joined once; the CRC is computed piece
-by piece. Sending hands the parts to the kernel as they are, many at a time, and keeps what the kernel did not take.
+buffer. If a frame extends beyond one read, its rest is read piece by piece into a second buffer, and copied once when
+it is complete. Sending hands the parts to the kernel as they are, many at a time, and keeps what the kernel did not
+take.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ MAX_FRAME_BYTES = 64 << 20
 READ_BYTES = 64 << 10
 """Size of a first read: many small frames, or the beginning of a large one that is then read in pieces."""
 PIECE_BYTES = 1 << 20
+KEPT_BYTES = 4 << 20
+"""A reader keeps its second buffer for the next frame if it has at most this size."""
 MAX_PARTS = 512
 """Buffers in one sendmsg; the kernel takes at most 1,024."""
 
@@ -39,7 +42,7 @@ class Channel(Protocol):
     is_ready: whether `send` may take bytes; before it, only what the other end sends helps.
     has_buffered: whether received bytes wait in the channel, of which the socket says nothing.
     has_unsent: whether bytes that `send` has taken wait for `flush`.
-    is_begun: whether the other end has sent bytes of which `recv` says nothing, as in the handshake of TLS.
+    is_begun: whether the other end has sent bytes of which `recv_into` says nothing, as in the handshake of TLS.
     """
 
     @property
@@ -50,7 +53,6 @@ class Channel(Protocol):
     def has_unsent(self) -> bool: ...
     @property
     def is_begun(self) -> bool: ...
-    def recv(self, count: int) -> bytes | None: ...
     def recv_into(self, buffer: bytearray | memoryview) -> int | None: ...
     def send(self, parts: list[Part]) -> int | None: ...
     def flush(self) -> bool:
@@ -71,12 +73,6 @@ class PlainChannel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-
-    def recv(self, count: int) -> bytes | None:
-        try:
-            return self._socket.recv(count)
-        except (BlockingIOError, InterruptedError):
-            return None
 
     def recv_into(self, buffer: bytearray | memoryview) -> int | None:
         try:
@@ -123,13 +119,12 @@ class FrameReader:
         self._view = memoryview(buffer)
         self._start = b""
         """the first bytes of an incomplete header"""
-        self._pieces: list[bytes] = []
-        """of an incomplete payload"""
-        self._missing = 0
-        self._kind = 0
-        self._crc = 0
-        """of the payload so far, and the one in its header"""
-        self._wanted_crc = 0
+        self._large = bytearray()
+        """scratch for the payload that is read in pieces"""
+        self._length = self._missing = 0
+        """of that payload: all its bytes, and those that have not arrived"""
+        self._kind = self._crc = 0
+        """of its header"""
 
     def read(self, frames: list[Frame]) -> int | None:
         """Read once from the channel, and append complete frames to `frames`. Returns the bytes read, 0 at the end of
@@ -145,18 +140,24 @@ class FrameReader:
         return taken
 
     def _read_piece(self, frames: list[Frame]) -> int | None:
-        piece = self._channel.recv(min(self._missing, PIECE_BYTES))
-        if not piece:
-            return None if piece is None else 0
-        self._pieces.append(piece)
-        self._crc = extend_crc32c(self._crc, piece)
-        self._missing -= len(piece)
+        done = self._length - self._missing
+        taken = self._channel.recv_into(memoryview(self._large)[done : min(done + PIECE_BYTES, self._length)])
+        if not taken:
+            return taken
+        self._missing -= taken
         if not self._missing:
-            payload = b"".join(self._pieces)
-            self._pieces = []
-            _check(len(payload), self._kind, self._crc, self._wanted_crc)
-            frames.append((self._kind, payload))
-        return len(piece)
+            payload = bytes(memoryview(self._large)[: self._length])
+            if len(self._large) > KEPT_BYTES:
+                self._large = bytearray()
+            _take(self._kind, payload, self._crc, frames)
+        return taken
+
+    def _begin(self, length: int, begun: memoryview) -> None:
+        """Read the rest of a payload in pieces. begun: its first bytes."""
+        if len(self._large) < length:
+            self._large = bytearray(length)
+        self._large[: len(begun)] = begun
+        self._length, self._missing = length, length - len(begun)
 
     def _cut(self, end: int, frames: list[Frame]) -> None:
         at, view = 0, self._view
@@ -165,21 +166,20 @@ class FrameReader:
             if length > MAX_FRAME_BYTES:
                 raise WireError(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {length}")
             at += HEADER_BYTES
-            payload = bytes(view[at : min(at + length, end)])
-            actual = extend_crc32c(crc32c(_HEAD.pack(length, kind)), payload)
-            at += len(payload)
-            if len(payload) < length:
-                self._pieces, self._missing = [payload], length - len(payload)
-                self._kind, self._crc, self._wanted_crc = kind, actual, crc
+            if end - at < length:
+                self._begin(length, view[at:end])
+                self._kind, self._crc = kind, crc
                 return
-            _check(length, kind, actual, crc)
-            frames.append((kind, payload))
+            _take(kind, bytes(view[at : at + length]), crc, frames)
+            at += length
         self._start = bytes(view[at:end])
 
 
-def _check(length: int, kind: int, crc: int, wanted: int) -> None:
-    if crc != wanted:
-        raise WireError(f"a frame of kind {kind} and {length} bytes fails its CRC")
+def _take(kind: int, payload: bytes, crc: int, frames: list[Frame]) -> None:
+    """Append a frame. WireError if it does not have this CRC."""
+    if extend_crc32c(crc32c(_HEAD.pack(len(payload), kind)), payload) != crc:
+        raise WireError(f"a frame of kind {kind} and {len(payload)} bytes fails its CRC")
+    frames.append((kind, payload))
 
 
 class SendQueue:
