@@ -197,6 +197,55 @@ def test_what_changes_under_the_look_is_no_damage() -> None:
     assert {name: bytes(inode.data) for name, inode in disk.names.items()} == before
 
 
+def test_an_index_file_is_written_again_although_its_segment_cannot_be_read_any_more() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    history = log._store.history
+    first = history.sealed[0]
+    remove(disk, index_path(first.segment.path))
+    while log.scrub(4_000):
+        pass
+    flipped(disk, first.segment.path, HEADER_BLOCK + 33)
+    history.cache.drop(first)
+    assert [finding.remedy for finding in log.repair()] == [Remedy.INDEX]
+    scrubbed(log)
+    heal(log)
+    is_as_it_was(reopened(disk))
+
+
+def test_a_file_that_is_removed_between_its_check_and_its_repair_is_copied_back() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    path = log._store.history.sealed[0].segment.path
+    flipped(disk, path, 20)
+    while log.scrub(4_000):
+        pass
+    remove(disk, path)
+    assert [finding.remedy for finding in log.repair()] == [Remedy.BLOCK]
+    assert scrubbed(log) == []
+    is_as_it_was(reopened(disk))
+
+
+def test_a_damaged_body_is_noted_although_the_segment_of_its_copy_cannot_be_read() -> None:
+    """A segment of copies covers the indexes of all earlier segments."""
+    disk = SimDisk()
+    log = filled(disk)
+    for index in (1, ENTRIES):
+        log.put_copy(7, index, 1, [body(index)])
+    log.journal(7).compact_to(ENTRIES, 1)
+    log._roll(0, 1)
+    history = log._store.history
+    flipped(disk, history.sealed[0].segment.path, HEADER_BLOCK + 2 * (HEADER_BYTES + 3000))
+    copies = history.sealed[-1]
+    flipped(disk, copies.segment.path, HEADER_BLOCK + 33)
+    remove(disk, index_path(copies.segment.path))
+    history.cache.drop(copies)
+    assert any(str(copies.segment.path) in str(finding) for finding in scrubbed(log))
+    assert [damage.known for damage in log.damages] == [(7, 1, 2)]
+    heal(log)
+    assert log.read(7, 2) == body(2)
+
+
 def test_a_round_ends_however_much_comes_in() -> None:
     disk = SimDisk()
     log = filled(disk)

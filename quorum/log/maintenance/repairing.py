@@ -13,7 +13,7 @@ from quorum.log.contents import Contents
 from quorum.log.errors import LogFull
 from quorum.log.files import Files, commit_file, temporary_file, write_fully
 from quorum.log.journal import Journal
-from quorum.log.maintenance.examining import Finding, Findings, Remedy, examine_file, examine_index
+from quorum.log.maintenance.examining import Finding, Findings, Remedy, examine_file, index_defect
 from quorum.log.segment_files.index import Sealed
 from quorum.log.segment_files.segments import HEADER_BLOCK, Segment
 from quorum.log.snapshots.snapshot_files import parse_name
@@ -99,9 +99,7 @@ class Repairs:
 
     def _mend_index(self, finding: Finding) -> bool:
         sealed = self._sealed(finding.segment)
-        if sealed is None or not any(
-            examine_index(self._files, sealed, self._contents.history.columns(sealed))
-        ):
+        if sealed is None or index_defect(self._files, sealed) is None:
             return False
         self._writer.write_index(sealed.segment.path, finding.pieces)
         return True
@@ -113,10 +111,13 @@ class Repairs:
                 return False
             self._roll()  # its file is no longer written, and of its records only bodies are still needed
         sealed = self._sealed(finding.segment)
-        if sealed is None or not any(examine_file(self._files, sealed.segment, sealed.end)):
+        # what is wrong now, which may be more than what was wrong when the file was checked
+        found = None if sealed is None else next(examine_file(self._files, sealed.segment, sealed.end), None)
+        if sealed is None or found is None:
             return finding.segment == active.number
-        with self._writer.refusing(finding.remedy.value):
-            restore(self._files, finding.remedy, sealed.segment, sealed.end)
+        if found.remedy is not Remedy.NONE:
+            with self._writer.refusing(found.remedy.value):
+                restore(self._files, found.remedy, sealed.segment, sealed.end)
         return True
 
     def _sealed(self, number: int) -> Sealed | None:
