@@ -487,6 +487,29 @@ def test_a_replica_that_cannot_begin_again_from_its_own_files_is_sent_another_st
     alike(cluster, group)
 
 
+def test_a_received_snapshot_that_is_damaged_before_it_is_installed_is_received_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its bodies take their time."""
+    cluster = far_cluster()
+    group, queue = cluster.declare("orders")
+    name = "n3"
+    cluster.crash(name)
+    publish(Session(cluster, "n1"), group, queue, range(120))
+    cluster.start(name)
+    member, disk = cluster.members[name], cluster.disks[name]
+    monkeypatch.setattr(member.body_client, "tick", lambda now_ms: None)
+    cluster.until(lambda: member.snapshot_bodies.missing(group) > 0, "its bodies are missing")
+    incoming = member.replicas[group].raft._installer.incoming
+    [path] = [path for path in disk.names if path.suffix == ".received"]
+    disk.flip(path, 8 * 70)
+    incoming._source._chunk_number = -1  # type: ignore[union-attr]
+    cluster.until(lambda: incoming._source is None, "it is dropped")
+    monkeypatch.undo()
+    alike(cluster, group)
+    assert has_all(cluster, name, group)
+
+
 def test_messages_are_not_delivered_again_while_entries_are_applied_again() -> None:
     cluster = Cluster()
     cluster.ready()
