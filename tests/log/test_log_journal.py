@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorum.log import EntryMissing, Journal, Log, LogDamaged, RecordKind
+from quorum.log import EntryMissing, Journal, Log, LogDamaged, LogFailed, RecordKind
 from quorum.log.reader import ENTRY_OVERHEAD_BYTES, RecentBodies
 from quorum.log.segment_files.index import index_path
 from quorum.log.segment_files.segments import HEADER_BLOCK
@@ -386,6 +387,16 @@ def test_a_view_that_was_found_to_be_whole_begins_earlier_whatever_is_damaged_th
     journal = log.journal(1)
     assert journal.load_snapshot() is None
     assert (journal.first_index, journal.last_index, journal.term_at(0)) == (1, 10, 0)
+
+
+def test_a_disk_error_while_wrong_snapshots_are_removed_is_final() -> None:
+    disk = SimDisk()
+    journal = filled(log := opened(disk))
+    journal.save_snapshot(4, 2, b"at 4")
+    disk.fail_at[len(disk.operations)] = errno.EIO
+    with pytest.raises(LogFailed, match="remove snapshots of group 1"):
+        journal.remove_snapshots_before(5)
+    assert isinstance(log.failure, LogFailed)
 
 
 def test_with_all_snapshots_damaged_the_whole_log_is_the_state_as_long_as_it_is_there() -> None:

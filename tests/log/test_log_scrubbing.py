@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -224,6 +225,28 @@ def test_a_file_that_is_removed_between_its_check_and_its_repair_is_copied_back(
     assert [finding.remedy for finding in log.repair()] == [Remedy.BLOCK]
     assert scrubbed(log) == []
     is_as_it_was(reopened(disk))
+
+
+def test_a_removed_file_is_copied_back_as_far_as_it_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    segment = log._store.history.sealed[0].segment
+    bad, pread = disk.names[segment.path], SimFile.pread
+    sector = HEADER_BLOCK + 2 * (HEADER_BYTES + 3000) + 1500
+
+    def read(file: SimFile, length: int, offset: int) -> bytes:
+        if file._inode is bad and offset <= sector < offset + length:
+            raise OSError(errno.EIO, "the disk cannot read this")
+        return pread(file, length, offset)
+
+    monkeypatch.setattr(SimFile, "pread", read)
+    remove(disk, segment.path)
+    scrubbed(log)
+    assert disk.names[segment.path] is not bad
+    damaged = {damage.known[2] for damage in log.damages if damage.known}
+    heal(log)
+    is_as_it_was(reopened(disk))
+    assert damaged == {3}
 
 
 def test_a_damaged_body_is_noted_although_the_segment_of_its_copy_cannot_be_read() -> None:

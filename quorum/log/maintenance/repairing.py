@@ -11,7 +11,7 @@ from pathlib import Path
 
 from quorum.log.contents import Contents
 from quorum.log.errors import LogFull
-from quorum.log.files import Files, commit_file, temporary_file, write_fully
+from quorum.log.files import File, Files, commit_file, temporary_file, write_fully
 from quorum.log.journal import Journal
 from quorum.log.maintenance.examining import Finding, Findings, Remedy, examine_file, index_defect
 from quorum.log.segment_files.index import Sealed
@@ -21,6 +21,8 @@ from quorum.log.writer import Writer
 
 COPY_BYTES = 1 << 20
 """Bytes read and written in one piece."""
+UNREADABLE_BYTES = 512
+"""A sector of a disk: bytes that are given up together if they cannot be read."""
 
 
 def restore(files: Files, remedy: Remedy, segment: Segment, end: int) -> None:
@@ -40,9 +42,20 @@ def _copy_back(files: Files, segment: Segment, end: int) -> None:
     with temporary_file(files, segment.path) as file:
         write_fully(file, [segment.header.encode()], 0)
         for offset in range(HEADER_BLOCK, end, COPY_BYTES):
-            write_fully(file, [segment.file.pread(min(COPY_BYTES, end - offset), offset)], offset)
+            write_fully(file, [_readable(segment.file, min(COPY_BYTES, end - offset), offset)], offset)
         file.sync()
     commit_file(files, segment.path)
+
+
+def _readable(file: File, length: int, offset: int) -> bytes:
+    """The bytes at this place. Those that the disk cannot read are zeros, which are no record."""
+    try:
+        return file.pread(length, offset)
+    except OSError:
+        if length <= UNREADABLE_BYTES:
+            return bytes(length)
+    half = length // 2
+    return _readable(file, half, offset) + _readable(file, length - half, offset + half)
 
 
 class Repairs:

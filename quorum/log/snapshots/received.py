@@ -81,7 +81,7 @@ class ReceivedSnapshot:
     def _open(self) -> File:
         try:
             file = self._files.open(self.path, writable=True)
-        except FileNotFoundError:
+        except OSError:
             return self._create()
 
         def write_again() -> None:
