@@ -125,8 +125,9 @@ class Contents:
             table.set_hard_state(term, decode_vote(body), lsn)
         elif kind == RecordKind.COMPACT:
             if body:
-                assert self._widening is not None
-                table.widen(index, decode_number(body), self._widening)
+                rows, self._widening = self._widening, None
+                assert rows is not None
+                table.widen(index, decode_number(body), rows)
             else:
                 table.compact(index)
         elif kind == RecordKind.RESET:
