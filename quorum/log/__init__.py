@@ -25,7 +25,7 @@ from quorum.log.maintenance.collector import Collection
 from quorum.log.record import RecordKind
 from quorum.log.references import Retained, Retention
 from quorum.log.segment_files.reserve import RESERVE_SEGMENTS
-from quorum.log.snapshots.snapshot_files import SnapshotFile
+from quorum.log.snapshots.snapshot_files import SnapshotDamaged, SnapshotFile
 from quorum.log.writer import LogStats
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "RecordKind",
     "Retained",
     "Retention",
+    "SnapshotDamaged",
     "SnapshotFile",
     "Space",
     "inspect",

@@ -40,6 +40,8 @@ class Contents:
     def __init__(self, history: History) -> None:
         self.tables: dict[int, GroupTable] = {}
         self.history = history
+        self._widening: Rows | None = None
+        """The rows that the view gets if the record that was checked last moves it back."""
 
     def table(self, group: int) -> GroupTable:
         """The group's table, made on first use."""
@@ -74,7 +76,7 @@ class Contents:
 
     def check(self, kind: int, group: int, term: int, index: int, body: bytes, length: int) -> GroupTable:
         """The group's table; ValueError if this record does not follow from the present state. Of a damaged body only
-        the length is known."""
+        the length is known. LogDamaged if the record moves the view back, and its entries cannot be found."""
         if kind == RecordKind.MARK:
             return _NO_TABLE
         table = self.table(group)
@@ -123,7 +125,7 @@ class Contents:
             table.set_hard_state(term, decode_vote(body), lsn)
         elif kind == RecordKind.COMPACT:
             if body:
-                rows = self.between(group, table, index)
+                rows, self._widening = self._widening, None
                 assert rows is not None
                 table.widen(index, decode_number(body), rows)
             else:
@@ -141,7 +143,7 @@ class Contents:
             return
         if not 1 <= index < table.first_index:
             raise ValueError(f"the view begins at {table.first_index}, {index} is not before that")
-        rows = self.between(group, table, index)
+        self._widening = rows = self.between(group, table, index)
         if rows is None:
             raise ValueError(f"entries from {index} to {table.tail_from - 1} are not all here")
         known = int(rows.terms[0]) if len(rows.terms) else table.term_in_tail(index)

@@ -219,7 +219,10 @@ class Journal:
 
     def remove_snapshots_before(self, index: int) -> None:
         """Remove the snapshots below this index, durably, because their states are wrong."""
-        self._snapshots.remove_before(index)
+        try:
+            self._snapshots.remove_before(index)
+        except OSError as error:
+            raise self._log.fail(error, f"remove snapshots of group {self.group}") from error
 
     def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
         """Note that this snapshot could not be read to its end: it is not offered again."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 
 import numpy as np
@@ -114,7 +115,8 @@ class Store:
         return self._read_whole(segment, found, group, 0)
 
     def has_body(self, group: int, index: int, term: int) -> bool:
-        """Whether a body of exactly this entry is indexed here and not known to be bad; no body is read."""
+        """Whether a body of exactly this entry is indexed here and not known to be bad; no body is read. A segment of
+        which nothing can be read counts as having none."""
         with self.mutex:
             self._check()
             table = self.contents.tables.get(group)
@@ -133,7 +135,10 @@ class Store:
             damaged = set(self.damages)
         try:
             for sealed in held:
-                rows = self.history.columns(sealed).rows(sealed.parts[False, group], index, index)
+                try:
+                    rows = self.history.columns(sealed).rows(sealed.parts[False, group], index, index)
+                except LogDamaged:
+                    continue
                 rows = rows.take(Liveness(None, 0, cuts).bodies(rows) & (rows.terms == term))
                 if any(lsn not in damaged for lsn in rows.lsns.tolist()):
                     return True
@@ -185,10 +190,15 @@ class Store:
             return
         group, _, index = damage.known
         is_page = damage.kind == RecordKind.PAGE.name
-        found, held = self.look_up(group, damage.lsn if is_page else index, is_page=is_page)
-        if held is not None:
-            self.release(held)
-        if found is not None and found.lsn == damage.lsn:
+        try:
+            found, held = self.look_up(group, damage.lsn if is_page else index, is_page=is_page)
+        except LogDamaged:
+            is_valid = True  # a copy in a segment that cannot be read is of no use
+        else:
+            if held is not None:
+                self.release(held)
+            is_valid = found is not None and found.lsn == damage.lsn
+        if is_valid:
             with self.mutex:
                 self.damages[damage.lsn] = damage
 
@@ -241,6 +251,13 @@ class Store:
         finally:
             self._let_all_go(held)
         return None, None
+
+    def is_dead(self, sealed: Sealed) -> bool:
+        """Whether certainly nothing of this segment is live; cheap. The mutex must be held."""
+        return all(
+            self.liveness(part.group).guess(part, sealed.listed.first_lsn) == 0
+            for part in sealed.parts.values()
+        )
 
     def liveness(self, group: int) -> Liveness:
         """The needed bodies and pages of a group at this moment. The mutex must be held."""
@@ -295,7 +312,8 @@ class Store:
         """Remove the files of replaced segments that no reader holds any more. The log's thread."""
         while self._doomed:
             path = self._doomed.pop().path
-            self._files.unlink(path)
+            with suppress(FileNotFoundError):  # the file may have been lost before
+                self._files.unlink(path)
             if index_path(path).name in self._files.list_directory(path.parent):
                 self._files.unlink(index_path(path))
 

@@ -18,7 +18,7 @@ from fifo.versions import UnknownVersion
 from quorum.errors import DEFECT
 from quorum.log import LogError, LogFailed, LogFull
 from quorum.node.cluster.rollback_marks import RolledBack
-from quorum.node.errors import PageUnreadable
+from quorum.node.errors import StateUnreadable
 from quorum.node.events import Input, Output
 from quorum.node.member import Member
 from quorum.node.wire.frames import Frame
@@ -125,7 +125,7 @@ def _fail_stop(error: BaseException) -> None:
     if isinstance(error, RolledBack):
         logger.critical("member stops: started again, it takes everything from the others", error=str(error))
         os._exit(BEGINS_ANEW)
-    if isinstance(error, PageUnreadable):
+    if isinstance(error, StateUnreadable):
         logger.critical(
             "member stops: its state cannot be read, and no other member has it", error=str(error)
         )

@@ -2,8 +2,9 @@
 
 PeerFrameError      caused by a peer: its frame does not decode
 BodyUnreadable      caused by this disk: the body of an entry cannot be read; other members have it (repair/)
-PageUnreadable      caused by this disk: a page of a state cannot be read; another member's state replaces it
+StateUnreadable     caused by this disk: a state cannot be read; another member's state replaces it
                     (cluster/state_requests.py)
+  PageUnreadable    ... because of one of its pages
 Diverged            a defect of this program: the state here differs from most voters' states
                     (cluster/state_comparison.py)
 """
@@ -25,12 +26,19 @@ class BodyUnreadable(Exception):
         self.reason = reason
 
 
-class PageUnreadable(Exception):
+class StateUnreadable(Exception):
+    """A group's state cannot be read from the files of this member."""
+
+    def __init__(self, group: int, reason: str) -> None:
+        super().__init__(f"group {group}, {reason}")
+        self.group = group
+
+
+class PageUnreadable(StateUnreadable):
     """A page of a group's state is damaged or missing. Pages belong to one member, no other member has them."""
 
     def __init__(self, group: int, page: int, reason: str) -> None:
-        super().__init__(f"group {group}, page {page}: {reason}")
-        self.group = group
+        super().__init__(group, f"page {page}: {reason}")
 
 
 class Diverged(Exception):

@@ -39,7 +39,7 @@ from quorum.node.cluster.rollback_marks import RollbackMarks
 from quorum.node.cluster.state_comparison import StateComparison
 from quorum.node.cluster.state_requests import StateRequests
 from quorum.node.cluster.version_switch import VersionSwitch
-from quorum.node.errors import PageUnreadable
+from quorum.node.errors import StateUnreadable
 from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.leases.leases import Leases
@@ -329,7 +329,7 @@ class Member:
             self._publish()
             if self.questions.is_busy:
                 self.questions.answer(now_ms)
-        except PageUnreadable as error:  # the next turn does the rest of this one
+        except StateUnreadable as error:  # the next turn does the rest of this one
             if not self.peers.all:
                 raise
             for replica in active:
@@ -400,9 +400,9 @@ class Member:
             self._version = self.version
             self._outputs.emit(ev.VersionChanged(self._version))
 
-    def lose_state(self, error: PageUnreadable) -> None:
-        """Gives up a state of which a needed page cannot be read. If there are other members, one of them sends another
-        state; nothing that this member has promised is lost."""
+    def lose_state(self, error: StateUnreadable) -> None:
+        """Gives up a state that cannot be read. If there are other members, one of them sends another state; nothing
+        that this member has promised is lost."""
         replica = self.replicas[error.group]
         self.comparing.lose(replica, self._bootstrap.empty_machine(error.group), str(error))
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from quorum.log import SnapshotDamaged
 from quorum.log.errors import LogFull
 from quorum.replication.codec import Outcome, SnapshotChunk
 from quorum.replication.configuration import Configuration, State, open_state
@@ -126,11 +127,19 @@ class Incoming:
         if self._source is None and self._here.check():
             self._here.add(chunk.offset, chunk.data)
             if self._here.is_whole:
-                if self._here.finish():
-                    self._source = self._here.open()
-                else:
+                self._source = self._finished(self._here)
+                if self._source is None:
                     self.drop()
         return self._source
+
+    def _finished(self, here: Received) -> SnapshotSource | None:
+        """The complete snapshot; None if its CRC is wrong, or it cannot be read back."""
+        if not here.finish():
+            return None
+        try:
+            return here.open()
+        except (OSError, SnapshotDamaged):
+            return None
 
     def received(self, chunk: SnapshotChunk) -> int | None:
         """The number of bytes of this chunk's snapshot that are here; None while that is still being checked."""
@@ -203,9 +212,7 @@ class SnapshotInstaller:
             return False
         try:
             source = self.incoming.take(chunk)
-            proven = None
-            if source is not None:
-                proven = self._prepare_install(chunk.index, chunk.snapshot_term, self._opened(source)[1])
+            proven = None if source is None else self._prepared(chunk, source)
             if source is None or proven is None:
                 self._answer(chunk)
                 return False
@@ -218,6 +225,14 @@ class SnapshotInstaller:
         self._received = (chunk.index, chunk.snapshot_term, source, proven)
         self._guard.acknowledge_to = chunk.index
         return True
+
+    def _prepared(self, chunk: SnapshotChunk, source: SnapshotSource) -> int | None:
+        """See Group's prepare_install. A snapshot that cannot be read any more is received again."""
+        try:
+            return self._prepare_install(chunk.index, chunk.snapshot_term, self._opened(source)[1])
+        except (OSError, SnapshotDamaged):
+            self.incoming.drop()
+            return None
 
     def _may_replace_state(self, chunk: SnapshotChunk) -> bool:
         """Whether the journal continues from this snapshot, and no newer one is here. It is not above the commit

@@ -470,6 +470,35 @@ def test_what_is_about_another_queue_that_had_the_tag_before_means_nothing() -> 
     on_node(scenario)
 
 
+def test_a_settled_get_takes_nothing_before_the_first_lease() -> None:
+    async def scenario(node: Node) -> None:
+        consumers, published = node.session.consumers, node.hub.published
+        published.lease_lapsed(ev.LeaseLapsed(GROUP))
+        get = asyncio.create_task(consumers.get(3, "orders", 2, settled=True))
+        await asyncio.sleep(1)
+        assert not node.submitted
+        node.say(ev.LeaseGranted(GROUP, 1 << 60))
+        await get
+        node.answer(Ok(2))
+        node.deliver("", 1)
+        assert node.told()[-1] == Done((3,))
+        published.lease_lapsed(ev.LeaseLapsed(GROUP))
+        await consumers.get(4, "orders", 2, settled=False)
+        assert [each.command for each in node.submitted] == [c.Get(7, 2, True), c.Get(7, 2, False)]
+
+    on_node(scenario)
+
+
+def test_a_settled_get_without_a_lease_ends_the_session_and_takes_nothing() -> None:
+    async def scenario(node: Node) -> None:
+        node.hub.published.lease_lapsed(ev.LeaseLapsed(GROUP))
+        with pytest.raises(StatusError, match="open the session again"):
+            await node.session.consumers.get(3, "orders", 2, settled=True)
+        assert not node.submitted
+
+    on_node(scenario)
+
+
 @pytest.mark.parametrize("what", ["get", "drain"])
 def test_nothing_that_follows_a_delivery_is_told_without_it(what: str) -> None:
     """The lease ends while the bodies are read: the end of a get or a drain would say that there were none."""

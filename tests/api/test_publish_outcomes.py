@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from quorum.api.hub import member_requests
-from quorum.api.services import queue_service
+from quorum.api.hub import member_requests, published_state
 from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
 from support.members.cluster import Cluster
@@ -85,7 +84,7 @@ def test_a_publish_whose_leader_is_lost_meanwhile_has_an_unknown_outcome_and_is_
 
 
 def test_a_get_without_a_lease_says_to_repeat_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_service, "LEASE_LIMIT_S", 0.05)
+    monkeypatch.setattr(published_state, "LEASE_LIMIT_S", 0.05)
 
     async def run(api: Api, cluster: Cluster, others: list[str]) -> None:
         for name in others:

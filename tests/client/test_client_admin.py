@@ -11,10 +11,11 @@ import pytest
 
 import quorum
 from quorum.client.admin.exchanges import ExchangeCalls
+from quorum.client.admin.records import BrowsedMessage
 from quorum.client.client import DOING, Client
 from quorum.client.errors import ClosedError, NotFound, TimedOut, UnavailableError, UsageError
 from quorum.v1 import admin_pb2
-from support.fake_server.harness import SHORT_MS, World, on_cluster
+from support.fake_server.harness import LIMIT_MS, World, eventually, on_cluster
 
 
 @on_cluster()
@@ -143,6 +144,10 @@ async def test_browsing_goes_on_where_it_was_when_a_node_fails(world: World) -> 
         assert seen == [1, 2, 3, 4, 5]
 
 
+async def browsed(client: Client) -> list[BrowsedMessage]:
+    return [message async for message in client.browse("q", timeout_ms=LIMIT_MS)]
+
+
 @on_cluster(1)
 async def test_browsing_waits_for_a_node_until_its_time_limit(world: World) -> None:
     """As long as a node restarts, or a leader is elected."""
@@ -151,8 +156,11 @@ async def test_browsing_waits_for_a_node_until_its_time_limit(world: World) -> N
         world.nodes[0].unavailable_calls = 12
         assert [message.body async for message in client.browse("q")] == [b"x"]
         world.nodes[0].unavailable_calls = 1_000_000
+        browsing = asyncio.create_task(browsed(client))
+        await eventually(lambda: world.nodes[0].unavailable_calls < 1_000_000, "asked")
+        world.pass_limit()
         with pytest.raises(UnavailableError, match="not now"):
-            _ = [message async for message in client.browse("q", timeout_ms=SHORT_MS)]
+            await browsing
 
 
 @on_cluster()
@@ -218,8 +226,11 @@ async def test_all_tries_of_a_browse_share_its_time_limit(world: World) -> None:
     first, second = world.nodes
     async with quorum.connect(world.url) as client:
         first.unavailable_calls, second.has_no_majority = 1, True
-        with pytest.raises(TimedOut, match=f"no answer for {SHORT_MS} ms; last error: browsing 'q': not now"):
-            _ = [message async for message in client.browse("q", timeout_ms=SHORT_MS)]
+        browsing = asyncio.create_task(browsed(client))
+        await eventually(lambda: second.unanswered_calls == 1, "the second one is asked")
+        world.pass_limit()
+        with pytest.raises(TimedOut, match=f"no answer for {LIMIT_MS} ms; last error: browsing 'q': not now"):
+            await browsing
 
 
 def test_all_calls_for_one_answer_share_its_time_limit() -> None:

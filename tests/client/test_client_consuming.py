@@ -26,7 +26,7 @@ from quorum.client.messages.delivery import GetHolder, Link
 from quorum.client.session import session
 from quorum.v1 import queue_pb2
 from support.fake_server.cluster import FakeConsumer, Refusal
-from support.fake_server.harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster
+from support.fake_server.harness import EVENTUALLY_S, LIMIT_MS, World, eventually, on_cluster
 
 
 def numbered(first: int, count: int) -> list[bytes]:
@@ -458,8 +458,11 @@ async def test_a_consumer_takes_nothing_from_the_attachment_of_one_before(world:
     async with quorum.connect(world.url) as client:
         await filled(client, 3)
         world.cluster.holds_attaches = True
+        late = asyncio.ensure_future(client.consume("q", consumer_tag="c", timeout_ms=LIMIT_MS).start())
+        await eventually(lambda: len(world.cluster.held_attaches) == 1, "requested")
+        world.pass_limit()
         with pytest.raises(TimedOut):
-            await client.consume("q", consumer_tag="c", timeout_ms=SHORT_MS)
+            await late
         attaching = asyncio.ensure_future(client.consume("q", consumer_tag="c").start())
         await eventually(lambda: len(world.cluster.held_attaches) == 2, "attached again")
         world.cluster.release_attaches()
@@ -565,13 +568,16 @@ async def test_cancelling_returns_what_is_held(world: World) -> None:
 
 @on_cluster()
 async def test_a_consumer_whose_cancel_is_not_answered_has_ended(world: World) -> None:
-    async with quorum.connect(world.url, timeout_ms=SHORT_MS, silence_ms=60_000) as client:
+    async with quorum.connect(world.url, timeout_ms=LIMIT_MS, silence_ms=60_000) as client:
         await filled(client, 1)
         consumer = await client.consume("q", consumer_tag="mine")
         [message] = await take(consumer, 1)
         world.nodes[0].muted = True
+        cancelling = asyncio.ensure_future(consumer.cancel())
+        await eventually(lambda: "cancel" in world.nodes[0].requests, "requested")
+        world.pass_limit()
         with pytest.raises(TimedOut):
-            await consumer.cancel()
+            await cancelling
         world.nodes[0].muted = False
         with pytest.raises(VoidDelivery):
             await message.settle()
@@ -671,8 +677,9 @@ async def test_what_a_given_up_get_takes_goes_back(world: World) -> None:
         held: list[Any] = []
         answer = stream.answer
         stream.answer = lambda **response: held.append(response)  # type: ignore[method-assign]
-        getting = asyncio.create_task(client.get("q", 2, timeout_ms=SHORT_MS))
+        getting = asyncio.create_task(client.get("q", 2, timeout_ms=LIMIT_MS))
         await eventually(lambda: len(held) == 2, "taken, not answered")
+        world.pass_limit()
         with pytest.raises(TimedOut):
             await getting
         stream.answer = answer  # type: ignore[method-assign]
@@ -706,8 +713,9 @@ async def test_an_attach_that_took_too_long_is_taken_back(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 2)
         world.nodes[0].muted = True
-        attaching = asyncio.create_task(client.consume("q", timeout_ms=SHORT_MS).start())
+        attaching = asyncio.create_task(client.consume("q", timeout_ms=LIMIT_MS).start())
         await eventually(lambda: "attach" in world.nodes[0].requests, "requested")
+        world.pass_limit()
         with pytest.raises(TimedOut):
             await attaching
         world.nodes[0].muted = False
@@ -765,13 +773,16 @@ async def test_a_get_that_was_given_up_before_it_was_requested_takes_nothing(wor
 
 @on_cluster()
 async def test_a_settle_without_an_answer_has_a_deadline(world: World) -> None:
-    async with quorum.connect(world.url, timeout_ms=SHORT_MS, silence_ms=60_000) as client:
+    async with quorum.connect(world.url, timeout_ms=LIMIT_MS, silence_ms=60_000) as client:
         await filled(client, 1)
         async with client.consume("q") as consumer:
             [message] = await take(consumer, 1)
             world.nodes[0].muted = True
+            settling = asyncio.ensure_future(message.settle(wait=True))
+            await eventually(lambda: "disposition" in world.nodes[0].requests, "requested")
+            world.pass_limit()
             with pytest.raises(TimedOut):
-                await message.settle(wait=True)
+                await settling
             world.nodes[0].muted = False
 
 

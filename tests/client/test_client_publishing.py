@@ -28,7 +28,7 @@ from quorum.client.errors import (
 from quorum.client.session import session
 from quorum.v1 import queue_pb2
 from support.fake_server.cluster import Refusal
-from support.fake_server.harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster
+from support.fake_server.harness import EVENTUALLY_S, LIMIT_MS, World, eventually, on_cluster
 
 QUICK = {"silence_ms": 2_000}
 
@@ -236,8 +236,11 @@ async def test_a_publish_given_up_while_waiting_leaves_no_gap(world: World) -> N
 async def test_a_publish_past_its_deadline_is_unknown_and_can_be_awaited_again(world: World) -> None:
     async with quorum.connect(world.url) as client:
         world.cluster.holds_confirms = True
+        publishing = asyncio.create_task(client.publish_batch("q", numbered(0, 2), timeout_ms=LIMIT_MS))
+        await eventually(lambda: len(bodies(world)) == 2, "accepted")
+        world.pass_limit()
         with pytest.raises(PublishUnknown) as unknown:
-            await client.publish_batch("q", numbered(0, 2), timeout_ms=SHORT_MS)
+            await publishing
         world.cluster.holds_confirms = False
         world.cluster.release_confirms()
         assert await unknown.value.confirmation == 2

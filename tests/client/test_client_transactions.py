@@ -14,7 +14,7 @@ from quorum.client import DeliveredMessage
 from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, TimedOut, UsageError
 from quorum.client.session.open_transactions import MAX_TRANSACTIONS
 from support.fake_server.cluster import Refusal
-from support.fake_server.harness import SHORT_MS, World, eventually, on_cluster
+from support.fake_server.harness import LIMIT_MS, World, eventually, on_cluster
 
 
 def bodies(world: World, queue: str = "q") -> list[bytes]:
@@ -213,12 +213,15 @@ async def test_a_transaction_publishes_no_faster_than_the_stream_takes_it(world:
 @on_cluster(nodes=1)
 async def test_a_publish_that_the_stream_does_not_take_in_time_is_not_sent(world: World) -> None:
     async with quorum.connect(world.url) as client:
-        tx = client.transaction(timeout_ms=SHORT_MS)
+        tx = client.transaction(timeout_ms=LIMIT_MS)
         await tx.publish("q", b"one")
         session = client._live()
         session._next_request = lambda: None  # type: ignore[method-assign]
+        second = asyncio.create_task(tx.publish("q", b"two"))
+        await eventually(lambda: bool(session._stream.outbox._requests), "it waits")
+        world.pass_limit()
         with pytest.raises(TimedOut):
-            await tx.publish("q", b"two")
+            await second
         del session._next_request  # type: ignore[method-assign]
         session._stream.outbox.wake()
         await tx.rollback()
@@ -228,22 +231,23 @@ async def test_a_publish_that_the_stream_does_not_take_in_time_is_not_sent(world
 @on_cluster(nodes=1)
 async def test_a_commit_without_an_answer_in_time_is_unknown(world: World) -> None:
     async with quorum.connect(world.url) as client:
-        tx = client.transaction(timeout_ms=SHORT_MS)
+        tx = client.transaction(timeout_ms=LIMIT_MS)
         await tx.publish("q", b"one")
         world.nodes[0].muted = True
+        committing = asyncio.create_task(tx.commit())
+        await eventually(lambda: "commit" in world.nodes[0].requests, "the commit has arrived")
+        world.pass_limit()
         with pytest.raises(OutcomeUnknown):
-            await tx.commit()
+            await committing
         world.nodes[0].muted = False
 
 
-async def is_returned_after(
-    world: World, gives_up: Callable[[asyncio.Task[None]], Awaitable[None]], timeout_ms: int
-) -> None:
+async def is_returned_after(world: World, gives_up: Callable[[asyncio.Task[None]], Awaitable[None]]) -> None:
     """A commit is refused after its caller has given up waiting: what it settled is delivered again."""
     async with quorum.connect(world.url) as client:
         await client.publish("q", b"order")
         [order] = await client.get("q")
-        tx = client.transaction(timeout_ms=timeout_ms)
+        tx = client.transaction(timeout_ms=LIMIT_MS)
         await tx.settle(order)
         await eventually(lambda: bool(world.nodes[0].streams[0].transactions), "it has arrived")
         world.nodes[0].holds_commits = True
@@ -262,10 +266,11 @@ async def is_returned_after(
 @on_cluster()
 async def test_what_a_commit_settled_is_returned_if_it_is_refused_after_its_time(world: World) -> None:
     async def gives_up(committing: asyncio.Task[None]) -> None:
+        world.pass_limit()
         with pytest.raises(OutcomeUnknown):
             await committing
 
-    await is_returned_after(world, gives_up, timeout_ms=SHORT_MS)
+    await is_returned_after(world, gives_up)
 
 
 @on_cluster()
@@ -277,7 +282,7 @@ async def test_what_a_commit_settled_is_returned_if_it_is_refused_after_its_call
         with pytest.raises(asyncio.CancelledError):
             await committing
 
-    await is_returned_after(world, gives_up, timeout_ms=60_000)
+    await is_returned_after(world, gives_up)
 
 
 @on_cluster(nodes=1)
@@ -285,10 +290,13 @@ async def test_a_rollback_without_an_answer_in_time_gives_back_what_was_settled(
     async with quorum.connect(world.url) as client:
         await client.publish("q", b"order")
         [order] = await client.get("q")
-        tx = client.transaction(timeout_ms=SHORT_MS)
+        tx = client.transaction(timeout_ms=LIMIT_MS)
         await tx.settle(order)
         world.nodes[0].muted = True
-        await tx.rollback()
+        ending = asyncio.create_task(tx.rollback())
+        await eventually(lambda: "rollback" in world.nodes[0].requests, "the rollback has arrived")
+        world.pass_limit()
+        await ending
         world.nodes[0].muted = False
         await client.settle(order, wait=True)
         assert world.cluster.queues["q"].settled == [1]

@@ -14,7 +14,7 @@ from quorum.client.client import Client
 from quorum.client.errors import ClosedError, PublishRejected, PublishUnknown, TimedOut, UsageError
 from quorum.client.session.gathering import ALONE_BYTES
 from support.fake_server.cluster import Refusal
-from support.fake_server.harness import SHORT_MS, World, eventually, on_cluster
+from support.fake_server.harness import LIMIT_MS, World, eventually, on_cluster
 
 
 def arrived(world: World, queue: str = "q") -> list[bytes]:
@@ -179,13 +179,14 @@ async def test_a_message_that_was_sent_may_still_be_confirmed_when_its_time_is_u
     async with quorum.connect(world.url) as client:
         world.cluster.holds_confirms = True
         other = asyncio.create_task(client.publish("q", b"patient"))
-        await asyncio.sleep(0)
+        hasty = asyncio.create_task(client.publish("q", b"hasty", timeout_ms=LIMIT_MS))
+        await eventually(lambda: len(arrived(world)) == 2, "accepted")
+        world.pass_limit()
         with pytest.raises(PublishUnknown) as caught:
-            await client.publish("q", b"hasty", timeout_ms=SHORT_MS)
+            await hasty
         assert not other.done()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(caught.value.confirmation, 0.01)
-        await eventually(lambda: len(arrived(world)) == 2, "accepted")
         world.cluster.release_confirms()
         assert await caught.value.confirmation == 1
         await other
@@ -198,8 +199,12 @@ async def test_an_outcome_that_nobody_awaits_again_is_not_reported(world: World)
     world.loop.set_exception_handler(lambda _, context: reported.append(context))
     async with quorum.connect(world.url) as client:
         world.cluster.holds_confirms = True
+        hasty = asyncio.create_task(client.publish("q", b"hasty", timeout_ms=LIMIT_MS))
+        await eventually(lambda: arrived(world) == [b"hasty"], "accepted")
+        world.pass_limit()
         with pytest.raises(PublishUnknown):
-            await client.publish("q", b"hasty", timeout_ms=SHORT_MS)
+            await hasty
+        del hasty
         world.nodes[0].cut(Refusal(code_pb2.FAILED_PRECONDITION, "SESSION_EXPIRED", "forgotten"))
         await eventually(lambda: client._live().publisher.is_idle, "failed")
     gc.collect()

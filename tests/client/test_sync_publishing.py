@@ -14,7 +14,7 @@ import pytest
 import quorum.sync
 from quorum.client.errors import ClosedError, PublishRejected, PublishUnknown, TimedOut, UsageError
 from quorum.client.messages.batch import Message
-from support.fake_server.harness import EVENTUALLY_S, SHORT_MS, World, eventually, on_cluster
+from support.fake_server.harness import EVENTUALLY_S, LIMIT_MS, World, eventually, on_cluster, pass_limit
 
 THREADS = 24
 
@@ -135,8 +135,12 @@ async def test_a_message_that_was_not_sent_in_time_is_taken_back(world: World) -
 async def test_a_message_that_was_sent_may_still_be_confirmed_when_its_time_is_up(world: World) -> None:
     async with threads(world) as here:
         world.cluster.holds_confirms = True
+        hasty = here.publish(b"hasty", timeout_ms=LIMIT_MS)
+        await eventually(lambda: world.cluster.queues["q"].arrived == [b"hasty"], "accepted")
+        loop = here.client._loop._loop
+        loop.call_soon_threadsafe(pass_limit, loop)
         with pytest.raises(PublishUnknown) as caught:
-            await here.publish(b"hasty", timeout_ms=SHORT_MS)
+            await hasty
         confirmation = caught.value.confirmation
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(confirmation.result, 0.01)

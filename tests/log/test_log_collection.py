@@ -451,6 +451,59 @@ def test_what_an_unreadable_segment_had_is_missing() -> None:
     assert list(log.missing(1, array("Q", range(1, 401)))) == [*lost]
 
 
+def test_a_body_is_found_beside_an_unreadable_segment_that_may_have_it_too() -> None:
+    disk = SimDisk()
+    log = filled(disk, 30)
+    for index in (1, 30):
+        log.put_copy(1, index, 1, [body(index)])
+    log._roll(0, 1)
+    retain(log, 30)
+    history = log._store.history
+    copies = history.sealed[-1]
+    disk.flip(copies.segment.path, (HEADER_BLOCK + 33) * 8)
+    del disk.names[index_path(copies.segment.path)]
+    history.cache.drop(copies)
+    assert log.has_body(1, 5, 1)
+    assert not log.has_body(1, 5, 2)
+
+
+def test_an_unreadable_segment_is_read_to_its_bad_place_only_once() -> None:
+    disk = SimDisk()
+    log = filled(disk, 400)
+    bad = unreadable_segment(disk, log)
+    retain(log, 390)
+    index = bad.parts[False, 1].low
+    for first in (True, False):
+        before = disk.reads
+        with pytest.raises(LogDamaged, match="bad record in a sealed segment"):
+            log.read(1, index)
+        assert (disk.reads > before) == first
+
+
+def test_an_unreadable_segment_goes_when_nothing_in_it_is_live() -> None:
+    """Otherwise the log could not be opened again."""
+    disk = SimDisk()
+    log = filled(disk, 400)
+    bad = unreadable_segment(disk, log)
+    retain(log, 390, bad.parts[False, 1].low)
+    collect(log)
+    assert bad in log._store.history.sealed
+    log.retain(1, [Retained(390, array("Q"), array("Q"))])
+    assert collect(log) > 0
+    assert bad not in log._store.history.sealed
+    assert set(readable(reopened(disk), 400)) >= {*range(390, 401)}
+
+
+def test_a_segment_whose_file_was_removed_is_collected_as_any_other() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    del disk.names[segment_path(DIRECTORY, 1)]
+    retain(log, 90, *KEPT)
+    assert collect(log) > 0
+    for again in both_lives(log, disk):
+        assert set(readable(again)) >= {*KEPT, *range(90, 101)}
+
+
 def test_a_segment_without_index_file_and_with_a_bad_header_stays_and_holds_no_other_up() -> None:
     disk = SimDisk()
     log = filled(disk, 400)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorum.log import EntryMissing, Journal, Log, LogDamaged, RecordKind
+from quorum.log import EntryMissing, Journal, Log, LogDamaged, LogFailed, RecordKind
 from quorum.log.reader import ENTRY_OVERHEAD_BYTES, RecentBodies
+from quorum.log.segment_files.index import index_path
+from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.log.snapshots.snapshot_files import CHUNK_BYTES, SnapshotDamaged, decode_snapshot, encode_snapshot
 from support.log.disk import Crashed, SimDisk
 from support.log.model import DIRECTORY
@@ -356,6 +360,43 @@ def test_a_damaged_snapshot_falls_back_and_the_view_begins_earlier_again() -> No
     journal.compact_to(6, 3)
     log.sync()
     assert opened(disk).journal(1).first_index == 6
+
+
+def test_a_view_that_was_found_to_be_whole_begins_earlier_whatever_is_damaged_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimDisk()
+    log = opened(disk)
+    journal = filled(log)
+    journal.save_snapshot(8, 4, b"at 8")
+    log._roll(0, 1)
+    journal.compact_to(8, 4)
+    log.sync()
+    damage_newest(disk)
+    log = opened(disk)
+    history, fold = log._store.history, log._contents.fold
+    [sealed] = history.sealed
+
+    def damaged(*given: Any, **named: Any) -> None:
+        disk.flip(sealed.segment.path, (HEADER_BLOCK + 33) * 8)
+        del disk.names[index_path(sealed.segment.path)]
+        history.cache.drop(sealed)
+        fold(*given, **named)
+
+    monkeypatch.setattr(log._contents, "fold", damaged)
+    journal = log.journal(1)
+    assert journal.load_snapshot() is None
+    assert (journal.first_index, journal.last_index, journal.term_at(0)) == (1, 10, 0)
+
+
+def test_a_disk_error_while_wrong_snapshots_are_removed_is_final() -> None:
+    disk = SimDisk()
+    journal = filled(log := opened(disk))
+    journal.save_snapshot(4, 2, b"at 4")
+    disk.fail_at[len(disk.operations)] = errno.EIO
+    with pytest.raises(LogFailed, match="remove snapshots of group 1"):
+        journal.remove_snapshots_before(5)
+    assert isinstance(log.failure, LogFailed)
 
 
 def test_with_all_snapshots_damaged_the_whole_log_is_the_state_as_long_as_it_is_there() -> None:

@@ -102,6 +102,30 @@ def test_another_process_goes_on_behind_the_last_chunk_that_is_good() -> None:
     assert received.finish()
 
 
+def test_what_an_earlier_process_has_left_and_the_disk_cannot_read_is_received_again() -> None:
+    disk = SimDisk()
+    received = begun(opened(disk))
+    assert received.check()
+    send(received, to=2 * CHUNK_BYTES)
+    disk.restart()
+    log = opened(disk)
+    disk.bad_reads = True
+    received = begun(log)
+    disk.bad_reads = False
+    assert received.check()
+    assert received.received == 0
+    send(received)
+    assert received.finish()
+
+
+def test_a_received_snapshot_whose_file_was_removed_can_be_dropped() -> None:
+    disk = SimDisk()
+    received = begun(opened(disk))
+    del disk.names[received.path]
+    received.drop()
+    assert files(disk) == []
+
+
 def test_a_damaged_chunk_and_all_behind_it_are_received_again() -> None:
     disk = SimDisk()
     log = opened(disk)

@@ -70,6 +70,23 @@ def test_the_reserve_is_put_by_at_the_first_start_and_kept() -> None:
     assert log.space().is_low
 
 
+def test_a_reserve_file_that_was_removed_is_missing_and_ends_nothing() -> None:
+    """An operator removes it from a full disk, to make room."""
+    disk, log = full()
+    for name in ("reserve-3.space", "reserve-2.space"):
+        del disk.names[DIRECTORY / name]
+    disk.capacity = disk.used_bytes()
+    assert log.release_reserve()
+    assert not log.release_reserve()
+    assert log.space().reserve_bytes == 0
+    assert log.refill_reserve()
+    del disk.names[DIRECTORY / "reserve-1.space"]
+    disk.capacity = disk.used_bytes()
+    fill(log)
+    log.sync()
+    assert log.failure is None
+
+
 def test_when_no_segment_can_be_had_entries_go_on_in_the_reserve_and_leave_the_collectors_part() -> None:
     disk, log = full()
     taken = fill(log)

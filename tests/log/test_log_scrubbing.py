@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -195,6 +196,77 @@ def test_what_changes_under_the_look_is_no_damage() -> None:
     before = {name: bytes(inode.data) for name, inode in disk.names.items()}
     assert log.repair() == []
     assert {name: bytes(inode.data) for name, inode in disk.names.items()} == before
+
+
+def test_an_index_file_is_written_again_although_its_segment_cannot_be_read_any_more() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    history = log._store.history
+    first = history.sealed[0]
+    remove(disk, index_path(first.segment.path))
+    while log.scrub(4_000):
+        pass
+    flipped(disk, first.segment.path, HEADER_BLOCK + 33)
+    history.cache.drop(first)
+    assert [finding.remedy for finding in log.repair()] == [Remedy.INDEX]
+    scrubbed(log)
+    heal(log)
+    is_as_it_was(reopened(disk))
+
+
+def test_a_file_that_is_removed_between_its_check_and_its_repair_is_copied_back() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    path = log._store.history.sealed[0].segment.path
+    flipped(disk, path, 20)
+    while log.scrub(4_000):
+        pass
+    remove(disk, path)
+    assert [finding.remedy for finding in log.repair()] == [Remedy.BLOCK]
+    assert scrubbed(log) == []
+    is_as_it_was(reopened(disk))
+
+
+def test_a_removed_file_is_copied_back_as_far_as_it_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    segment = log._store.history.sealed[0].segment
+    bad, pread = disk.names[segment.path], SimFile.pread
+    sector = HEADER_BLOCK + 2 * (HEADER_BYTES + 3000) + 1500
+
+    def read(file: SimFile, length: int, offset: int) -> bytes:
+        if file._inode is bad and offset <= sector < offset + length:
+            raise OSError(errno.EIO, "the disk cannot read this")
+        return pread(file, length, offset)
+
+    monkeypatch.setattr(SimFile, "pread", read)
+    remove(disk, segment.path)
+    scrubbed(log)
+    assert disk.names[segment.path] is not bad
+    damaged = {damage.known[2] for damage in log.damages if damage.known}
+    heal(log)
+    is_as_it_was(reopened(disk))
+    assert damaged == {3}
+
+
+def test_a_damaged_body_is_noted_although_the_segment_of_its_copy_cannot_be_read() -> None:
+    """A segment of copies covers the indexes of all earlier segments."""
+    disk = SimDisk()
+    log = filled(disk)
+    for index in (1, ENTRIES):
+        log.put_copy(7, index, 1, [body(index)])
+    log.journal(7).compact_to(ENTRIES, 1)
+    log._roll(0, 1)
+    history = log._store.history
+    flipped(disk, history.sealed[0].segment.path, HEADER_BLOCK + 2 * (HEADER_BYTES + 3000))
+    copies = history.sealed[-1]
+    flipped(disk, copies.segment.path, HEADER_BLOCK + 33)
+    remove(disk, index_path(copies.segment.path))
+    history.cache.drop(copies)
+    assert any(str(copies.segment.path) in str(finding) for finding in scrubbed(log))
+    assert [damage.known for damage in log.damages] == [(7, 1, 2)]
+    heal(log)
+    assert log.read(7, 2) == body(2)
 
 
 def test_a_round_ends_however_much_comes_in() -> None:

@@ -18,6 +18,8 @@ from fifo.effects import AttachedReply, Ok
 from fifo.persistence.references import references
 from fifo.results import BrowsePage, QueueInfo
 from quorum.log import EntryMissing, LogDamaged
+from quorum.log.segment_files.index import index_path
+from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.node import events as ev
 from quorum.node import queries as q
 from quorum.node.repair import body_transfer as bodies
@@ -454,6 +456,58 @@ def test_a_replica_that_waits_for_a_body_that_nobody_has_any_more_is_sent_anothe
     monkeypatch.undo()
     cluster.until(lambda: not replica.wants_state and not replica.blocked_on_index, "another state", 20_000)
     alike(cluster, group)
+
+
+def test_a_replica_that_cannot_begin_again_from_its_own_files_is_sent_another_state() -> None:
+    """Its snapshots are damaged, and so are the segments with the entries since the beginning."""
+    cluster = far_cluster(log={"recent_bytes": 0, "segment_bytes": 20_000})
+    group, queue = cluster.declare("orders", filter_enabled=True)
+    publish(Session(cluster, "n1"), group, queue, range(100))
+    cluster.settle()
+    name = "n3"
+    member, log, disk = cluster.members[name], cluster.logs[name], cluster.disks[name]
+    replica = member.replicas[group]
+    for path in snapshot_files(cluster, name, group):
+        disk.flip(path, 8 * 70)
+    history = log._store.history
+    for sealed in history.sealed:
+        if (False, group) in sealed.parts:
+            disk.flip(sealed.segment.path, 8 * (HEADER_BLOCK + 33))
+            del disk.names[index_path(sealed.segment.path)]
+            history.cache.drop(sealed)
+    machine = member.queue_machine(group)
+    for number in machine.queues[queue].messages.blocks.numbers():
+        machine.queues[queue].messages.blocks.get(number).columns = None
+    taker = Session(cluster, "n2")
+    taker.send(group, c.Attach(queue, "one", canonical.encode(jms.parse("n = 99")), 1), "attach")
+    cluster.until(lambda: replica.wants_state, "its state is given up")
+    cluster.until(lambda: not replica.wants_state, "another state", 60_000)
+    alike(cluster, group)
+    publish(Session(cluster, "n2"), group, queue, range(100, 130))
+    alike(cluster, group)
+
+
+def test_a_received_snapshot_that_is_damaged_before_it_is_installed_is_received_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its bodies take their time."""
+    cluster = far_cluster()
+    group, queue = cluster.declare("orders")
+    name = "n3"
+    cluster.crash(name)
+    publish(Session(cluster, "n1"), group, queue, range(120))
+    cluster.start(name)
+    member, disk = cluster.members[name], cluster.disks[name]
+    monkeypatch.setattr(member.body_client, "tick", lambda now_ms: None)
+    cluster.until(lambda: member.snapshot_bodies.missing(group) > 0, "its bodies are missing")
+    incoming = member.replicas[group].raft._installer.incoming
+    [path] = [path for path in disk.names if path.suffix == ".received"]
+    disk.flip(path, 8 * 70)
+    incoming._source._chunk_number = -1  # type: ignore[union-attr]
+    cluster.until(lambda: incoming._source is None, "it is dropped")
+    monkeypatch.undo()
+    alike(cluster, group)
+    assert has_all(cluster, name, group)
 
 
 def test_messages_are_not_delivered_again_while_entries_are_applied_again() -> None:

@@ -12,6 +12,9 @@ from quorum.catalog.commands import CatalogCommand
 from quorum.node import events as ev
 from quorum.node.wire.operations import needed_version
 
+LEASE_LIMIT_S, LEASE_POLL_S = 3.0, 0.05
+"""How long a get waits for the lease of its queue's group, and between two looks at it."""
+
 
 class PublishedState:
     """Owned by the event loop; only published outputs change it."""
@@ -63,6 +66,17 @@ class PublishedState:
     def may_deliver(self, group: int) -> bool:
         """Whether this node's lease on the group still holds, now."""
         return self._clock_s() * 1000 < self._lease_until.get(group, 0)
+
+    async def await_lease(self, group: int) -> bool:
+        """Wait until this node may deliver from the group; it has just started if it may not. False if that takes too
+        long. A get waits for it before it takes messages that are settled at once: they would be lost."""
+        left = LEASE_LIMIT_S
+        while not self.may_deliver(group):
+            if left <= 0:
+                return False
+            left -= LEASE_POLL_S
+            await asyncio.sleep(LEASE_POLL_S)
+        return True
 
     def refusal(self) -> str | None:
         """Why this node opens no sessions now, None if it does."""

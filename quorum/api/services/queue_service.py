@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -28,8 +27,6 @@ from quorum_selectors.expression import Expression
 BROWSE_MESSAGES = 1_000
 """Maximum number of ready messages in the answer to one query of a browse."""
 MAX_GET = 1_000
-LEASE_LIMIT_S, LEASE_POLL_S = 3.0, 0.05
-"""How long a get waits for the lease of its queue's group, and between two looks at it."""
 FEW_MESSAGES = 256
 """Messages of a publish whose bodies are added up to find the bytes of their properties."""
 RESPONSE_BYTES = 1 << 20
@@ -82,7 +79,8 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         if count > MAX_GET:
             raise status.invalid("bad_argument", f"get {count} messages; allowed: 1..{MAX_GET}")
         count = await self._fitting(queue, count)
-        await self._lease(queue.group)
+        if not await self._hub.published.await_lease(queue.group):
+            raise status.of_call_ended("node_down")
         deliver = await self._hub.own_session.get(queue.group, queue.id, count)
         response = pb.GetResponse()
         if deliver is not None:
@@ -90,16 +88,6 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 raise status.of_call_ended("node_down")
             await self._fill(response, queue.group, deliver)
         return response
-
-    async def _lease(self, group: int) -> None:
-        """Return when this node may deliver from the group; it has just started if it may not. StatusError if that
-        takes too long. Nothing is taken before: what a Get takes is settled at once."""
-        left = LEASE_LIMIT_S
-        while not self._hub.published.may_deliver(group):
-            if left <= 0:
-                raise status.of_call_ended("node_down")
-            left -= LEASE_POLL_S
-            await asyncio.sleep(LEASE_POLL_S)
 
     async def _fill(self, response: pb.GetResponse, group: int, deliver: Deliver) -> None:
         failed = dict(deliver.delivery_counts)

@@ -218,7 +218,8 @@ class SessionConsumers:
     # ---- gets
 
     async def get(self, request_id: int, name: str, count: int, *, settled: bool) -> None:
-        """Take up to `count` messages that are ready. settled: they leave the queue at once."""
+        """Take up to `count` messages that are ready. settled: they leave the queue at once. StatusError if this node
+        does not get the lease to deliver such messages: the session ends, and they stay."""
         try:
             queue = await self._hub.requests.queue(name)
             if not 1 <= count <= self._hub.limits.max_messages:
@@ -228,6 +229,8 @@ class SessionConsumers:
         except status.StatusError as error:
             self._commands.refuse(request_id, error)
             return
+        if settled and not await self._hub.published.await_lease(queue.group):
+            raise status.of_ended("node_down")
         command = c.Get(queue.id, count, settled)
         answered = partial(self._get_answered, request_id, queue.id)
         self._submit(self._getter(queue.id, queue.group), command, answered, (queue,))

@@ -55,7 +55,8 @@ class Survey:
         self._store = store
         self._findings = findings
         self._unreadable: set[bytes] = set()
-        """Segments of which neither the index file nor the records say what is in them. They are not collected."""
+        """Segments of which neither the index file nor the records say what is in them. They are collected when nothing
+        in them is live."""
         self._known: dict[bytes, tuple[int, int]] = {}
         self._pages: dict[bytes, dict[int, Rows]] = {}
         """The rows of each segment's pages by group: few, and in nearly every segment some have died."""
@@ -84,10 +85,13 @@ class Survey:
         """Survey the segments that may have changed. Any thread, one at a time, and not while the log is scrubbed."""
         for sealed in list(self._store.history.sealed):
             file_id = sealed.listed.file_id
-            if file_id in self._unreadable or self._known.get(file_id, (-1, 0))[0] == self._epoch:
+            if self._known.get(file_id, (-1, 0))[0] == self._epoch:
+                continue
+            if file_id in self._unreadable and not self.has_died(sealed):
                 continue
             try:
                 self.look_at(sealed)
+                self._unreadable.discard(file_id)
             except LogDamaged as error:
                 self._unreadable.add(file_id)
                 self._known.pop(file_id, None)
@@ -135,10 +139,7 @@ class Survey:
     def has_died(self, sealed: Sealed) -> bool:
         """Whether certainly nothing of this segment is live; cheap."""
         with self._store.mutex:
-            return all(
-                self._store.liveness(part.group).guess(part, sealed.listed.first_lsn) == 0
-                for part in sealed.parts.values()
-            )
+            return self._store.is_dead(sealed)
 
     def forget(self, sealed: Sealed) -> None:
         """Forget a segment that was deleted."""
@@ -226,6 +227,9 @@ class Collection:
 
     def _copy_from(self, sealed: Sealed) -> None:
         """Copy the live records of one segment, a chunk's worth at a time."""
+        with self._store.mutex:
+            if self._store.is_dead(sealed):
+                return  # also if nothing can say what is in it
         columns = self._store.history.columns(sealed)
         order = np.argsort(columns.offsets, kind="stable")
         groups = np.zeros(len(columns.offsets), np.int64)

@@ -114,19 +114,25 @@ def _first_block(segment: Segment) -> bytes:
 
 def examine_index(files: Files, sealed: Sealed, columns: Columns) -> Iterator[Finding]:
     """Findings in a sealed segment's index file."""
-    path = index_path(sealed.segment.path)
-    reason = "not a complete index file of its segment"
+    reason = index_defect(files, sealed)
+    if reason is not None:
+        damage = Damage(str(index_path(sealed.segment.path)), 0, None, reason)
+        pieces = encode_index(sealed.listed, list(sealed.parts.values()), columns)
+        yield Finding(damage, Remedy.INDEX, sealed.number, pieces)
+
+
+def index_defect(files: Files, sealed: Sealed) -> str | None:
+    """The reason why a sealed segment's index file cannot be used; None if it is right."""
     try:
-        decoded = decode_index(read_file(files, path))
-        number, parts, _ = decoded or (None, [], None)
-        if number == sealed.number and {(part.is_page, part.group): part for part in parts} == sealed.parts:
-            return
+        decoded = decode_index(read_file(files, index_path(sealed.segment.path)))
     except FileNotFoundError:
-        reason = "the file is missing"
+        return "the file is missing"
     except OSError as error:
-        reason = f"cannot be read: {error}"
-    pieces = encode_index(sealed.listed, list(sealed.parts.values()), columns)
-    yield Finding(Damage(str(path), 0, None, reason), Remedy.INDEX, sealed.number, pieces)
+        return f"cannot be read: {error}"
+    number, parts, _ = decoded or (None, [], None)
+    if number == sealed.number and {(part.is_page, part.group): part for part in parts} == sealed.parts:
+        return None
+    return "not a complete index file of its segment"
 
 
 class ActiveExamination:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from quorum.log.contents import Contents
 from quorum.log.errors import LogFull
-from quorum.log.files import Files, commit_file, temporary_file, write_fully
+from quorum.log.files import File, Files, commit_file, temporary_file, write_fully
 from quorum.log.journal import Journal
-from quorum.log.maintenance.examining import Finding, Findings, Remedy, examine_file, examine_index
+from quorum.log.maintenance.examining import Finding, Findings, Remedy, examine_file, index_defect
 from quorum.log.segment_files.index import Sealed
 from quorum.log.segment_files.segments import HEADER_BLOCK, Segment
 from quorum.log.snapshots.snapshot_files import parse_name
@@ -21,6 +21,8 @@ from quorum.log.writer import Writer
 
 COPY_BYTES = 1 << 20
 """Bytes read and written in one piece."""
+UNREADABLE_BYTES = 512
+"""A sector of a disk: bytes that are given up together if they cannot be read."""
 
 
 def restore(files: Files, remedy: Remedy, segment: Segment, end: int) -> None:
@@ -40,9 +42,20 @@ def _copy_back(files: Files, segment: Segment, end: int) -> None:
     with temporary_file(files, segment.path) as file:
         write_fully(file, [segment.header.encode()], 0)
         for offset in range(HEADER_BLOCK, end, COPY_BYTES):
-            write_fully(file, [segment.file.pread(min(COPY_BYTES, end - offset), offset)], offset)
+            write_fully(file, [_readable(segment.file, min(COPY_BYTES, end - offset), offset)], offset)
         file.sync()
     commit_file(files, segment.path)
+
+
+def _readable(file: File, length: int, offset: int) -> bytes:
+    """The bytes at this place. Those that the disk cannot read are zeros, which are no record."""
+    try:
+        return file.pread(length, offset)
+    except OSError:
+        if length <= UNREADABLE_BYTES:
+            return bytes(length)
+    half = length // 2
+    return _readable(file, half, offset) + _readable(file, length - half, offset + half)
 
 
 class Repairs:
@@ -99,9 +112,7 @@ class Repairs:
 
     def _mend_index(self, finding: Finding) -> bool:
         sealed = self._sealed(finding.segment)
-        if sealed is None or not any(
-            examine_index(self._files, sealed, self._contents.history.columns(sealed))
-        ):
+        if sealed is None or index_defect(self._files, sealed) is None:
             return False
         self._writer.write_index(sealed.segment.path, finding.pieces)
         return True
@@ -113,10 +124,13 @@ class Repairs:
                 return False
             self._roll()  # its file is no longer written, and of its records only bodies are still needed
         sealed = self._sealed(finding.segment)
-        if sealed is None or not any(examine_file(self._files, sealed.segment, sealed.end)):
+        # what is wrong now, which may be more than what was wrong when the file was checked
+        found = None if sealed is None else next(examine_file(self._files, sealed.segment, sealed.end), None)
+        if sealed is None or found is None:
             return finding.segment == active.number
-        with self._writer.refusing(finding.remedy.value):
-            restore(self._files, finding.remedy, sealed.segment, sealed.end)
+        if found.remedy is not Remedy.NONE:
+            with self._writer.refusing(found.remedy.value):
+                restore(self._files, found.remedy, sealed.segment, sealed.end)
         return True
 
     def _sealed(self, number: int) -> Sealed | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from quorum.log.errors import LogDamaged
 from quorum.log.files import Files
 from quorum.log.record import RecordKind
 from quorum.log.segment_files.index import Columns, IndexCache, Sealed
@@ -39,6 +40,8 @@ class History:
         self.cache = IndexCache(files, cache_bytes)
         self.sealed: list[Sealed] = []
         self._ranges: dict[int, _Ranges] = {}
+        self._unreadable: dict[bytes, LogDamaged] = {}
+        """Why a segment cannot be read, by file id: it is read to its bad place only once, because that takes long."""
 
     def set(self, sealed: list[Sealed]) -> None:
         """Replace the list of segments."""
@@ -63,15 +66,25 @@ class History:
     def columns(self, sealed: Sealed) -> Columns:
         """All rows of a segment; LogDamaged if neither the index file nor the segment can be read."""
         found = self.cache.get(sealed)
-        if found is None:
+        if found is not None:
+            return found
+        file_id = sealed.listed.file_id
+        known = self._unreadable.get(file_id)
+        if known is not None:
+            raise LogDamaged(*known.damages)
+        try:
             _, found, _ = rebuild(sealed.segment, sealed.listed)
-            self.cache.put(sealed, found)
+        except LogDamaged as error:
+            self._unreadable[file_id] = error
+            raise
+        self.cache.put(sealed, found)
         return found
 
     def gather(
         self, group: int, first: int, last: int, cuts: Sequence[Cut], loose: Mapping[int, Body]
     ) -> Rows | None:
-        """The rows of all entries first..last, with a copy instead of the entry it copies; None if one is missing."""
+        """The rows of all entries first..last, with a copy instead of the entry it copies; None if one is missing.
+        LogDamaged if a segment that may have one cannot be read."""
         count = max(0, last - first + 1)
         found = Rows.zeros(count)
         for sealed in self.overlapping(group, first, last):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -25,7 +26,7 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from quorum.log.files import NO_ROOM, Files, read_file, replace_unsynced
+from quorum.log.files import NO_ROOM, File, Files, read_file, replace_unsynced
 from quorum.log.record import HEADER_BYTES, crc32c, extend_crc32c
 from quorum.log.segment_files.segments import Listed, Segment
 from quorum.log.table import OFFSET_MASK, PLACE_SHIFT, Rows
@@ -190,23 +191,24 @@ def _decode_header(data: bytes) -> tuple[int, int, int, bytes, int, int, int] | 
 
 
 def read_parts(files: Files, segment: Path, listed: Listed) -> list[Part] | None:
-    """The parts that the index file lists; None if there is no complete index file of this segment."""
+    """The parts that the index file lists; None if no complete index file of this segment can be read."""
     try:
-        file = files.open(index_path(segment))
-    except FileNotFoundError:
+        with closing(files.open(index_path(segment))) as file:
+            return _read_parts(file, listed)
+    except OSError:
+        return None  # whatever the reason, the segment itself has the same information
+
+
+def _read_parts(file: File, listed: Listed) -> list[Part] | None:
+    start = _HEADER.size + 4
+    header = _decode_header(file.pread(start, 0))
+    if header is None or header[2:5] != (listed.number, listed.file_id, listed.end):
         return None
-    try:
-        start = _HEADER.size + 4
-        header = _decode_header(file.pread(start, 0))
-        if header is None or header[2:5] != (listed.number, listed.file_id, listed.end):
-            return None
-        directory = file.pread(header[0] * _PART.size, start)
-        row_bytes = sum(np.dtype(kind).itemsize for kind in _COLUMNS)
-        if crc32c(directory) != header[5] or file.size() < start + len(directory) + header[1] * row_bytes:
-            return None
-        return [Part(bool(page), *rest) for page, *rest in _PART.iter_unpack(directory)]
-    finally:
-        file.close()
+    directory = file.pread(header[0] * _PART.size, start)
+    row_bytes = sum(np.dtype(kind).itemsize for kind in _COLUMNS)
+    if crc32c(directory) != header[5] or file.size() < start + len(directory) + header[1] * row_bytes:
+        return None
+    return [Part(bool(page), *rest) for page, *rest in _PART.iter_unpack(directory)]
 
 
 def decode_index(data: bytes) -> tuple[int, list[Part], Columns] | None:

@@ -15,6 +15,7 @@ work that empties queues (settling, deleting, collecting) continues while the di
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock as ThreadLock
 
@@ -103,13 +104,19 @@ class Reserve:
             left = len(self._present) - (0 if for_collector else COLLECTOR_SEGMENTS)
             if left <= 0 or allocated > self._segment_bytes:
                 return False
-            self._files.rename(self._present.pop(), temporary_path(path))
-            return True
+            return self._use(lambda found: self._files.rename(found, temporary_path(path)))
 
     def release(self) -> bool:
         """Return one file's space to the file system. False if no file is left."""
         with self._lock:
-            if not self._present:
-                return False
-            self._files.unlink(self._present.pop())
+            return self._use(self._files.unlink)
+
+    def _use(self, use: Callable[[Path], None]) -> bool:
+        """Use one file. False if none is left: an operator may have removed them to make room."""
+        while self._present:
+            try:
+                use(self._present.pop())
+            except FileNotFoundError:
+                continue
             return True
+        return False

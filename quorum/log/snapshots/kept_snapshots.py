@@ -65,10 +65,14 @@ class SnapshotStore:
     ) -> ReceivedSnapshot:
         """Open the file for a snapshot that arrives in pieces, with the pieces already there. Other unfinished files
         are removed."""
-        self._files.make_directory(self.directory)
         name = received_name(self._group, index, term, size, crc)
         self._receiving = name
-        self._remove_begun()
+
+        def begin() -> None:
+            self._files.make_directory(self.directory)
+            self._remove_begun()
+
+        write(begin)
         return ReceivedSnapshot(
             self._files,
             self.directory / name,

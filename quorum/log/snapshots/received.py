@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from quorum.log.errors import LogFull
+from quorum.log.errors import LogError, LogFull
 from quorum.log.files import File, Files, write_fully
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.log.snapshots.snapshot_files import CHUNK_BYTES, SnapshotFile, encode_footer
@@ -80,17 +81,21 @@ class ReceivedSnapshot:
     def _open(self) -> File:
         try:
             file = self._files.open(self.path, writable=True)
-        except FileNotFoundError:
+        except OSError:
             return self._create()
 
         def write_again() -> None:
             write_fully(file, [self._header], 0)
 
         try:
-            if file.pread(len(self._header), 0) == self._header:
+            has_header = file.pread(len(self._header), 0) == self._header
+        except OSError:
+            has_header = False  # to be written again
+        try:
+            if has_header:
                 self._write(write_again)
                 return file
-        except (OSError, LogFull):
+        except LogError:
             file.close()
             raise
         file.close()
@@ -204,4 +209,5 @@ class ReceivedSnapshot:
     def drop(self) -> None:
         """Remove a file that is no longer wanted."""
         self._file.close()
-        self._files.unlink(self.path)
+        with suppress(FileNotFoundError):  # the file may have been lost before
+            self._files.unlink(self.path)

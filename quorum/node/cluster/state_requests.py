@@ -5,10 +5,11 @@ before. So any number of members may have lost their states at the same time, as
 others twice a second. The leader sends its newest snapshot, unless its own state is in doubt. The snapshot is installed
 when it is complete and its bodies are here, and applying continues after it.
 
-A replica *wants* a state in four cases:
+A replica *wants* a state in five cases:
 
   - its own state differs from most voters' states (state_comparison.py)
   - a page of it could not be read when it was needed (PageUnreadable)
+  - it has to be built again from a snapshot, and the entries since then cannot be read (StateUnreadable)
   - a page of it is known to be lost, and was not needed yet (corruption_monitor.py): until the other state is here, the
     replica keeps its own one and serves
   - it cannot apply an entry because a body is damaged here, and no other member has that body: their states do not need

@@ -19,7 +19,7 @@ from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
 from quorum.log.record import crc32c
-from quorum.node.errors import BodyUnreadable
+from quorum.node.errors import BodyUnreadable, StateUnreadable
 from quorum.node.replica.checkpoints import Checkpoints, LogPages, contents
 from quorum.node.replica.group_clock import GroupClock
 from quorum.node.replica.proposals import Proposals
@@ -380,8 +380,12 @@ class Replica:
     def rebuild_from_snapshot(self, blocked_on_index: int, now_ms: int) -> None:
         """Rebuilds the machine from the newest snapshot, because a body needed within an entry cannot be read and the
         machine may have applied half of that entry. It applies the same entries to the same effect once the body is
-        repaired; effects that were carried out before are not repeated. This node does not lead until then."""
-        state = self.raft.rewind_applied()
+        repaired; effects that were carried out before are not repeated. This node does not lead until then.
+        StateUnreadable if the entries since that snapshot cannot be read here."""
+        try:
+            state = self.raft.rewind_applied()
+        except LogDamaged as error:
+            raise StateUnreadable(self.number, f"from the newest snapshot on: {error}") from error
         self.checkpoints.rewound()
         if state is not None:
             self.restore(state)

@@ -11,8 +11,8 @@ from support.fake_server.server import FakeNode
 
 TEST_TIMEOUT_S = 120.0
 EVENTUALLY_S = 60.0
-SHORT_MS = 1_000
-"""A time that a test waits for to be over, and that is long enough for what must come before, on a busy machine."""
+LIMIT_MS = 20_000
+"""A time limit that a test lets pass on a loop's clock (`pass_limit`), once what must come before has happened."""
 
 
 @dataclass
@@ -24,6 +24,10 @@ class World:
     @property
     def url(self) -> str:
         return "quorum://" + ",".join(node.address for node in self.nodes)
+
+    def pass_limit(self) -> None:
+        """LIMIT_MS pass, for all timers of the test's loop."""
+        pass_limit(self.loop)
 
 
 def on_cluster(nodes: int = 2) -> Callable[[Callable[[World], Awaitable[None]]], Callable[[], None]]:
@@ -51,6 +55,12 @@ async def _run(scenario: Callable[[World], Awaitable[None]], count: int) -> None
     finally:
         for node in nodes:
             await node.stop()
+
+
+def pass_limit(loop: asyncio.AbstractEventLoop) -> None:
+    """LIMIT_MS pass at once on the loop's clock. Call it on the loop's thread."""
+    clock = loop.time
+    loop.time = lambda: clock() + LIMIT_MS / 1000  # type: ignore[method-assign]
 
 
 async def eventually(condition: Callable[[], bool], what: str) -> None:

@@ -279,11 +279,16 @@ class SimDisk:
         return SimFile(self, inode)
 
     def open(self, path: Path, *, writable: bool = False) -> SimFile:
-        if path not in self.names:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        self._need_name(path)
         return SimFile(self, self.names[path])
 
+    def _need_name(self, path: Path) -> None:
+        if path not in self.names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
     def rename(self, old: Path, new: Path) -> None:
+        self._need_name(old)
+
         def rename() -> None:
             inode = self.names[old]
             self._set(self.names, new, inode)
@@ -294,6 +299,7 @@ class SimDisk:
         self.change("rename", rename)
 
     def unlink(self, path: Path) -> None:
+        self._need_name(path)
         self.change("unlink", lambda: self._name((path, None)))
 
     def sync_directory(self, path: Path) -> None:
