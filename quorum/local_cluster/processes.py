@@ -44,6 +44,11 @@ class ProcessId:
     def is_alive(self) -> bool:
         return ProcessId.of(self.pid) == self
 
+    def is_paused(self) -> bool:
+        """Whether a signal (SIGSTOP) has stopped the process until it gets SIGCONT."""
+        fields = _stat(self.pid)
+        return fields is not None and fields[0] == "T" and int(fields[19]) == self.started
+
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal. False if the process has ended."""
         if not self.is_alive():

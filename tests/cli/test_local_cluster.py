@@ -162,6 +162,8 @@ def test_processes_are_paused_resumed_killed_and_measured(
         cluster.remove()
     cluster.pause("node-1")
     _until(lambda: _state(sleeper.pid) == "T")
+    with pytest.raises(ClusterError, match=rf"is paused \(SIGSTOP\); `kill -CONT {sleeper.pid}` continues it"):
+        cluster.start(["node-1"])
     cluster.resume("node-1")
     _until(lambda: _state(sleeper.pid) != "T")
     cluster.kill("node-1")
