@@ -85,6 +85,13 @@ class ProcessId:
             return None
 
 
+def but_paused(process: ProcessId | None) -> str:
+    """The end of a sentence about a member that runs: what to do if its process is paused. Empty if it is not."""
+    if process is None or not process.is_paused():
+        return ""
+    return f", but its process is paused (SIGSTOP); `kill -CONT {process.pid}` continues it"
+
+
 def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the state (field 3) on."""
     try:

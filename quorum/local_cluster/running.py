@@ -11,16 +11,9 @@ from quorum.errors import ClusterError
 from quorum.local_cluster.cluster_file import read_cluster_file, require_cluster
 from quorum.local_cluster.directory import ClusterDirectory
 from quorum.local_cluster.member import LocalMember
-from quorum.local_cluster.processes import LineSink, MemberProcess, ProcessId, stop
+from quorum.local_cluster.processes import LineSink, MemberProcess, but_paused, stop
 
 STOP_GRACE_S = 10.0
-
-
-def _paused(process: ProcessId | None) -> str:
-    """What to do about a paused process; empty if it is not paused."""
-    if process is None or not process.is_paused():
-        return ""
-    return f", but its process is paused (SIGSTOP); `kill -CONT {process.pid}` continues it"
 
 
 class RunningCluster(ClusterDirectory):
@@ -60,7 +53,7 @@ class RunningCluster(ClusterDirectory):
             found = self.process(name)
             if found is not None or self._is_locked(name):
                 if names is not None:
-                    raise ClusterError(f"member {name} is running already{_paused(found)}")
+                    raise ClusterError(f"member {name} is running already{but_paused(found)}")
                 continue
             process = self._launch(member)
             process.id.write(member.pid_file)

@@ -25,7 +25,7 @@ from quorum.addresses import host_port
 from quorum.cli.console import JsonOption, print_json, printable, require_linux
 from quorum.errors import ConfigError, how_to_install
 from quorum.local_cluster.listeners import listeners
-from quorum.local_cluster.processes import ProcessId
+from quorum.local_cluster.processes import ProcessId, but_paused
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -316,11 +316,8 @@ def _port(config: NodeConfig, what: str, address: str) -> Finding:
 
 def _of_running_member(what: str, address: str, pid: int) -> Finding:
     """The kernel accepts connections for a paused process, too, so only its state tells that it answers nobody."""
-    text = f"{address}, on which the running member listens"
-    process = ProcessId.of(pid)
-    if process is None or not process.is_paused():
-        return Finding("ok", what, text)
-    return Finding("bad", what, f"{text}, but its process is paused (SIGSTOP); `kill -CONT {pid}` continues it")
+    paused = but_paused(ProcessId.of(pid))
+    return Finding("bad" if paused else "ok", what, f"{address}, on which the running member listens{paused}")
 
 
 def _packages(*, is_for_member: bool) -> Iterator[Finding]:
