@@ -7,7 +7,7 @@ No command goes through a shell. Members run in their own process sessions. The 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from quorum.v1.admin_pb2 import ClusterStatusResponse
 
 START_LIMIT_S = 60.0
+LONG_WAIT_S = 5.0
+"""Seconds after which a wait for members is mentioned."""
 POLL_S = 0.05
 CALL_LIMIT_S = 2.0
 OUTSIDE_S = 2.0
@@ -139,18 +141,21 @@ class LocalCluster(RunningCluster):
         limit_s: float = START_LIMIT_S,
         *,
         new_nodes: Sequence[str] = (),
+        on_long_wait: Callable[[str], None] | None = None,
     ) -> dict[str, str]:
         """Wait until these members (default: all) serve and know a leader of every group. A member of another cluster
         that has the port of one of them does not count.
 
         Nodes that have not joined the cluster or were removed are not waited for, if a member that serves says so.
         new_nodes: nodes that may wait to be added. Returns the standing of those that are no members by name.
+        on_long_wait: gets one line about those that do not serve after some seconds.
 
         Raises ClusterError, with the end of a member's output, if a member ends before that or the time is over.
         """
         waiting = list(self._members if names is None else names)
         new: dict[str, str] = {}
         deadline = time.monotonic() + limit_s
+        long_s = time.monotonic() + LONG_WAIT_S
         since_s = time.monotonic()
         while True:
             for name, status in self.ended().items():
@@ -165,6 +170,12 @@ class LocalCluster(RunningCluster):
             since_s = since_s if outside else time.monotonic()
             if not waiting or (outside and time.monotonic() - since_s > OUTSIDE_S):
                 return outside | new
+            if on_long_wait is not None and time.monotonic() > long_s:
+                on_long_wait(
+                    f"{', '.join(waiting)} {'does' if len(waiting) == 1 else 'do'} not serve yet; waiting for at most "
+                    f"{limit_s:g} s. The output of {waiting[0]}: {self.member(waiting[0]).output}"
+                )
+                on_long_wait = None
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"member {waiting[0]} does not serve after {limit_s:g} s:\n{self.last_output(waiting[0])}"

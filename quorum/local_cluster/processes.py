@@ -44,6 +44,11 @@ class ProcessId:
     def is_alive(self) -> bool:
         return ProcessId.of(self.pid) == self
 
+    def is_paused(self) -> bool:
+        """Whether a signal (SIGSTOP) has stopped the process until it gets SIGCONT."""
+        fields = _stat(self.pid)
+        return fields is not None and fields[0] == "T" and int(fields[19]) == self.started
+
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal. False if the process has ended."""
         if not self.is_alive():
@@ -78,6 +83,13 @@ class ProcessId:
             return cls(int(pid), int(started))
         except (OSError, ValueError):
             return None
+
+
+def but_paused(process: ProcessId | None) -> str:
+    """The end of a sentence about a member that runs: what to do if its process is paused. Empty if it is not."""
+    if process is None or not process.is_paused():
+        return ""
+    return f", but its process is paused (SIGSTOP); `kill -CONT {process.pid}` continues it"
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -11,7 +11,7 @@ from quorum.errors import ClusterError
 from quorum.local_cluster.cluster_file import read_cluster_file, require_cluster
 from quorum.local_cluster.directory import ClusterDirectory
 from quorum.local_cluster.member import LocalMember
-from quorum.local_cluster.processes import LineSink, MemberProcess, stop
+from quorum.local_cluster.processes import LineSink, MemberProcess, but_paused, stop
 
 STOP_GRACE_S = 10.0
 
@@ -50,9 +50,10 @@ class RunningCluster(ClusterDirectory):
         """Start these members (default: all that are down) without waiting until they serve."""
         for name in self._members if names is None else names:
             member = self.member(name)
-            if self.process(name) is not None or self._is_locked(name):
+            found = self.process(name)
+            if found is not None or self._is_locked(name):
                 if names is not None:
-                    raise ClusterError(f"member {name} is running already")
+                    raise ClusterError(f"member {name} is running already{but_paused(found)}")
                 continue
             process = self._launch(member)
             process.id.write(member.pid_file)

@@ -135,6 +135,11 @@ def test_the_printed_lines_connect_a_client_to_a_secured_cluster(quorum: Quorum,
     quorum("cluster", "down", cwd=folder)
     assert lines == [line for line in quorum(*up, cwd=folder).splitlines() if line.startswith("export ")]
     assert name in quorum("users", "list", cwd=folder)
+    said = quorum("cluster", "join", cwd=folder)
+    assert (
+        f"page of node-2: https://{LocalCluster.open(folder / 'quorum-data').member('node-2').http}/\n"
+        in said
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -187,7 +192,7 @@ def test_a_member_killed_and_started_again_catches_up(quorum: Quorum, tmp_path: 
         cluster.kill("node-2")
         stopping = ("cluster", "stop", "node-3", "--dir", str(tmp_path / "c"))
         assert quorum(*stopping, cwd=tmp_path) == "stopped node-3\n"
-        assert "node-3: no process" in quorum(*stopping, cwd=tmp_path, status=1)
+        assert quorum(*stopping, cwd=tmp_path, status=1) == "error: node-3 does not run\n"
         deadline = time.monotonic() + LIMIT_S
         while "answers, and does not serve" not in quorum("health", "--answers", address, cwd=tmp_path):
             assert time.monotonic() < deadline
@@ -211,6 +216,8 @@ def test_data_of_a_member_that_was_started_by_hand_is_not_purged(quorum: Quorum,
         for purge in ([], ["--purge"]):
             said = quorum("cluster", "down", *purge, cwd=folder, status=1)
             assert "node-1 still runs and was not started by quorum cluster" in said
+        said = quorum("cluster", "stop", "node-1", cwd=folder, status=1)
+        assert "node-1 still runs and was not started by quorum cluster" in said
         quorum("cluster", "start", "node-1", cwd=folder, status=1)  # it runs
         quorum("cluster", "up", "--detach", cwd=folder, status=1)
         assert by_hand.poll() is None

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -520,6 +521,21 @@ def test_a_port_that_another_process_has_is_bad_and_one_of_the_member_is_not(con
             found = by_name(config)[what]
             assert found.level == level
             assert level == "ok" or str(pid) in found.text
+
+
+def test_a_member_that_is_paused_is_bad(config: Path) -> None:
+    lock = config.parent / "data" / "log" / LOCK
+    lock.parent.mkdir(parents=True)
+    with listening(lock) as (port, pid):
+        config.write_text(config.read_text().replace("127.0.0.1:7400", f"127.0.0.1:{port}", 1))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            os.waitpid(pid, os.WUNTRACED)  # returns when it is paused
+            found = by_name(config)["port for clients"]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert found.level == "bad"
+    assert f"is paused (SIGSTOP); `kill -CONT {pid}` continues it" in found.text
 
 
 def test_an_address_of_another_machine_is_bad(config: Path) -> None:

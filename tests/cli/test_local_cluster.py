@@ -162,6 +162,10 @@ def test_processes_are_paused_resumed_killed_and_measured(
         cluster.remove()
     cluster.pause("node-1")
     _until(lambda: _state(sleeper.pid) == "T")
+    with pytest.raises(
+        ClusterError, match=rf"is paused \(SIGSTOP\); `kill -CONT {sleeper.pid}` continues it"
+    ):
+        cluster.start(["node-1"])
     cluster.resume("node-1")
     _until(lambda: _state(sleeper.pid) != "T")
     cluster.kill("node-1")
@@ -381,6 +385,18 @@ def test_a_node_that_is_no_member_keeps_no_cluster_from_starting(
         return
     with pytest.raises(ClusterError, match="member node-2 does not serve"):
         cluster.wait_ready(names, limit_s=0.0)
+
+
+def test_a_long_wait_for_members_is_mentioned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = LocalCluster(tmp_path / "c", 2)
+    monkeypatch.setattr(local_cluster, "LONG_WAIT_S", -1.0)
+    said: list[str] = []
+    looks = iter([False, False, False, True, True])
+    monkeypatch.setattr(cluster, "_is_ready", lambda name: name == "node-1" or next(looks))
+    monkeypatch.setattr(cluster, "status", lambda name: None)
+    assert cluster.wait_ready(limit_s=60, on_long_wait=said.append) == {}
+    output = cluster.member("node-2").output
+    assert said == [f"node-2 does not serve yet; waiting for at most 60 s. The output of node-2: {output}"]
 
 
 def test_a_secured_cluster_has_certificates_and_an_administrator_and_is_found_again(tmp_path: Path) -> None:

@@ -159,7 +159,9 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         signal.signal(number, on_signal)
     try:
         cluster.start()
-        outside = cluster.wait_ready()
+        outside = cluster.wait_ready(
+            on_long_wait=note if detach else None
+        )  # without it, their output is shown
         cluster.stop(list(outside))
         if cluster.is_secured:
             cluster.make_administrator()
@@ -198,10 +200,14 @@ def _no_member(cluster: LocalCluster, name: str, standing: str) -> str:
     return f"{name} is no member of the cluster ({standing}) and was stopped; its files are in {folder}"
 
 
+def _pages(cluster: LocalCluster, names: Sequence[str]) -> list[str]:
+    scheme = "https" if cluster.is_secured else "http"
+    return [f"{scheme}://{member.http}/" for member in map(cluster.member, names) if member.http]
+
+
 def _how_to_connect(cluster: LocalCluster, names: Sequence[str]) -> Iterator[str]:
     """Lines for a person: the pages of these members, and what a client of a secured cluster sets in its shell."""
-    scheme = "https" if cluster.is_secured else "http"
-    if pages := [f"{scheme}://{member.http}/" for member in map(cluster.member, names) if member.http]:
+    if pages := _pages(cluster, names):
         yield f"pages of the members: {' '.join(pages)}"
     if cluster.is_secured:
         yield "to connect, paste into a shell:"
@@ -261,7 +267,7 @@ def start(
     cluster = LocalCluster.open(directory)
     new_nodes = [name for name in names if not cluster.was_member(name)]
     cluster.start(names)
-    outside = cluster.wait_ready(names, new_nodes=new_nodes)
+    outside = cluster.wait_ready(names, new_nodes=new_nodes, on_long_wait=note)
     removed = {name: standing for name, standing in outside.items() if name not in new_nodes}
     cluster.stop(list(removed))
     for name in names:
@@ -287,8 +293,10 @@ def stop_members(
 
     cluster = LocalCluster.open(directory)
     down = [name for name in names if cluster.process(name) is None]
+    if elsewhere := tuple(name for name in cluster.started_elsewhere() if name in down):
+        raise CliError(_not_ours(elsewhere), 1)
     if down:
-        raise CliError(f"{', '.join(down)}: no process that these commands have started", 1)
+        raise CliError(f"{', '.join(down)} {'does' if len(down) == 1 else 'do'} not run", 1)
     killed = cluster.stop(names)
     for name in names:
         print(f"stopped {name}")
@@ -321,6 +329,8 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
             file=sys.stderr,
         )
         raise
+    for page in _pages(cluster, [new.name]):
+        print(f"page of {new.name}: {page}")
     print(f"{new.name} serves: {cluster.url_of(new.name, logs_in=False)}")
 
 

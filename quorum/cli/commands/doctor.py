@@ -25,6 +25,7 @@ from quorum.addresses import host_port
 from quorum.cli.console import JsonOption, print_json, printable, require_linux
 from quorum.errors import ConfigError, how_to_install
 from quorum.local_cluster.listeners import listeners
+from quorum.local_cluster.processes import ProcessId, but_paused
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -306,10 +307,17 @@ def _port(config: NodeConfig, what: str, address: str) -> Finding:
     found = listeners(host_port(address)[1])
     folder = _data_dir(config)
     lock = None if folder is None else str((folder / LOG / LOCK).resolve())
-    if lock in {file for each in found for file in each.files}:
-        return Finding("ok", what, f"{address}, on which the running member listens")
+    for each in found:
+        if lock in each.files:
+            return _of_running_member(what, address, each.pid)
     by = ", ".join(f"{each.command}, process {each.pid}" for each in found) or "a process of another user"
     return Finding("bad", what, f"{text} ({by})")
+
+
+def _of_running_member(what: str, address: str, pid: int) -> Finding:
+    """The kernel accepts connections for a paused process, too, so only its state tells that it answers nobody."""
+    paused = but_paused(ProcessId.of(pid))
+    return Finding("bad" if paused else "ok", what, f"{address}, on which the running member listens{paused}")
 
 
 def _packages(*, is_for_member: bool) -> Iterator[Finding]:
