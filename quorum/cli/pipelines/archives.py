@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.cli.console import (
+    LONG_S,
     CliError,
     JsonOption,
     Patience,
@@ -53,7 +54,9 @@ def archive(
         str, typer.Option(metavar="LIST", help="application properties as columns: 'color STRING'")
     ] = "",
     batch: Annotated[int, typer.Option(min=1, max=10_000_000, help="messages of a batch, at most")] = 100_000,
-    interval: Annotated[float, typer.Option(min=0.1, help="seconds between batches, without --once")] = 10.0,
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=LONG_S, help="seconds between batches, without --once")
+    ] = 10.0,
     pass_lost: Annotated[
         bool,
         typer.Option(
@@ -152,7 +155,7 @@ def selectivity(
     """Count the archived messages that selectors match, the cost of their fields, and the fields worth keeping."""
     texts = list(selector or ())
     if selectors is not None:
-        texts += [line for line in selectors.read_text(encoding="utf-8").splitlines() if line.strip()]
+        texts += _lines(selectors)
     asks_cluster = cluster or url is not None
     if not texts and not asks_cluster:
         raise CliError("no selectors; give --selector, --selectors or --cluster")
@@ -183,6 +186,15 @@ def selectivity(
     for each in found:
         _show(each)
     note(counted(sum(each.messages for each in found), "message"))
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a file that are not blank. CliError if it is not UTF-8."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CliError(f"{file}: byte {error.start} is not UTF-8") from error
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def _plain(found: QueueSelectivity) -> dict[str, Any]:
