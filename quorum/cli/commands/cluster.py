@@ -149,10 +149,7 @@ def up(
 
 
 def _run(cluster: LocalCluster, detach: bool) -> None:
-    asked: list[int] = []
-
     def on_signal(number: int, _: FrameType | None) -> None:
-        asked.append(number)
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # also if the shell ignores them
