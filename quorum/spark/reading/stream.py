@@ -38,7 +38,8 @@ from quorum.spark.errors import DataLoss
 from quorum.spark.lag import Figures, Report, consumed_figures
 from quorum.spark.options import SourceOptions
 from quorum.spark.reading.partitions import default_partitions, preferred_endpoint, split
-from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
+from quorum.spark.rows import ToSpark, wanted_columns
+from quorum.spark.schema import fields_of
 from quorum.spark.service import is_reason, kinds, service
 
 if TYPE_CHECKING:
@@ -350,7 +351,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Slice)
         options = self._options
         shape = ToSpark(self._schema, partition.queue)
-        names, fields = wanted_columns(self._schema), kinds(wanted_fields(self._schema))
+        names, fields = wanted_columns(self._schema), kinds(fields_of(self._schema))
         for piece in partition.pieces:
             batches = self._service.read_reserved(
                 partition.queue,
