@@ -132,7 +132,7 @@ def up(
             f"`quorum cluster down --dir {directory}` stops them, "
             f"`quorum cluster start NODE --dir {directory}` starts one that is down"
         )
-    if elsewhere := cluster.started_elsewhere():
+    if elsewhere := cluster.files.started_elsewhere():
         raise ClusterError(_not_ours(elsewhere))
     for option, wanted, used in (
         ("--port", ports, [member.client for member in cluster.members]),
@@ -158,8 +158,8 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         cluster.start()
         outside = cluster.wait_ready()
         cluster.stop(list(outside))
-        if cluster.is_secured:
-            cluster.make_administrator()
+        if cluster.files.is_secured:
+            cluster.files.make_administrator()
     except BaseException:
         cluster.stop()
         raise
@@ -175,7 +175,7 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         print(line, flush=True)
     if detach:
         print(serving, flush=True)
-        print(f"stop them with: quorum cluster down --dir {cluster.directory}", flush=True)
+        print(f"stop them with: quorum cluster down --dir {cluster.files.directory}", flush=True)
         return
     try:
         print(serving, flush=True)  # after this line its reader may stop this process
@@ -197,21 +197,21 @@ def _no_member(cluster: LocalCluster, name: str, standing: str) -> str:
 
 def _how_to_connect(cluster: LocalCluster, names: Sequence[str]) -> Iterator[str]:
     """Lines for a person: the pages of these members, and what a client of a secured cluster sets in its shell."""
-    scheme = "https" if cluster.is_secured else "http"
+    scheme = "https" if cluster.files.is_secured else "http"
     if pages := [f"{scheme}://{member.http}/" for member in map(cluster.member, names) if member.http]:
         yield f"pages of the members: {' '.join(pages)}"
-    if cluster.is_secured:
+    if cluster.files.is_secured:
         yield "to connect, paste into a shell:"
         yield f"export QUORUM_URL={quote(cluster.url_of(*names, logs_in=False))}"
-        yield f"export QUORUM_USER={quote(cluster.administrator[0])}"
-        yield f'export QUORUM_PASSWORD="$(cut -d: -f2- {quote(str(cluster.administrator_file))})"'
+        yield f"export QUORUM_USER={quote(cluster.files.administrator[0])}"
+        yield f'export QUORUM_PASSWORD="$(cut -d: -f2- {quote(str(cluster.files.administrator_file))})"'
 
 
 def _watch(cluster: LocalCluster, count: int) -> int:
     """Wait until every member has ended by itself or by `cluster down`. 0 if all ended with status 0."""
     told: dict[str, int] = {}
     while len(told) < count:
-        for name, status in cluster.ended().items():
+        for name, status in cluster.processes.ended().items():
             if name not in told:
                 told[name] = status
                 print(f"{name} has ended with status {status}", flush=True)
@@ -231,12 +231,12 @@ def down(
     cluster = LocalCluster.open(directory)
     running = len(cluster.running())
     killed = cluster.stop()
-    elsewhere = cluster.started_elsewhere()
+    elsewhere = cluster.files.started_elsewhere()
     purge_now = purge and not elsewhere
     told = [f"stopped {counted(running, 'member')}"]
     if purge_now:
-        kept = cluster.data_elsewhere()
-        cluster.remove()
+        kept = cluster.files.data_elsewhere()
+        cluster.files.remove()
         told += [f"removed {directory}"]
         told += [f"kept {data}, the data of {name}" for name, data in kept.items()]
     print("; ".join(told), flush=True)
@@ -256,7 +256,7 @@ def start(
     from quorum.local_cluster.cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
-    new_nodes = [name for name in names if not cluster.was_member(name)]
+    new_nodes = [name for name in names if not cluster.files.was_member(name)]
     cluster.start(names)
     outside = cluster.wait_ready(names, new_nodes=new_nodes)
     removed = {name: standing for name, standing in outside.items() if name not in new_nodes}
@@ -300,13 +300,13 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
 
     cluster = LocalCluster.open(directory)
     with naming(directory):
-        new = cluster.prepare()
+        new = cluster.files.prepare()
     try:
         cluster.start([new.name])
         cluster.wait_standing(new.name, "waiting")
     except BaseException:
         cluster.stop([new.name])
-        cluster.forget(new.name)
+        cluster.files.forget(new.name)
         raise
     try:
         members.add(new.client, url=cluster.url)
