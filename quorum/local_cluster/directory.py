@@ -352,7 +352,7 @@ class ClusterDirectory:
         return tuple(name for name in self._members if self.process(name) is None and self._is_locked(name))
 
     def is_in_use(self, name: str) -> bool:
-        """Whether the member runs, whoever has started it."""
+        """Whether the member runs, also if no LocalCluster has started it."""
         return self.process(name) is not None or self._is_locked(name)
 
     def _is_locked(self, name: str) -> bool:
