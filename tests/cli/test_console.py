@@ -41,6 +41,20 @@ def test_a_table_shows_a_name_and_no_terminal_obeys_it() -> None:
     assert all(line.isprintable() for line in text.splitlines())
 
 
+def test_the_status_shows_an_address_of_ipv6(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the library that prints tables, `[fd00::7]` is markup."""
+    monkeypatch.setenv("COLUMNS", "120")
+    found = admin_pb2.ClusterStatusResponse(answering_node="node-1")
+    found.members.add(name="node-1", client_address="[fd00::7]:7400", reachable=True)
+    found.groups.add(group=1, leader="node-1", disputed="states [a] and [b] differ")
+    cluster._tables(ClusterStatus.of(found))
+    text = capsys.readouterr().out
+    assert "[fd00::7]:7400" in text
+    assert "states [a] and [b] differ" in text
+
+
 def status_of(*, index: int, leader: str) -> ClusterStatus:
     found = admin_pb2.ClusterStatusResponse(answering_node="node-1")
     found.members.add(name="node-1", client_address="127.0.0.1:7400", reachable=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorum.cli.commands import members
+from quorum.cli.commands.queues import shown
 from quorum.cli.console import (
     DEFAULT_DIRECTORY,
     CliError,
@@ -409,7 +410,7 @@ def _condition(group: GroupInfo) -> str:
     """The condition of the answering node's own data of a group, for people."""
     found = []
     if group.disputed:
-        found.append(f"[red]not served: {group.disputed}[/red]")
+        found.append(f"[red]not served: {shown(group.disputed)}[/red]")
     if group.quarantined:
         found.append("[red]quarantined[/red]")
     if group.unreadable:
@@ -477,7 +478,7 @@ def _tables(seen: ClusterStatus) -> None:
         reachable += ", joining" if each.joining else ""
         name = f"{each.id} for {each.replaces}" if each.replaces else each.name
         disk, sync = _disk(each.disk)
-        table.add_row(name, each.client_address, reachable, str(each.known_version or "?"), disk, sync)
+        table.add_row(name, shown(each.client_address), reachable, str(each.known_version or "?"), disk, sync)
     print_table(table)
     if seen.standing == "removed":
         console.print(
