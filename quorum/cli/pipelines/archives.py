@@ -21,6 +21,7 @@ from quorum.cli.console import (
     default_url,
     note,
     print_json,
+    printable,
     served,
 )
 from quorum.cli.pipelines.spark_options import ConfOption, MasterOption, heap
@@ -206,32 +207,33 @@ def _plain(found: QueueSelectivity) -> dict[str, Any]:
 def _show(found: QueueSelectivity) -> None:
     """Print tables at their full width, because they may be written to files."""
     whole = found.messages
-    print(f"{found.queue}: {counted(whole, 'message')}\n")
-    print("     matched     share  selector")
+    print(printable(f"{found.queue}: {counted(whole, 'message')}"))
+    print("\n     matched     share  selector")
     for each in found.selectors:
         users = f"  ({', '.join(each.users)})" if each.users else ""
-        print(f"{each.matched:>12,}  {_share(each.matched, whole)}  {each.selector}{users}")
+        print(printable(f"{each.matched:>12,}  {_share(each.matched, whole)}  {each.selector}{users}"))
     if not found.selectors:
         print("              no selectors")
     print("\n   selectors   matched      NULL    distinct  bytes in memory  a message  field")
     for field in found.fields:
         if not field.archived:
-            print(f"{field.selectors:>12,}{'not in archives':>57}  {field.field}")
+            print(printable(f"{field.selectors:>12,}{'not in archives':>57}  {field.field}"))
             continue
         matched = _share(field.matched, whole) if field.selectors else "       -"
-        print(
+        numbers = (
             f"{field.selectors:>12,}  {matched}  {_share(whole - field.messages, whole)}  {field.distinct:>10,}"
-            f"  {field.memory_bytes:>15,}  {field.memory_bytes / max(1, whole):>9.1f}  {field.field}"
+            f"  {field.memory_bytes:>15,}  {field.memory_bytes / max(1, whole):>9.1f}"
         )
+        print(printable(f"{numbers}  {field.field}"))
     wanted = found.recommendation
-    print(f"\n{wanted.line}")
     now = ",".join(wanted.names_now) or "nothing"
-    print(
+    sizes = (
         f"  {wanted.memory_bytes / max(1, whole):.1f} bytes a message"
         f"; now {wanted.memory_bytes_now / max(1, whole):.1f}, with {now}"
     )
-    for reason in wanted.reasons:
-        print(f"  {reason}")
+    print()
+    for line in (wanted.line, sizes, *(f"  {reason}" for reason in wanted.reasons)):
+        print(printable(line))
     print()
 
 
